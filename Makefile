@@ -1,0 +1,57 @@
+# Every target sets up the local virtual environment it needs; all work is done by Python.
+# Options are given as variables: make sim NODES=8 EPOCHS=3, make synth UNIT=floating.add SEEDS=3.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
+option = $(if $($(1)),$(2) $($(1)))
+
+.PHONY: help setup sim test check bench synth wave clean
+
+help:
+	@echo "make sim    train a classifier on a simulated ring (NODES= EPOCHS= SEED= THREADS= OPTIMIZER=)"
+	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
+	@echo "make check  lint, types, and generated documents up to date"
+	@echo "make bench  measured cycles against their bounds, simulation speed"
+	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART=LFE5U-85F-6)"
+	@echo "make wave   an FST waveform of one all-reduce"
+	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment)"
+
+# One stamp per set of dependencies, so that `make sim` installs neither test nor synthesis tools.
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
+	$(PIP_INSTALL) --editable .[$*]
+	@touch $@
+
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth
+
+sim: $(VENV)/.base
+	$(BIN)/gradring train $(call option,NODES,--nodes) $(call option,EPOCHS,--epochs) $(call option,SEED,--seed) \
+	  $(call option,THREADS,--threads) $(call option,OPTIMIZER,--optimizer) $(call option,TRANSPORT,--transport)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m host.documents --check
+
+bench: $(VENV)/.test
+	$(BIN)/gradring bench
+
+synth: $(VENV)/.synth
+	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part)
+
+wave: $(VENV)/.base
+	$(BIN)/gradring wave $(call option,NODES,--nodes)
+
+clean:
+	rm -rf build $(if $(ALL),$(VENV))

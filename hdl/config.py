@@ -1,0 +1,64 @@
+"""The parameters of one node, in one place."""
+
+import dataclasses
+import hashlib
+
+__all__ = ["NodeConfig"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """Parameters of one accelerator node.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in one memory row, and per cycle out of a memory: 1, 2, 4 or 8.
+    segment : int
+        Elements in one ring segment and in one optimizer burst; a multiple of 32, at most 2,048.
+    gradient_words, weight_words, state_words : int
+        Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
+        Only the owner of a block keeps its state, so a state plane may be smaller than the weights.
+    state_planes : int
+        State planes of the optimizer: 1 holds the momentum.
+    ingress_segments : int
+        Whole segments that the ring ingress holds; at least 2, see docs/ring/collective.md.
+    multiplier_dsps : int
+        DSP blocks each multiplier may use: 4, 2 or 1.
+    nodes_max : int
+        Largest ring this node can be part of, 1 to 16.
+    """
+
+    lanes: int = 4
+    segment: int = 256
+    gradient_words: int = 16384
+    weight_words: int = 16384
+    state_words: int = 8192
+    state_planes: int = 1
+    ingress_segments: int = 4
+    multiplier_dsps: int = 4
+    nodes_max: int = 16
+
+    def __post_init__(self):
+        if self.lanes not in (1, 2, 4, 8):
+            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {self.lanes!r}")
+        if not isinstance(self.segment, int) or self.segment % 32 or not 32 <= self.segment <= 2048:
+            raise ValueError(f"Segment must be a multiple of 32 between 32 and 2048, not {self.segment!r}")
+        for name in ("gradient_words", "weight_words", "state_words"):
+            words = getattr(self, name)
+            if not isinstance(words, int) or words % 32 or not 32 <= words <= 1 << 24:
+                raise ValueError(f"{name} must be a multiple of 32 between 32 and 16777216, not {words!r}")
+        if not isinstance(self.state_planes, int) or not 1 <= self.state_planes <= 13:
+            raise ValueError(f"State plane count must be between 1 and 13, not {self.state_planes!r}")
+        if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
+            raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
+        if self.multiplier_dsps not in (1, 2, 4):
+            raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
+        if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
+            raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
+
+    @property
+    def hash(self):
+        """32-bit digest of every parameter, which the driver compares with its own."""
+        text = repr(sorted(dataclasses.asdict(self).items()))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
