@@ -1,0 +1,285 @@
+"""The memories of a node: rows of ``lanes`` elements, one read and one write per cycle, shared by ports in turn."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.stream import Queue, beat_layout, connect_stream
+
+__all__ = ["LanedMemory", "RowReader", "RowWriter", "job_layout", "read_signature", "write_signature"]
+
+#: Cycles from the grant of a read to its elements.
+READ_LATENCY = 2
+
+
+def read_signature(rows, lanes):
+    """Reader's side of a read port: a row is requested with ``valid``, granted with ``ready``, and its elements are
+    there :data:`READ_LATENCY` cycles after the grant, in ``elements`` while ``response`` is high."""
+    return wiring.Signature(
+        {
+            "valid": Out(1),
+            "ready": In(1),
+            "row": Out(range(rows)),
+            "response": In(1),
+            "elements": In(data.ArrayLayout(32, lanes)),
+        }
+    )
+
+
+def write_signature(rows, lanes):
+    """Writer's side of a write port: the kept elements of a row, taken in the cycle of ``valid`` and ``ready``."""
+    return wiring.Signature(
+        {
+            "valid": Out(1),
+            "ready": In(1),
+            "row": Out(range(rows)),
+            "elements": Out(data.ArrayLayout(32, lanes)),
+            "keep": Out(lanes),
+        }
+    )
+
+
+def job_layout(rows, elements):
+    """A run of rows to read or write: its first row, and how many elements it has, 1 to ``elements``."""
+    return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
+
+
+class LanedMemory(wiring.Component):
+    """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
+
+    Ports of either kind are served in order of priority, port 0 first; a port that loses waits. A read that is
+    granted in the same cycle as a write of its row returns the old elements. ``ready`` of a port depends
+    combinationally on ``valid`` of the ports before it.
+
+    Parameters
+    ----------
+    rows : int
+        Rows; at least 2.
+    lanes : int
+        Elements in a row: 1, 2, 4 or 8.
+    readers, writers : int
+        Ports of each kind; at least 1.
+
+    Members
+    -------
+    read : array of In(read_signature(rows, lanes))
+    write : array of In(write_signature(rows, lanes))
+    """
+
+    def __init__(self, *, rows, lanes, readers, writers):
+        for name, value, least in (("Row", rows, 2), ("Reader", readers, 1), ("Writer", writers, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} count must be an integer of at least {least}, not {value!r}")
+        if lanes not in (1, 2, 4, 8):
+            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+        self._rows = rows
+        self._lanes = lanes
+        super().__init__(
+            {
+                "read": In(read_signature(rows, lanes)).array(readers),
+                "write": In(write_signature(rows, lanes)).array(writers),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=32 * self._lanes, depth=self._rows, init=[])
+        read = memory.read_port()
+        write = memory.write_port(granularity=32)
+
+        elements = Signal(32 * self._lanes)
+        m.d.sync += elements.eq(read.data)
+        taken = 0
+        for n, port in enumerate(self.read):
+            granted = Signal(name=f"read_granted_{n}")
+            fetched = Signal(name=f"read_fetched_{n}")
+            m.d.comb += [port.ready.eq(~taken), granted.eq(port.valid & ~taken), port.elements.eq(elements)]
+            with m.If(granted):
+                m.d.comb += read.addr.eq(port.row)
+            m.d.sync += [fetched.eq(granted), port.response.eq(fetched)]
+            taken = taken | port.valid
+        m.d.comb += read.en.eq(taken)
+
+        taken = 0
+        for port in self.write:
+            m.d.comb += port.ready.eq(~taken)
+            with m.If(port.valid & ~taken):
+                m.d.comb += [write.addr.eq(port.row), write.data.eq(port.elements), write.en.eq(port.keep)]
+            taken = taken | port.valid
+        return m
+
+
+class RowReader(wiring.Component):
+    """Reads runs of rows into a stream of beats.
+
+    Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
+    cycle, with no bubble between jobs. No ready depends combinationally on another.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Those of the memory.
+    elements : int
+        Most elements in a job.
+    gradients : bool
+        Whether the elements are gradients, which are read in canonical form: -0.0 as +0.0, and every NaN as
+        0x7fc00000.
+
+    Members
+    -------
+    job : In(stream of job_layout(rows, elements))
+    port : Out(read_signature(rows, lanes))
+    o : Out(stream of beat_layout(lanes))
+        The last beat of a job keeps only the lanes that the job covers.
+    nan : Out(1)
+        High for a cycle when a NaN was read; only with ``gradients``.
+    """
+
+    latency = 2 + READ_LATENCY
+    _DEPTH = 9
+
+    def __init__(self, *, rows, lanes, elements, gradients=False):
+        self._rows = rows
+        self._lanes = lanes
+        self._elements = elements
+        self._gradients = gradients
+        super().__init__(
+            {
+                "job": In(stream.Signature(job_layout(rows, elements))),
+                "port": Out(read_signature(rows, lanes)),
+                "o": Out(stream.Signature(beat_layout(lanes))),
+                "nan": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        m.submodules.queue = queue = Queue(shape=beat_layout(lanes), depth=self._DEPTH, block=False)
+
+        busy = Signal()
+        row = Signal(range(self._rows))
+        count = Signal(range(self._elements + 1))  # elements still to request
+        final = Signal()  # the row requested is the last of its job
+        granted = Signal()
+        # A request is made only when the queue has a place for its beat.
+        places = Signal(range(self._DEPTH + 1), init=self._DEPTH)
+        m.d.comb += [
+            final.eq(count <= lanes),
+            self.port.valid.eq(busy & (places != 0)),
+            self.port.row.eq(row),
+            granted.eq(self.port.valid & self.port.ready),
+            self.job.ready.eq(~busy | (granted & final)),
+        ]
+        m.d.sync += places.eq(places - granted + (self.o.valid & self.o.ready))
+        with m.If(self.job.ready):
+            m.d.sync += [busy.eq(self.job.valid), row.eq(self.job.payload.row), count.eq(self.job.payload.count)]
+        with m.Elif(granted):
+            m.d.sync += [row.eq(row + 1), count.eq(count - lanes)]
+
+        keep = Signal(lanes)
+        for n in range(lanes):
+            m.d.comb += keep[n].eq(count > n)
+        tag = Cat(keep, final)
+        for stage in range(READ_LATENCY):
+            following = Signal(lanes + 1, name=f"tag_{stage}")
+            m.d.sync += following.eq(tag)
+            tag = following
+        m.d.comb += [
+            queue.i.valid.eq(self.port.response),
+            queue.i.payload.keep.eq(tag[:lanes]),
+            queue.i.payload.last.eq(tag[lanes]),
+        ]
+        nans = Signal(lanes)
+        for n in range(lanes):
+            element = self.port.elements[n]
+            if self._gradients:
+                m.d.comb += [
+                    nans[n].eq(element[23:31].all() & element[:23].any() & tag[n]),
+                    queue.i.payload.elements[n].eq(
+                        Mux(nans[n], 0x7FC00000, Mux(element[:31] == 0, 0, element))
+                    ),
+                ]
+            else:
+                m.d.comb += queue.i.payload.elements[n].eq(element)
+        m.d.sync += self.nan.eq(self.port.response & nans.any())
+        connect_stream(m, queue.o, self.o)
+        return m
+
+
+class RowWriter(wiring.Component):
+    """Writes a stream of beats to runs of rows.
+
+    Latency is :attr:`latency` cycle; throughput is one beat per cycle within a job, with one cycle between jobs.
+    ``i.ready`` depends combinationally on ``port.ready``.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Those of the memory.
+    elements : int
+        Most elements in a job.
+
+    Members
+    -------
+    job : In(stream of job_layout(rows, elements))
+        A job ends with the beat that has ``last``. Elements beyond its count are not written: a decoder emits whole
+        groups.
+    i : In(stream of beat_layout(lanes))
+    port : Out(write_signature(rows, lanes))
+    done : Out(1)
+        High for a cycle when a job's last element is in the memory.
+    """
+
+    latency = 1
+
+    def __init__(self, *, rows, lanes, elements):
+        self._rows = rows
+        self._lanes = lanes
+        self._elements = elements
+        super().__init__(
+            {
+                "job": In(stream.Signature(job_layout(rows, elements))),
+                "i": In(stream.Signature(beat_layout(lanes))),
+                "port": Out(write_signature(rows, lanes)),
+                "done": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        busy = Signal()
+        row = Signal(range(self._rows))
+        count = Signal(range(self._elements + 1))
+        free = Signal()  # the port register can take a beat
+        ending = Signal()  # it holds the last beat of its job
+        # A beat wholly beyond the count has an empty keep, and passes without a write.
+        m.d.comb += [
+            self.port.valid.eq(self.port.keep.any()),
+            free.eq(~self.port.valid | self.port.ready),
+            self.i.ready.eq(busy & free),
+            self.job.ready.eq(~busy),
+        ]
+        m.d.sync += self.done.eq(ending & free)
+        with m.If(free):
+            m.d.sync += [
+                self.port.keep.eq(0),
+                ending.eq(0),
+                self.port.row.eq(row),
+                self.port.elements.eq(self.i.payload.elements),
+            ]
+            with m.If(self.i.valid & busy):
+                m.d.sync += [
+                    row.eq(row + 1),
+                    count.eq(Mux(count > lanes, count - lanes, 0)),
+                    ending.eq(self.i.payload.last),
+                ]
+                for n in range(lanes):
+                    m.d.sync += self.port.keep[n].eq(self.i.payload.keep[n] & (count > n))
+                with m.If(self.i.payload.last):
+                    m.d.sync += busy.eq(0)
+        with m.If(self.job.ready & self.job.valid):
+            m.d.sync += [busy.eq(1), row.eq(self.job.payload.row), count.eq(self.job.payload.count)]
+        return m

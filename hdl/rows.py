@@ -1,0 +1,187 @@
+"""Between words (one element per cycle) and beats (one memory row per cycle)."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+
+__all__ = ["RowAssembler", "RowSerializer", "SegmentBuffer"]
+
+
+def _check_lanes(lanes):
+    if lanes not in (1, 2, 4, 8):
+        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+
+
+class RowSerializer(wiring.Component):
+    """Beats into words: the kept elements of each beat, lowest lane first.
+
+    Latency is :attr:`latency` cycle; throughput is one word per cycle with no bubble between beats. ``i.ready``
+    depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+        ``keep`` must be contiguous from lane 0 with at least one lane kept.
+    o : Out(stream of word_layout())
+        ``last`` marks the last kept element of the beat with ``last``.
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes):
+        _check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(lanes))),
+                "o": Out(stream.Signature(word_layout())),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        elements = Signal(data.ArrayLayout(32, lanes))
+        keep = Signal(lanes)  # elements still to send, lane 0 next
+        last = Signal()
+        emptied = Signal()  # nothing stays behind after this cycle
+
+        only_one = (keep >> 1) == 0
+        m.d.comb += [
+            self.o.valid.eq(keep[0]),
+            self.o.payload.data.eq(elements[0]),
+            self.o.payload.last.eq(last & only_one),
+            emptied.eq(~keep[0] | (only_one & self.o.ready)),
+            self.i.ready.eq(emptied),
+        ]
+        with m.If(emptied):
+            m.d.sync += [
+                elements.eq(self.i.payload.elements),
+                keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
+                last.eq(self.i.payload.last),
+            ]
+        with m.Elif(self.o.ready):
+            m.d.sync += keep.eq(keep >> 1)
+            for lane in range(lanes - 1):
+                m.d.sync += elements[lane].eq(elements[lane + 1])
+        return m
+
+
+class RowAssembler(wiring.Component):
+    """Words into beats, the first word in lane 0.
+
+    Latency is :attr:`latency` cycle from the word that completes a beat; throughput is one word per cycle.
+    ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    o : Out(stream of beat_layout(lanes))
+        A word with ``last`` completes its beat, whose ``keep`` then covers the lanes filled.
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes):
+        _check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__(
+            {
+                "i": In(stream.Signature(word_layout())),
+                "o": Out(stream.Signature(beat_layout(lanes))),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        staged = Signal(data.ArrayLayout(32, lanes))  # the last lane is never staged: its word completes the beat
+        lane = Signal(range(lanes))
+        completes = Signal()
+
+        m.d.comb += [
+            completes.eq((lane == lanes - 1) | self.i.payload.last),
+            self.i.ready.eq(~completes | ~self.o.valid | self.o.ready),
+        ]
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += lane.eq(Mux(completes, 0, lane + 1))
+            for n in range(lanes):
+                with m.If(lane == n):
+                    m.d.sync += staged[n].eq(self.i.payload.data)
+            with m.If(completes):
+                m.d.sync += self.o.valid.eq(1)
+                m.d.sync += self.o.payload.last.eq(self.i.payload.last)
+                for n in range(lanes):
+                    m.d.sync += self.o.payload.keep[n].eq(lane >= n)
+                    m.d.sync += self.o.payload.elements[n].eq(Mux(lane == n, self.i.payload.data, staged[n]))
+        return m
+
+
+class SegmentBuffer(wiring.Component):
+    """Holds beats back until the whole segment they belong to has arrived.
+
+    What is downstream sees complete segments only: one that is cut short, because its packet turned out to be
+    corrupt, never leaves, and a reset of the buffer discards it.
+
+    Latency is :attr:`latency` cycles from the beat with ``last``; throughput is one beat per cycle. ``i.ready``
+    depends on registers alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+    depth : int
+        Beats held; at least one whole segment, two to fill one while the other leaves.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+    o : Out(stream of beat_layout(lanes))
+    """
+
+    def __init__(self, *, lanes, depth):
+        _check_lanes(lanes)
+        if not isinstance(depth, int) or depth < 4:
+            raise ValueError(f"Segment buffer depth must be an integer of at least 4, not {depth!r}")
+        self._queue = Queue(shape=beat_layout(lanes), depth=depth, block=True)
+        self._depth = depth
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(lanes))),
+                "o": Out(stream.Signature(beat_layout(lanes))),
+            }
+        )
+
+    @property
+    def latency(self):
+        return self._queue.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.queue = queue = self._queue
+        complete = Signal(range(self._depth + 1))  # segments of which the last beat is in the queue
+        arrives, leaves = Signal(), Signal()
+        connect_stream(m, self.i, queue.i)
+        m.d.comb += [
+            self.o.payload.eq(queue.o.payload),
+            self.o.valid.eq(queue.o.valid & (complete != 0)),
+            queue.o.ready.eq(self.o.ready & (complete != 0)),
+            arrives.eq(self.i.valid & self.i.ready & self.i.payload.last),
+            leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
+        ]
+        m.d.sync += complete.eq(complete + arrives - leaves)
+        return m
