@@ -15,7 +15,7 @@ class NodeConfig:
     lanes : int
         Elements in one memory row, and per cycle out of a memory: 1, 2, 4 or 8.
     segment : int
-        Elements in one ring segment and in one optimizer burst; a multiple of 32, at most 2,048.
+        Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 2,048.
     gradient_words, weight_words, state_words : int
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
         Only the owner of a block keeps its state, so a state plane may be smaller than the weights.
@@ -42,8 +42,8 @@ class NodeConfig:
     def __post_init__(self):
         if self.lanes not in (1, 2, 4, 8):
             raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {self.lanes!r}")
-        if not isinstance(self.segment, int) or self.segment % 32 or not 32 <= self.segment <= 2048:
-            raise ValueError(f"Segment must be a multiple of 32 between 32 and 2048, not {self.segment!r}")
+        if self.segment not in (32, 64, 128, 256, 512, 1024, 2048):
+            raise ValueError(f"Segment must be 32 times a power of two, up to 2048, not {self.segment!r}")
         for name in ("gradient_words", "weight_words", "state_words"):
             words = getattr(self, name)
             if not isinstance(words, int) or words % 32 or not 32 <= words <= 1 << 24:

@@ -1,0 +1,322 @@
+"""The static order of a collective: which segment of which block is moved when.
+
+A vector of ``length`` elements is dealt to ``size`` blocks in groups of 32: with G groups, block b has G // size of
+them, and one more if b < G % size; blocks follow each other. A block moves in segments of S elements, and every
+block in the same number T of segments, so that short ones end in empty segments. With SR(t) and AG(t) the
+scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
+AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer.
+
+Everything that takes part in a collective (sending, receiving, reading gradients, updating a block) follows this
+order with a walk of its own: it has a number of steps in each phase, and the block goes down by one from step to
+step.
+"""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["GROUP", "Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
+
+#: Elements in a group, the unit in which blocks are dealt and masks are made.
+GROUP = 32
+
+
+class Phase(enum.Enum, shape=1):
+    """Half of a collective."""
+
+    SCATTER = 0
+    GATHER = 1
+
+
+def plan_layout(elements):
+    """How a vector of up to ``elements`` elements is dealt: the block sizes and the number of segments."""
+    groups = (elements + GROUP - 1) // GROUP
+    return data.StructLayout(
+        {
+            "size": range(17),
+            "length": range(elements + 1),
+            "groups": range(groups + 1),
+            "quotient": range(groups + 1),
+            "remainder": range(17),
+            "segments": range(groups + 1),
+        }
+    )
+
+
+def tour_layout(elements):
+    """One walk's part in a phase: how many steps, and the block of the first with its first group."""
+    groups = (elements + GROUP - 1) // GROUP
+    return data.StructLayout({"steps": range(17), "block": range(16), "start": range(groups + 1)})
+
+
+def record_layout(elements, segment):
+    """One segment of one block, in the static order.
+
+    ``group`` is the first group of the segment, ``length`` its elements, 0 if the block has ended before it;
+    ``first`` and ``last`` mark the first and last step of a phase.
+    """
+    groups = (elements + GROUP - 1) // GROUP
+    return data.StructLayout(
+        {
+            "phase": Phase,
+            "segment": 12,
+            "block": 8,
+            "group": range(groups + 1),
+            "length": range(segment + 1),
+            "first": 1,
+            "last": 1,
+        }
+    )
+
+
+class Planner(wiring.Component):
+    """Deals a vector to blocks, without a divider or a multiplier.
+
+    Takes :attr:`latency` cycles at most from ``start`` to ``done``. Results hold until the next start.
+
+    Parameters
+    ----------
+    elements : int
+        Longest vector; a multiple of 32.
+    segment : int
+        Elements in a segment, 32 times a power of two.
+
+    Members
+    -------
+    start : In(1)
+        Begins planning; the inputs below must hold until ``done``.
+    length, size, rank : In
+        Elements of the vector; blocks, 1 to 16; this node's rank, below ``size``.
+    done : Out(1)
+        High for a cycle when the results are there.
+    plan : Out(plan_layout(elements))
+    before, own, after : Out
+        First group of blocks rank - 1, rank and rank + 1, modulo ``size``.
+    """
+
+    def __init__(self, *, elements, segment):
+        if segment & (segment - 1) or not 32 <= segment <= 2048:
+            raise ValueError(f"Segment must be 32 times a power of two, up to 2048, not {segment!r}")
+        if not isinstance(elements, int) or elements % GROUP or elements < GROUP:
+            raise ValueError(f"Longest vector must be a multiple of 32, at least 32, not {elements!r}")
+        self._elements = elements
+        self._segment = segment
+        group = tour_layout(elements)["start"].shape
+        super().__init__(
+            {
+                "start": In(1),
+                "length": In(range(elements + 1)),
+                "size": In(range(17)),
+                "rank": In(range(16)),
+                "done": Out(1),
+                "plan": Out(plan_layout(elements)),
+                "before": Out(group),
+                "own": Out(group),
+                "after": Out(group),
+            }
+        )
+
+    @property
+    def latency(self):
+        return (self._elements // GROUP).bit_length() + 16 + 3
+
+    def elaborate(self, platform):
+        m = Module()
+        plan = self.plan
+        per_segment = self._segment // GROUP
+
+        bits = len(plan.quotient)
+        position = Signal(range(bits), init=bits - 1)
+        partial = Signal(range(32))  # remainder so far, with the next bit of the dividend
+        block = Signal(range(17))
+        start = Signal.like(self.own)
+        widest = Signal(len(plan.quotient) + 1)
+
+        m.d.comb += [
+            partial.eq((plan.remainder << 1) | plan.groups.bit_select(position, 1)),
+            widest.eq(plan.quotient + (plan.remainder != 0)),
+        ]
+        with m.FSM():
+            with m.State("Idle"):
+                with m.If(self.start):
+                    m.d.sync += [
+                        plan.length.eq(self.length),
+                        plan.size.eq(self.size),
+                        plan.groups.eq((self.length + GROUP - 1) >> 5),
+                        plan.quotient.eq(0),
+                        plan.remainder.eq(0),
+                        position.eq(bits - 1),
+                        block.eq(0),
+                        start.eq(0),
+                    ]
+                    m.next = "Divide"
+            with m.State("Divide"):
+                with m.If(partial >= plan.size):
+                    m.d.sync += [plan.remainder.eq(partial - plan.size), plan.quotient.eq((plan.quotient << 1) | 1)]
+                with m.Else():
+                    m.d.sync += [plan.remainder.eq(partial), plan.quotient.eq(plan.quotient << 1)]
+                m.d.sync += position.eq(position - 1)
+                with m.If(position == 0):
+                    m.next = "Deal"
+            with m.State("Deal"):
+                # Block by block, since the first group of the next is the sum of all sizes before it.
+                with m.If((block == self.rank - 1) | ((self.rank == 0) & (block == plan.size - 1))):
+                    m.d.sync += self.before.eq(start)
+                with m.If(block == self.rank):
+                    m.d.sync += self.own.eq(start)
+                with m.If((block == self.rank + 1) | ((self.rank == plan.size - 1) & (block == 0))):
+                    m.d.sync += self.after.eq(start)
+                m.d.sync += [
+                    start.eq(start + plan.quotient + (block < plan.remainder)),
+                    block.eq(block + 1),
+                    plan.segments.eq((widest + per_segment - 1) >> (per_segment.bit_length() - 1)),
+                ]
+                with m.If(block == plan.size - 1):
+                    m.next = "Done"
+            with m.State("Done"):
+                m.d.comb += self.done.eq(1)
+                m.next = "Idle"
+        return m
+
+
+class Walk(wiring.Component):
+    """Goes through the static order and emits one record per step.
+
+    A record is offered every second cycle at most; ``o`` is a register.
+
+    Parameters
+    ----------
+    elements : int
+        Longest vector; a multiple of 32.
+    segment : int
+        Elements in a segment, 32 times a power of two.
+
+    Members
+    -------
+    start : In(1)
+        Begins a walk; ``plan``, ``scatter`` and ``gather`` must hold until ``busy`` is low again.
+    plan : In(plan_layout(elements))
+    scatter, gather : In(tour_layout(elements))
+        This walk's part in each phase; a phase without steps is left out of the order.
+    o : Out(stream of record_layout(elements, segment))
+    busy : Out(1)
+        High from the cycle after ``start`` until the last record has been taken.
+    """
+
+    def __init__(self, *, elements, segment):
+        self._elements = elements
+        self._segment = segment
+        super().__init__(
+            {
+                "start": In(1),
+                "plan": In(plan_layout(elements)),
+                "scatter": In(tour_layout(elements)),
+                "gather": In(tour_layout(elements)),
+                "o": Out(stream.Signature(record_layout(elements, segment))),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        plan = self.plan
+        per_segment = self._segment // GROUP
+
+        active = Signal()
+        phase = Signal(Phase)
+        segment = Signal(12)
+        step = Signal(range(17))
+        block = Signal(range(16))
+        start = Signal.like(self.scatter.start)  # first group of the block
+        tour = Signal(tour_layout(self._elements))  # of the current phase
+        m.d.comb += tour.eq(Mux(phase == Phase.GATHER, self.gather.as_value(), self.scatter.as_value()))
+
+        # The record of the current step.
+        size = Signal(len(plan.quotient) + 1)
+        offset = Signal(len(start) + 1)  # first group of the segment, which may lie beyond the block
+        stop = Signal(len(start) + 1)
+        whole = Signal(len(plan.length) + 1)  # elements up to the end of the vector
+        length = Signal(range(self._segment + 1))
+        m.d.comb += [
+            size.eq(plan.quotient + (block < plan.remainder)),
+            offset.eq(start + (segment << (per_segment.bit_length() - 1))),
+            stop.eq(start + size),
+            whole.eq(plan.length - (offset << 5)),
+        ]
+        with m.If(offset >= stop):
+            m.d.comb += length.eq(0)
+        with m.Elif(stop - offset >= per_segment):
+            m.d.comb += length.eq(Mux(whole < self._segment, whole, self._segment))
+        with m.Else():
+            m.d.comb += length.eq(Mux(whole < ((stop - offset) << 5), whole, (stop - offset) << 5))
+
+        def enter(which, number):
+            tour = self.gather if which == Phase.GATHER else self.scatter
+            m.d.sync += [phase.eq(which), segment.eq(number), step.eq(0), block.eq(tour.block), start.eq(tour.start)]
+
+        final = Signal()  # the last step of the phase
+        only = (self.scatter.steps == 0) | (self.gather.steps == 0)
+        ending = segment == plan.segments - 1
+        settled = Signal()  # step, block and start have had a cycle to reach the record
+        m.d.comb += [
+            final.eq(step == tour.steps - 1),
+            self.busy.eq(active | self.o.valid),
+        ]
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        m.d.sync += settled.eq(active & ~settled)
+        with m.If(self.start):
+            with m.If((self.scatter.steps != 0) & (plan.segments != 0)):
+                m.d.sync += active.eq(1)
+                enter(Phase.SCATTER, 0)
+            with m.Elif((self.gather.steps != 0) & (plan.segments != 0)):
+                m.d.sync += active.eq(1)
+                enter(Phase.GATHER, 0)
+        with m.Elif(active & settled):
+            with m.If(self.o.valid & ~self.o.ready):
+                m.d.sync += settled.eq(1)
+            with m.Else():
+                m.d.sync += [
+                    self.o.valid.eq(1),
+                    self.o.payload.phase.eq(phase),
+                    self.o.payload.segment.eq(segment),
+                    self.o.payload.block.eq(block),
+                    self.o.payload.group.eq(offset),
+                    self.o.payload.length.eq(length),
+                    self.o.payload.first.eq(step == 0),
+                    self.o.payload.last.eq(final),
+                ]
+                with m.If(~final):
+                    m.d.sync += step.eq(step + 1)
+                    # Down by one block, from block 0 to the last, whose size is the quotient: the remainder is
+                    # smaller than the number of blocks.
+                    with m.If(block == 0):
+                        m.d.sync += [block.eq(plan.size - 1), start.eq(plan.groups - plan.quotient)]
+                    with m.Else():
+                        m.d.sync += [
+                            block.eq(block - 1),
+                            start.eq(start - plan.quotient - (block <= plan.remainder)),
+                        ]
+                with m.Elif(only):
+                    with m.If(ending):
+                        m.d.sync += active.eq(0)
+                    with m.Elif(phase == Phase.SCATTER):
+                        enter(Phase.SCATTER, segment + 1)
+                    with m.Else():
+                        enter(Phase.GATHER, segment + 1)
+                with m.Elif(phase == Phase.SCATTER):
+                    # The all-gather lags behind by one segment.
+                    with m.If(segment != 0):
+                        enter(Phase.GATHER, segment - 1)
+                    with m.Elif(ending):
+                        enter(Phase.GATHER, 0)
+                    with m.Else():
+                        enter(Phase.SCATTER, 1)
+                with m.Else():
+                    with m.If(ending):
+                        m.d.sync += active.eq(0)
+                    with m.Elif(segment + 1 == plan.segments - 1):
+                        enter(Phase.GATHER, segment + 1)
+                    with m.Else():
+                        enter(Phase.SCATTER, segment + 2)
+        return m
