@@ -1,0 +1,181 @@
+"""Layers of a multi-layer perceptron, with one flat vector of parameters.
+
+A :class:`Model` is a sequence of layers. Its parameters live in one vector, so that they can be written to a node's
+memory as they are; each layer sees named views of it. Everything is computed in the ``dtype`` of that vector: float32
+in training, float64 where gradients are compared with finite differences.
+"""
+
+import abc
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "perceptron"]
+
+Array = npt.NDArray[np.floating]
+Labels = npt.NDArray[np.integer]
+Views = dict[str, Array]
+
+
+class Layer(abc.ABC):
+    """A function of a batch (one example per row) and of named parameters.
+
+    ``backward`` returns the gradient with respect to the input and writes that with respect to the parameters into
+    ``gradients``; both are of the sum over the batch. ``cache`` is what ``forward`` returned beside its output.
+    """
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each parameter, in the order in which they lie in the vector."""
+        return {}
+
+    def initialize(self, parameters: Views, generator: np.random.Generator) -> None:  # noqa: B027
+        """Draw the first values of the parameters."""
+
+    @abc.abstractmethod
+    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        """Output and cache."""
+
+    @abc.abstractmethod
+    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
+        """Gradient with respect to the input."""
+
+
+class Linear(Layer):
+    """``x @ weight + bias``, with weights drawn as is right for a ReLU behind them (He et al., 2015)."""
+
+    def __init__(self, inputs: int, outputs: int):
+        if inputs < 1 or outputs < 1:
+            raise ValueError(f"Inputs and outputs must be at least 1, not {(inputs, outputs)!r}")
+        self.inputs = inputs
+        self.outputs = outputs
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"weight": (self.inputs, self.outputs), "bias": (self.outputs,)}
+
+    def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
+        weight = parameters["weight"]
+        weight[...] = generator.standard_normal(weight.shape) * np.sqrt(2 / self.inputs)
+        parameters["bias"][...] = 0
+
+    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        return x @ parameters["weight"] + parameters["bias"], x
+
+    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
+        gradients["weight"][...] = cache.T @ upstream
+        gradients["bias"][...] = upstream.sum(axis=0)
+        return upstream @ parameters["weight"].T
+
+
+class ReLU(Layer):
+    """``max(x, 0)``, with gradient 0 at 0."""
+
+    def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        return np.maximum(x, 0), x
+
+    def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
+        return upstream * (cache > 0)
+
+
+class SoftmaxCrossEntropy:
+    """``-log(softmax(scores)[label])``, summed over the batch."""
+
+    def __call__(self, scores: Array, labels: Labels) -> tuple[float, Array]:
+        """Loss, and its gradient with respect to the scores."""
+        shifted = scores - scores.max(axis=1, keepdims=True)
+        exponentials = np.exp(shifted)
+        totals = exponentials.sum(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = (np.log(totals[:, 0]) - shifted[rows, labels]).sum()
+        gradient = exponentials / totals
+        gradient[rows, labels] -= 1
+        return float(loss), gradient
+
+
+class Model:
+    """Layers one after the other, and a softmax cross-entropy behind them.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    dtype : dtype
+        Of parameters, activations and gradients.
+
+    Members
+    -------
+    parameters : array
+        All parameters, flat. Initially zero, see :meth:`initialize`.
+    """
+
+    def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32):
+        self._layers = list(layers)
+        self._loss = SoftmaxCrossEntropy()
+        self.size = sum(int(np.prod(shape)) for layer in self._layers for shape in layer.shapes.values())
+        self.parameters: Array = np.zeros(self.size, dtype=dtype)
+
+    def views(self, vector: Array) -> list[Views]:
+        """Named views of a vector with the layout of :attr:`parameters`, one dictionary per layer."""
+        if vector.shape != (self.size,):
+            raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
+        result, start = [], 0
+        for layer in self._layers:
+            views = {}
+            for name, shape in layer.shapes.items():
+                stop = start + int(np.prod(shape))
+                views[name] = vector[start:stop].reshape(shape)
+                start = stop
+            result.append(views)
+        return result
+
+    def initialize(self, seed: int) -> None:
+        """Draw all parameters anew."""
+        generator = np.random.default_rng(seed)
+        for layer, views in zip(self._layers, self.views(self.parameters), strict=True):
+            layer.initialize(views, generator)
+
+    def scores(self, x: Array) -> Array:
+        """Output of the last layer."""
+        for layer, views in zip(self._layers, self.views(self.parameters), strict=True):
+            x, _ = layer.forward(x, views)
+        return x
+
+    def accuracy(self, x: Array, labels: Labels) -> float:
+        """Fraction of examples whose largest score is that of their label."""
+        return float((self.scores(x).argmax(axis=1) == labels).mean())
+
+    def loss(self, x: Array, labels: Labels) -> float:
+        """Loss summed over the examples."""
+        return self._loss(self.scores(x), labels)[0]
+
+    def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
+        """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
+
+        Without examples, both are zero.
+        """
+        gradient = np.zeros_like(self.parameters)
+        if not len(labels):
+            return 0.0, gradient
+        parameters = self.views(self.parameters)
+        caches = []
+        for layer, views in zip(self._layers, parameters, strict=True):
+            x, cache = layer.forward(x, views)
+            caches.append(cache)
+        loss, upstream = self._loss(x, labels)
+        steps = zip(self._layers, caches, parameters, self.views(gradient), strict=True)
+        for layer, cache, views, gradients in reversed(list(steps)):
+            upstream = layer.backward(upstream, cache, views, gradients)
+        return loss, gradient
+
+
+def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32) -> Model:
+    """A model of linear layers of the given widths, with a ReLU between each two of them."""
+    widths = [inputs, *hidden, outputs]
+    layers: list[Layer] = []
+    for n, (before, after) in enumerate(itertools.pairwise(widths)):
+        if n:
+            layers.append(ReLU())
+        layers.append(Linear(before, after))
+    return Model(layers, dtype=dtype)
