@@ -1,0 +1,121 @@
+"""Floating-point addition."""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .format import FP32, FloatFormat
+from .stages import leading_zeros, register, round_and_pack, shift_left, shift_right
+
+__all__ = ["FloatAdder"]
+
+
+class FloatAdder(wiring.Component):
+    """Add two floating-point numbers, rounding to nearest even.
+
+    Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
+    :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
+    later; a pair can be given in every cycle. Nothing is reset, and nothing needs to be.
+
+    Parameters
+    ----------
+    format : FloatFormat
+        Format of both operands and of the result.
+
+    Members
+    -------
+    a, b : In(format.width)
+    o : Out(format.width)
+    """
+
+    latency = 7
+
+    def __init__(self, *, format=FP32):
+        if not isinstance(format, FloatFormat):
+            raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        self._format = format
+        super().__init__({"a": In(format.width), "b": In(format.width), "o": Out(format.width)})
+
+    @property
+    def format(self):
+        """Format of both operands and of the result."""
+        return self._format
+
+    def elaborate(self, platform):
+        m = Module()
+        format = self._format
+        layout = format.layout
+
+        # 1: which operand has the larger magnitude? Then nothing below is ever negated.
+        ordered = register(m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1])
+
+        # 2: order the operands; distance of their exponents. A subnormal number has the exponent of the smallest
+        # normal one, so its field is one too small, unless the other operand is subnormal as well.
+        large = Signal(layout)
+        small = Signal(layout)
+        large_normal = Signal()
+        small_normal = Signal()
+        borrow = Signal()
+        distance = Signal(format.exponent_bits)
+        m.d.comb += [
+            large.eq(Mux(ordered.swap, ordered.b, ordered.a)),
+            small.eq(Mux(ordered.swap, ordered.a, ordered.b)),
+            large_normal.eq(large.exponent.any()),
+            small_normal.eq(small.exponent.any()),
+            borrow.eq(large_normal & ~small_normal),
+            distance.eq((Cat(C(1, 1), large.exponent) + Cat(~borrow, ~small.exponent))[1:]),
+        ]
+        large_special = large.exponent.all()
+        subtract = large.sign ^ small.sign
+        opened = register(
+            m, "opened",
+            large=Cat(large.fraction, large_normal), small=Cat(small.fraction, small_normal), distance=distance,
+            subtract=subtract, sign=large.sign, exponent=Cat(large.exponent[0] | ~large_normal, large.exponent[1:]),
+            infinite=large_special,
+            nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
+
+        # 3: align the smaller operand, with two bits below the larger one's lowest and a sticky bit below those.
+        # Distances beyond the shifter leave nothing but the sticky bit.
+        value = Cat(C(0, 2), opened.small)
+        amount = opened.distance[:(len(value) - 1).bit_length()]
+        shifted, lost = shift_right(m, value, amount, width=len(value))
+        far = opened.distance[len(amount):].any()
+        aligned = register(
+            m, "aligned",
+            large=opened.large, small=Mux(far, 0, shifted) ^ opened.subtract.replicate(len(value)),
+            sticky=Mux(far, opened.small.any(), lost), subtract=opened.subtract,
+            sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
+
+        # 4: add or subtract. What the sticky bit stands for is below the sum: subtracting it leaves one less and a
+        # sticky bit again. The position below the sum makes the carry in.
+        total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
+                 Cat(aligned.subtract & ~aligned.sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
+        summed = register(
+            m, "summed",
+            total=total, sticky=aligned.sticky, subtract=aligned.subtract,
+            sign=aligned.sign, exponent=aligned.exponent, infinite=aligned.infinite, nan=aligned.nan)
+
+        # 5: how far to normalise: no further than the exponent reaches.
+        zeros, none = leading_zeros(m, summed.total)
+        left = Signal(range(-len(summed.total), format.exponent_ones))
+        m.d.comb += left.eq(summed.exponent - zeros)
+        subnormal = left[-1]
+        counted = register(
+            m, "counted",
+            total=summed.total, sticky=summed.sticky, amount=Mux(subnormal, summed.exponent, zeros)[:len(zeros)],
+            exponent=Mux(subnormal | none, 0, left[:format.exponent_bits]),
+            sign=summed.sign & ~(none & summed.subtract),
+            infinite=summed.infinite | (left == format.exponent_ones - 1), nan=summed.nan)
+
+        # 6: normalise.
+        normalised = register(
+            m, "normalised",
+            total=shift_left(m, counted.total, counted.amount), sticky=counted.sticky,
+            sign=counted.sign, exponent=counted.exponent, infinite=counted.infinite, nan=counted.nan)
+
+        # 7: round.
+        m.d.comb += self.o.eq(round_and_pack(
+            m, format, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.total[2:],
+            sticky=normalised.total[:2].any() | normalised.sticky,
+            infinite=normalised.infinite, nan=normalised.nan))
+        return m

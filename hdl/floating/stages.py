@@ -1,0 +1,117 @@
+"""Parts that the floating-point pipelines share."""
+
+from types import SimpleNamespace
+
+from amaranth.hdl import C, Cat, Mux, Signal, Value
+from amaranth.utils import ceil_log2
+
+__all__ = ["leading_zeros", "register", "round_and_pack", "shift_left", "shift_right"]
+
+
+def register(m, stage, **values):
+    """Carry values over the end of a pipeline stage.
+
+    The registers have no reset: a pipeline without handshakes holds nothing but numbers on their way.
+
+    Returns
+    -------
+    SimpleNamespace
+        The values one cycle later, under the same names.
+    """
+    later = {}
+    for name, value in values.items():
+        later[name] = Signal(Value.cast(value).shape(), name=f"{stage}_{name}", reset_less=True)
+        m.d.sync += later[name].eq(value)
+    return SimpleNamespace(**later)
+
+
+def leading_zeros(m, value):
+    """Count the zeros above the most significant one.
+
+    Returns
+    -------
+    count : Value
+        Number of leading zeros; unspecified where ``value`` is zero.
+    none : Value
+        ``value`` is zero.
+    """
+    if len(value) == 1:
+        return C(0, 0), ~value[0]
+    lower_width = 1 << (ceil_log2(len(value)) - 1)
+    padding = 2 * lower_width - len(value)
+    high, high_none = leading_zeros(m, value[lower_width - padding:])
+    low, low_none = leading_zeros(m, Cat(C(0, padding), value[:lower_width - padding]))
+    none = Signal(name=f"none{len(value)}")
+    count = Signal(len(high) + 1, name=f"zeros{len(value)}")
+    m.d.comb += none.eq(high_none & low_none)
+    m.d.comb += count.eq(Cat(Mux(high_none, low, high), high_none))
+    return count, none
+
+
+def shift_left(m, value, amount):
+    """Shift left within the width of ``value``, coarse steps first."""
+    for bit in reversed(range(len(amount))):
+        shifted = Signal(len(value), name=f"left{1 << bit}")
+        m.d.comb += shifted.eq(Mux(amount[bit], value << (1 << bit), value))
+        value = shifted
+    return value
+
+
+def shift_right(m, value, amount, *, width):
+    """Shift right, coarse steps first, and see whether a one is lost at the bottom.
+
+    Returns
+    -------
+    window : Value
+        The lowest ``width`` bits of the result. What lies above is dropped, and not seen.
+    sticky : Value
+        A one was shifted out.
+    """
+    lost = []
+    for bit in reversed(range(len(amount))):
+        step = 1 << bit
+        shifted = Signal(min(len(value), width + step - 1), name=f"right{step}")
+        m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
+        lost.append(amount[bit] & value[:step].any())
+        value = shifted
+    return value, Cat(lost).any()
+
+
+def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, nan):
+    """Last stage: round to nearest even and assemble the result.
+
+    The exponent counts from the hidden bit: its field is ``exponent + 1`` for a normal number, and 0, with
+    ``exponent`` 0, for a subnormal one. So the hidden bit, the carry of the rounding and the exponent meet in one
+    addition, and a subnormal number rounded up to the smallest normal one needs no care.
+
+    Parameters
+    ----------
+    exponent : Value
+        One less than the exponent field of a normal result.
+    significand : Value
+        Hidden bit, fraction and one guard bit.
+    sticky : Value
+        Some bit below the guard bit is one.
+    infinite : Value
+        Overrides the number with an infinity.
+    nan : Value
+        Overrides everything with the canonical NaN.
+
+    Returns
+    -------
+    View of ``format.layout``
+        The registered result.
+    """
+    result = Signal(format.layout, name="result", reset_less=True)
+    lowest, hidden = significand[1], significand[-1]
+    # The lowest position of this sum only makes the carry: guard and (sticky or odd).
+    rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
+    m.d.comb += rounded.eq(
+        Cat(significand[:-1], exponent) + Cat(sticky | lowest, C(0, format.fraction_bits), hidden))
+    with m.If(infinite | nan):
+        m.d.sync += result.exponent.eq(format.exponent_ones)
+        m.d.sync += result.fraction.eq(nan << (format.fraction_bits - 1))
+    with m.Else():
+        m.d.sync += Cat(result.fraction, result.exponent).eq(rounded[1:])
+    m.d.sync += result.sign.eq(sign & ~nan)
+    return result

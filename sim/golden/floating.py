@@ -1,0 +1,115 @@
+"""Floating-point values as bit patterns.
+
+Binary32 is numpy's own. Any other format is computed with Python's integers, which never round: operands become a
+significand times a power of two, the exact result is formed, and rounding is decided by the remainder of one
+division. Every NaN result is the canonical one: positive, quiet, no payload.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CANONICAL_NAN", "add", "add_exact", "multiply", "multiply_exact"]
+
+Bits = npt.NDArray[np.uint32]
+
+CANONICAL_NAN = np.uint32(0x7FC0_0000)
+
+
+def _binary32(operation: np.ufunc, a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
+    left = np.asarray(a, dtype=np.uint32).view(np.float32)
+    right = np.asarray(b, dtype=np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        result = np.asarray(operation(left, right))
+    return np.where(np.isnan(result), CANONICAL_NAN, result.view(np.uint32))
+
+
+def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
+    """Sums of binary32 bit patterns."""
+    return _binary32(np.add, a, b)
+
+
+def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
+    """Products of binary32 bit patterns."""
+    return _binary32(np.multiply, a, b)
+
+
+class _Format:
+    """Encoding and decoding of one format, a number at a time."""
+
+    def __init__(self, exponent_bits: int, fraction_bits: int) -> None:
+        self.fraction_bits = fraction_bits
+        self.exponent_ones = (1 << exponent_bits) - 1
+        self.sign_shift = exponent_bits + fraction_bits
+        self.infinity = self.exponent_ones << fraction_bits
+        self.nan = self.infinity | 1 << (fraction_bits - 1)
+        # 1.0 is two to this number of smallest subnormal numbers.
+        self.scale = (1 << (exponent_bits - 1)) - 2 + fraction_bits
+
+    def magnitude(self, bits: int) -> int:
+        """A finite number without its sign, as a multiple of the smallest subnormal number."""
+        field = bits >> self.fraction_bits & self.exponent_ones
+        fraction = bits & ((1 << self.fraction_bits) - 1)
+        return fraction if field == 0 else (fraction | 1 << self.fraction_bits) << (field - 1)
+
+    def sign(self, bits: int) -> int:
+        """1 for a negative number."""
+        return bits >> self.sign_shift
+
+    def absolute(self, bits: int) -> int:
+        """An encoding without its sign: up to ``infinity`` a number, above it a NaN."""
+        return bits & ((1 << self.sign_shift) - 1)
+
+    def add(self, a: int, b: int) -> int:
+        """Sum of two encodings."""
+        x, y = self.absolute(a), self.absolute(b)
+        if max(x, y) > self.infinity or (x == y == self.infinity and a != b):
+            return self.nan
+        if max(x, y) == self.infinity:
+            return a if x == self.infinity else b
+        signed = [-self.magnitude(bits) if self.sign(bits) else self.magnitude(bits) for bits in (a, b)]
+        total = sum(signed)
+        # An exact zero is positive, unless both operands were negative zeros.
+        sign = self.sign(a) & self.sign(b) if total == 0 else int(total < 0)
+        return self.round(sign, abs(total), 0)
+
+    def multiply(self, a: int, b: int) -> int:
+        """Product of two encodings."""
+        x, y = self.absolute(a), self.absolute(b)
+        sign = self.sign(a) ^ self.sign(b)
+        if max(x, y) > self.infinity or (max(x, y) == self.infinity and min(x, y) == 0):
+            return self.nan
+        if max(x, y) == self.infinity:
+            return sign << self.sign_shift | self.infinity
+        return self.round(sign, self.magnitude(a) * self.magnitude(b), self.scale)
+
+    def round(self, sign: int, magnitude: int, scale: int) -> int:
+        """Nearest encoding, ties to even, of magnitude times two to -scale smallest subnormal numbers."""
+        # Drop what is below the smallest subnormal number, and what is below the lowest bit of the significand.
+        drop = max(scale, magnitude.bit_length() - (self.fraction_bits + 1))
+        significand, remainder = divmod(magnitude, 1 << drop)
+        significand += 2 * remainder + (significand & 1) > 1 << drop
+        # A significand that reaches two to (fraction_bits + 1), or a subnormal one that reaches the hidden bit,
+        # carries into the exponent; an exponent beyond the largest makes an infinity.
+        encoding = ((drop - scale) << self.fraction_bits) + significand
+        return sign << self.sign_shift | min(encoding, self.infinity)
+
+
+def _elementwise(operation: Callable[[_Format, int, int], int], a: npt.ArrayLike, b: npt.ArrayLike,
+                 exponent_bits: int, fraction_bits: int) -> Bits:
+    form = _Format(exponent_bits, fraction_bits)
+    left, right = np.broadcast_arrays(np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32))
+    pairs = zip(left.ravel().tolist(), right.ravel().tolist(), strict=True)
+    results = np.fromiter((operation(form, x, y) for x, y in pairs), dtype=np.uint32, count=left.size)
+    return results.reshape(left.shape)
+
+
+def add_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
+    """Sums of bit patterns of any format, in integers that never round."""
+    return _elementwise(_Format.add, a, b, exponent_bits, fraction_bits)
+
+
+def multiply_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
+    """Products of bit patterns of any format, in integers that never round."""
+    return _elementwise(_Format.multiply, a, b, exponent_bits, fraction_bits)
