@@ -1,0 +1,157 @@
+"""The banks in which a burst's operands wait: filled by a stream, drained once, and gone."""
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hdl.stream import beat_layout
+
+__all__ = ["GradientBuffer"]
+
+
+class GradientBuffer(wiring.Component):
+    """A ring of banks, each holding the elements of one burst from one stream.
+
+    A fill ends at the beat with ``last``; of a longer fill than a bank holds, the rest is taken and ignored. A filled
+    bank is first claimed, when the burst that will drain it begins, and then drained by ``take``, the elements of one
+    ``read_lanes``-wide slice per cycle. The take with ``finish`` discards the bank: nothing that was in it can be
+    read again, and it can be filled from the next cycle on. Elements that the fill did not bring read as +0.0.
+
+    Gradients are claimed and taken at once, and two banks keep their stream and the burst busy in every cycle.
+    Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: then it takes ``2
+    + ceil(delay / (depth / read_lanes))`` banks, and no delay line.
+
+    Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
+    cycle out. ``i.ready`` depends on registers alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat of the fill: 1, 2, 4 or 8.
+    depth : int
+        Elements in a bank; a positive multiple of ``lanes``.
+    banks : int
+        At least 2.
+    read_lanes : int or None
+        Elements in a slice: 1, 2, 4 or 8, at most ``lanes``, which is the default.
+    width : int
+        Bits of one element.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes, width))
+    filled : Out(1)
+        A bank is filled that no burst has claimed.
+    claim : In(1)
+        Claim the oldest such bank. Only while ``filled``.
+    take : In(1)
+        Drain the next slice of the oldest bank. Only while that bank is claimed, or in the cycle that claims it.
+    finish : In(1)
+        With ``take``: this slice is the burst's last.
+    o : Out(ArrayLayout(width, read_lanes))
+        The slice taken :attr:`latency` cycles ago, or zeros if none was.
+    """
+
+    latency = 2
+
+    def __init__(self, *, lanes, depth, banks=2, read_lanes=None, width=32):
+        if lanes not in (1, 2, 4, 8):
+            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+        if read_lanes is None:
+            read_lanes = lanes
+        if read_lanes not in (1, 2, 4, 8) or read_lanes > lanes:
+            raise ValueError(f"Read lane count must be 1, 2, 4 or 8 and at most {lanes}, not {read_lanes!r}")
+        if not isinstance(depth, int) or depth < lanes or depth % lanes:
+            raise ValueError(f"Depth must be a positive multiple of {lanes} lanes, not {depth!r}")
+        if not isinstance(banks, int) or banks < 2:
+            raise ValueError(f"Bank count must be at least 2, not {banks!r}")
+        self._lanes = lanes
+        self._read_lanes = read_lanes
+        self._rows = depth // lanes
+        self._banks = banks
+        self._width = width
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(lanes, width))),
+                "filled": Out(1),
+                "claim": In(1),
+                "take": In(1),
+                "finish": In(1),
+                "o": Out(data.ArrayLayout(width, read_lanes)),
+            }
+        )
+
+    @property
+    def banks(self):
+        return self._banks
+
+    def elaborate(self, platform):
+        m = Module()
+        rows, banks, slices = self._rows, self._banks, self._lanes // self._read_lanes
+
+        w_bank = Signal(range(banks))
+        w_row = Signal(range(rows + 1))
+        r_bank = Signal(range(banks))
+        r_row = Signal(range(rows))
+        r_slice = Signal(range(slices))
+        lengths = Array(Signal(range(rows + 1), name=f"length_{bank}") for bank in range(banks))
+        occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
+        unclaimed = Signal(range(banks + 1))
+
+        # A row's address is its bank and its row side by side, so that no depth needs a multiplier.
+        row_bits = ceil_log2(rows)
+        row_shape = data.ArrayLayout(self._width, self._lanes)
+        m.submodules.memory = memory = Memory(shape=row_shape, depth=banks << row_bits, init=[])
+        write = memory.write_port()
+        read = memory.read_port(transparent_for=())
+
+        def following(bank):
+            return Mux(bank == banks - 1, 0, bank + 1)
+
+        accept = Signal()
+        filling_ends = Signal()
+        fits = Signal()
+        m.d.comb += [
+            self.i.ready.eq(occupied != banks),
+            self.filled.eq(unclaimed != 0),
+            accept.eq(self.i.valid & self.i.ready),
+            filling_ends.eq(accept & self.i.payload.last),
+            fits.eq(w_row != rows),
+            write.addr.eq(Cat(w_row[:row_bits], w_bank)),
+            write.en.eq(accept & fits),
+        ]
+        for lane in range(self._lanes):
+            m.d.comb += write.data[lane].eq(Mux(self.i.payload.keep[lane], self.i.payload.elements[lane], 0))
+        with m.If(filling_ends):
+            m.d.sync += [lengths[w_bank].eq(w_row + fits), w_row.eq(0), w_bank.eq(following(w_bank))]
+        with m.Elif(accept & fits):
+            m.d.sync += w_row.eq(w_row + 1)
+
+        discard = Signal()
+        m.d.comb += [
+            discard.eq(self.take & self.finish),
+            read.addr.eq(Cat(r_row, r_bank)),
+            read.en.eq(self.take),
+        ]
+        with m.If(discard):
+            m.d.sync += [r_slice.eq(0), r_row.eq(0), r_bank.eq(following(r_bank))]
+        with m.Elif(self.take):
+            if slices > 1:
+                m.d.sync += r_slice.eq(r_slice + 1)
+            with m.If(r_slice == slices - 1):
+                m.d.sync += r_row.eq(r_row + 1)
+        m.d.sync += [
+            occupied.eq(occupied + filling_ends - discard),
+            unclaimed.eq(unclaimed + filling_ends - self.claim),
+        ]
+
+        # The memory's output register, then the slice of the row, or zeros, in a register of our own.
+        present = Signal()
+        chosen = Signal.like(r_slice)
+        m.d.sync += [present.eq(self.take & (r_row < lengths[r_bank])), chosen.eq(r_slice)]
+        for lane in range(self._read_lanes):
+            candidates = Array(read.data[part * self._read_lanes + lane] for part in range(slices))
+            m.d.sync += self.o[lane].eq(Mux(present, candidates[chosen], 0))
+        return m

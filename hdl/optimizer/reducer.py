@@ -1,0 +1,64 @@
+"""The sum of one element over all workers."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import ceil_log2
+
+from hdl.floating.add import FloatAdder
+from hdl.floating.format import FP32
+
+__all__ = ["Reducer"]
+
+
+class Reducer(wiring.Component):
+    """Adds one element of every worker in a balanced tree over the worker index.
+
+    A level adds neighbours, (0, 1), (2, 3), and so on, and an odd last one waits for the next level: the order of the
+    additions, and so every rounding, is part of the contract. One worker's element passes as it is.
+
+    Latency is :attr:`latency` cycles, the adder's latency times ceil(log2(workers)); throughput is one sum per cycle.
+    There is no handshake.
+
+    Parameters
+    ----------
+    workers : int
+        Elements to add, 1 to 8.
+    format : FloatFormat
+
+    Members
+    -------
+    i : In(ArrayLayout(format.width, workers))
+    o : Out(format.width)
+    """
+
+    def __init__(self, *, workers, format=FP32):
+        if not isinstance(workers, int) or not 1 <= workers <= 8:
+            raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
+        self._workers = workers
+        self._format = format
+        super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
+
+    @property
+    def latency(self):
+        return FloatAdder.latency * ceil_log2(self._workers)
+
+    def elaborate(self, platform):
+        m = Module()
+        level = list(self.i)
+        while len(level) > 1:
+            sums = []
+            for one, other in zip(level[::2], level[1::2], strict=False):
+                m.submodules += (adder := FloatAdder(format=self._format))
+                m.d.comb += [adder.a.eq(one), adder.b.eq(other)]
+                sums.append(adder.o)
+            if len(level) % 2:
+                waiting = level[-1]
+                for _ in range(FloatAdder.latency):
+                    stage = Signal(self._format.width, name="waiting")
+                    m.d.sync += stage.eq(waiting)
+                    waiting = stage
+                sums.append(waiting)
+            level = sums
+        m.d.comb += self.o.eq(level[0])
+        return m
