@@ -1,0 +1,134 @@
+"""The ring of Verilated nodes as a shared library, built when its sources change.
+
+A library serves rings of any size, since every node of a ring is the same module. It stands complete in
+``build/verilated/ring-<digest>``, the digest being of all it depends on: Verilog, harness, flags and versions.
+"""
+
+import concurrent.futures
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from amaranth.lib.wiring import Component
+
+from sim.verilated import toolchain
+from sim.verilated.verilog import convert
+
+__all__ = ["Library", "build_ring"]
+
+_HERE = Path(__file__).parent
+
+#: Verilator's own C++, compiled along with the design.
+_RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
+_TRACE_RUNTIME = ("verilated_fst_c.cpp", "fstcpp/fstcpp_writer.cpp", "fstcpp/fstcpp_variable_info.cpp")
+
+_VERILATE = ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--noassert", "--savable", "--prefix", "Vnode",
+             "--top-module", "node", "--output-split", "20000", "--output-split-cfuncs", "2000",
+             # Yosys writes shifts wider than what they are assigned to.
+             "-Wno-WIDTHTRUNC")
+_COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
+_FAST = ("-O3",)
+_SLOW = ("-O1",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A built ring.
+
+    Members
+    -------
+    path : Path
+        The shared library.
+    traced : bool
+        Whether it can write waveforms.
+    built : bool
+        Whether this call built it, or an earlier one did.
+    seconds : dict
+        Time this call took, by stage: Verilog, Verilate, compile. A library that is found has spent none on the latter two.
+    """
+
+    path: Path
+    traced: bool
+    built: bool
+    seconds: dict[str, float]
+
+    @property
+    def digest(self) -> str:
+        """Digest of all the library depends on; simulator states belong to it."""
+        return self.path.parent.name.removeprefix("ring-")
+
+
+def build_ring(node: Component, *, traced: bool = False, announce: Callable[[str], None] = lambda stage: None) -> Library:
+    """Build the ring of a node, or find it where an earlier call did.
+
+    Parameters
+    ----------
+    node : Component
+        The node, with the ports of :class:`hdl.node.Node`.
+    traced : bool
+        Build the slower library, which can write waveforms.
+    announce : callable
+        Called with the name of each stage as it begins.
+    """
+    seconds = {}
+
+    def stage(name: str) -> float:
+        announce(name)
+        return time.monotonic()
+
+    begun = stage("Verilog")
+    verilog = convert(node, name="node").text
+    seconds["Verilog"] = time.monotonic() - begun
+
+    harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
+    shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
+    flags = (*_VERILATE, *_COMPILE, *_FAST, *_SLOW, str(traced))
+    key = toolchain.digest(verilog, repr(harness), repr(shim), repr(flags), toolchain.version("verilator"),
+                           toolchain.compiler())
+    directory = toolchain.BUILD / "verilated" / f"ring-{key}"
+    built = not directory.exists()
+
+    def build(folder: Path) -> None:
+        for name, text in {"node.v": verilog, **harness}.items():
+            (folder / name).write_text(text)
+        (folder / "compression").mkdir()
+        for name, text in shim.items():
+            (folder / "compression" / name).write_text(text)
+
+        begun = stage("Verilate")
+        trace = ("--trace-fst", "--trace-structs") if traced else ()
+        toolchain.run([str(toolchain.verilator() / "bin" / "verilator"), *_VERILATE, *trace, "-Mdir", "obj", "node.v"],
+                      cwd=folder, env=toolchain.environment())
+        seconds["Verilate"] = time.monotonic() - begun
+
+        begun = stage("compile")
+        _compile(folder, traced=traced)
+        seconds["compile"] = time.monotonic() - begun
+
+    toolchain.cached(directory, build)
+    return Library(directory / "ring.so", traced, built, seconds)
+
+
+def _compile(folder: Path, *, traced: bool) -> None:
+    """Compile all C++ in ``folder`` into ``ring.so``, on every core."""
+    include = toolchain.verilator() / "include"
+    sources = [folder / "ring.cpp", *(include / name for name in _RUNTIME), *sorted((folder / "obj").glob("Vnode*.cpp"))]
+    if traced:
+        sources += [include / name for name in _TRACE_RUNTIME]
+    # The longest first, so that no core is left with it at the end.
+    sources.sort(key=lambda path: path.stat().st_size, reverse=True)
+
+    def compile_one(source: Path) -> str:
+        # What Verilator names slow runs once, in the constructor or at the first evaluation.
+        level = _SLOW if "__Slow" in source.name or source.parent == include else _FAST
+        result = f"{source.stem}.o"
+        toolchain.run([toolchain.compiler(), *_COMPILE, *level, f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_FST={int(traced)}",
+                       "-I.", "-Iobj", "-Icompression", f"-isystem{include}", f"-isystem{include / 'vltstd'}",
+                       "-c", str(source), "-o", result], cwd=folder)
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, sources))
+    toolchain.run([toolchain.compiler(), "-shared", *objects, "-pthread", "-o", "ring.so"], cwd=folder)

@@ -1,0 +1,81 @@
+// C interface of a ring of Verilated nodes. sim/verilated/ring.py is its only user and documents the behaviour.
+//
+// Functions that can fail return a negative number, and ring_error() says why.
+
+#ifndef GRADRING_RING_H
+#define GRADRING_RING_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+typedef struct Ring Ring;
+
+typedef struct {
+    uint64_t input_words;      // words the host has queued and the node has not taken
+    uint64_t input_packets;    // packets among them, the one under way included
+    uint64_t output_words;     // words the node has given and the host has not fetched
+    uint64_t output_packets;   // whole packets among them
+    uint64_t words_taken;      // words taken by the node since reset
+    uint64_t words_given;      // words given by the node since reset
+    uint64_t waits;            // cycles since reset in which the node refused a host word
+    uint64_t last_taken;       // cycle of the last word taken
+    uint64_t last_given;       // cycle of the last word given
+} RingNodeStatus;
+
+typedef struct {
+    uint32_t data_latency;
+    uint32_t credit_latency;
+    uint32_t rate_numerator;
+    uint32_t rate_denominator;
+    uint64_t cut_from;         // first cycle whose words and credits are lost
+    uint64_t cut_until;        // first cycle after it whose words and credits are carried again
+    uint64_t words_carried;    // words and credits since reset that entered the link and were kept
+    uint64_t words_dropped;
+    uint64_t words_corrupted;
+    uint64_t words_in_flight;
+    uint64_t credits_carried;
+    uint64_t credits_dropped;
+    uint64_t credits_in_flight;
+    uint64_t last_word;        // cycle in which the last word entered
+    uint64_t last_credit;
+} RingLinkStatus;
+
+const char* ring_error(void);
+Ring* ring_create(uint32_t nodes, uint32_t threads);
+void ring_destroy(Ring* ring);
+void ring_reset(Ring* ring);
+void ring_set_threads(Ring* ring, uint32_t threads);
+void ring_set_quantum(Ring* ring, uint32_t cycles);
+uint64_t ring_cycle(const Ring* ring);
+int64_t ring_run(Ring* ring, uint64_t cycles, int32_t until_packet_at);
+
+void ring_send(Ring* ring, uint32_t node, const uint32_t* words, uint64_t count);
+int64_t ring_packet_length(const Ring* ring, uint32_t node);
+void ring_receive(Ring* ring, uint32_t node, uint32_t* words);
+void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
+
+void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);
+void ring_link_rate(Ring* ring, uint32_t link, uint32_t numerator, uint32_t denominator);
+void ring_link_cut(Ring* ring, uint32_t link, uint64_t from, uint64_t until);
+void ring_link_corrupt(Ring* ring, uint32_t link, uint64_t word, uint64_t mask);
+void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status);
+
+int64_t ring_save(Ring* ring);
+void ring_saved(const Ring* ring, uint8_t* bytes);
+int64_t ring_restore(Ring* ring, const uint8_t* bytes, uint64_t count);
+
+int64_t ring_wave_open(Ring* ring, const char* path);
+int64_t ring_wave_close(Ring* ring);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

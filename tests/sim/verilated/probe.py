@@ -1,0 +1,64 @@
+"""A node with the ports of the real one, which measures the harness instead of reducing gradients."""
+
+from amaranth import *
+from amaranth.lib import data, fifo, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["STAMP", "Probe"]
+
+#: A host word that leaves for the ring as the number of the cycle in which it is on the wires.
+STAMP = 0xFFFF_FFFF
+
+
+class Probe(wiring.Component):
+    """Send host packets to the next node, and report every word that arrives and when.
+
+    A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle in which the
+    word is on the wires; a packet starts only on a credit, of which there is one after reset. For every ring word the
+    host is given two words: the cycle in which it was on the wires, and its data. A packet's credit is returned when its
+    last report is taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow.
+    """
+
+    host_i: In(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
+    host_o: Out(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
+    ring_i: In(wiring.Signature({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)}))
+    ring_o: Out(wiring.Signature({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)}))
+
+    def elaborate(self, platform):
+        m = Module()
+
+        cycle = Signal(32)
+        m.d.sync += cycle.eq(cycle + 1)
+
+        credits = Signal(8, init=1)
+        started = Signal()
+        first = Signal()
+        m.d.comb += [
+            self.host_i.ready.eq(self.host_i.valid & (started | (credits != 0))),
+            first.eq(self.host_i.valid & self.host_i.ready & ~started),
+        ]
+        m.d.sync += credits.eq(credits + self.ring_o.credit - first)
+        m.d.sync += self.ring_o.valid.eq(0)
+        with m.If(self.host_i.valid & self.host_i.ready):
+            m.d.sync += [
+                started.eq(~self.host_i.p.last),
+                self.ring_o.valid.eq(1),
+                self.ring_o.data.eq(Mux(self.host_i.p.data == STAMP, cycle + 1, self.host_i.p.data)),
+                self.ring_o.last.eq(self.host_i.p.last),
+            ]
+
+        m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=65, depth=1024)
+        second = Signal()
+        m.d.comb += [
+            reports.w_data.eq(Cat(cycle, self.ring_i.data, self.ring_i.last)),
+            reports.w_en.eq(self.ring_i.valid),
+            self.host_o.valid.eq(reports.r_rdy),
+            self.host_o.p.data.eq(reports.r_data.word_select(second, 32)),
+            self.host_o.p.last.eq(second & reports.r_data[64]),
+            reports.r_en.eq(self.host_o.valid & self.host_o.ready & second),
+        ]
+        with m.If(self.host_o.valid & self.host_o.ready):
+            m.d.sync += second.eq(~second)
+        m.d.sync += self.ring_i.credit.eq(reports.r_en & reports.r_data[64])
+
+        return m
