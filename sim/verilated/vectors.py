@@ -27,106 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from amaranth.hdl import Shape
-from amaranth.lib import data
 from amaranth.lib.wiring import Component
 
+from sim.payload import pack, row_type, unpack
 from sim.verilated import toolchain
 from sim.verilated.verilog import Port, convert
 
 __all__ = ["Feed", "Unit", "pack", "unpack"]
 
 _HERE = Path(__file__).parent
-
-
-def _row(width: int) -> tuple[np.dtype[Any], int]:
-    """Element type and elements of one row of a port: Verilator's own representation."""
-    for bits in (8, 16, 32, 64):
-        if width <= bits:
-            return np.dtype(f"uint{bits}"), 1
-    return np.dtype("uint32"), -(-width // 32)
-
-
-def _words(width: int, rows: np.ndarray) -> np.ndarray:
-    """Rows of a port as (cycles, words of 32 bits)."""
-    if rows.ndim == 2:
-        return rows
-    wide = rows.astype(np.uint64)
-    return np.stack([(wide >> np.uint64(32 * word)).astype(np.uint32) for word in range(-(-width // 32))], axis=1)
-
-
-def _leaves(shape: Any, offset: int = 0) -> list[tuple[tuple[str | int, ...], int, int]]:
-    """Path, bit offset and width of every plain field of a layout."""
-    if not isinstance(shape, data.Layout):
-        return [((), offset, Shape.cast(shape).width)]
-    return [((key, *path), start, width) for key, field in shape
-            for path, start, width in _leaves(field.shape, offset + field.offset)]
-
-
-def _get(values: Any, path: tuple[str | int, ...]) -> Any:
-    for depth, key in enumerate(path):
-        if isinstance(key, int):
-            return values[(slice(None), *path[depth:])]
-        values = values[key]
-    return values
-
-
-def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
-    """Rows of a port from its payload's fields.
-
-    Parameters
-    ----------
-    layout : data.Layout
-        Payload, of fields of at most 64 bits.
-    values : mapping
-        One array of unsigned numbers per field; for an array in the layout, one of (rows, length).
-    """
-    total = layout.size
-    leaves = _leaves(layout)
-    count = max(np.size(_get(values, path)) for path, _, _ in leaves)
-    words = np.zeros((count, -(-total // 32)), np.uint32)
-    for path, offset, width in leaves:
-        value = np.asarray(_get(values, path)).astype(np.uint64)
-        if width < 64 and (value >> np.uint64(width)).any():
-            raise ValueError(f"Field {'.'.join(map(str, path))} must be of {width} bits, not {int(value.max())!r}")
-        done = 0
-        while done < width:
-            word, shift = divmod(offset + done, 32)
-            chunk = min(32 - shift, width - done)
-            bits = (value >> np.uint64(done)) & np.uint64((1 << chunk) - 1)
-            words[:, word] |= (bits << np.uint64(shift)).astype(np.uint32)
-            done += chunk
-    dtype, per_row = _row(total)
-    if per_row > 1:
-        return words
-    rows = np.zeros(count, np.uint64)
-    for word in range(words.shape[1]):
-        rows |= words[:, word].astype(np.uint64) << np.uint64(32 * word)
-    return rows.astype(dtype)
-
-
-def unpack(layout: data.Layout, rows: np.ndarray) -> dict[str, Any]:
-    """The payload's fields from rows of a port: the inverse of :func:`pack`."""
-    words = _words(layout.size, rows).astype(np.uint64)
-
-    def fields(shape: Any, offset: int) -> Any:
-        if isinstance(shape, data.ArrayLayout):
-            return np.stack([fields(field.shape, offset + field.offset) for _, field in shape], axis=1)
-        if isinstance(shape, data.Layout):
-            return {key: fields(field.shape, offset + field.offset) for key, field in shape}
-        width = Shape.cast(shape).width
-        value = np.zeros(len(words), np.uint64)
-        done = 0
-        while done < width:
-            word, shift = divmod(offset + done, 32)
-            chunk = min(32 - shift, width - done)
-            bits = (words[:, word] >> np.uint64(shift)) & np.uint64((1 << chunk) - 1)
-            value |= bits << np.uint64(done)
-            done += chunk
-        return value.astype(_row(width)[0])
-
-    result: dict[str, Any] = fields(layout, 0)
-    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +207,7 @@ class Unit:
 
 
 def _zeros(port: Port, count: int) -> np.ndarray:
-    dtype, words = _row(port.width)
+    dtype, words = row_type(port.width)
     return np.zeros(count if words == 1 else (count, words), dtype)
 
 
@@ -306,7 +215,7 @@ def _constant(port: Port, value: int) -> np.ndarray:
     """One row of a port."""
     if not 0 <= value < 1 << port.width:
         raise ValueError(f"Value of {port.name} must be of {port.width} bits, not {value!r}")
-    dtype, words = _row(port.width)
+    dtype, words = row_type(port.width)
     row = np.frombuffer(value.to_bytes(dtype.itemsize * words, "little"), dtype)
     return row if words > 1 else row[0]
 
@@ -317,7 +226,7 @@ def _ones(port: Port) -> np.ndarray:
 
 def _fit(port: Port, values: Any) -> np.ndarray:
     """Rows of a port from anything that holds the right numbers."""
-    dtype, words = _row(port.width)
+    dtype, words = row_type(port.width)
     given = np.asarray(values)
     if given.ndim != (1 if words == 1 else 2) or (words > 1 and given.shape[1] != words):
         form = "one number" if words == 1 else f"{words} words of 32 bits"

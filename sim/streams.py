@@ -1,0 +1,235 @@
+"""Stream drivers for cocotb, and the stall patterns that every test of a stream uses.
+
+Reads after a rising edge see the values before it, and writes land after it, so that a driver samples and then
+drives in one place per cycle. Handles are fetched once.
+
+Example
+-------
+::
+
+    @cocotb.test(timeout_time=1, timeout_unit="ms")
+    async def passes_words(dut):
+        await start(dut)
+        source = Source(dut, "i", word_layout(), stalls=stalls("geometric", seed=1))
+        sink = Sink(dut, "o", word_layout(), stalls=stalls("freeze", seed=2))
+        monitor = Monitor(dut, "o", word_layout())
+        cocotb.start_soon(source.send([{"data": 7, "last": 0}, {"data": 8, "last": 1}]))
+        assert await sink.receive(2) == [{"data": 7, "last": 0}, {"data": 8, "last": 1}]
+        assert len(monitor.beats) == 2
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import cocotb
+import numpy as np
+from cocotb.clock import Clock
+from cocotb.triggers import FallingEdge, RisingEdge
+
+from sim.payload import from_int, to_int
+
+__all__ = ["STALLS", "Monitor", "Sink", "Source", "cycles", "stall_array", "stalls", "start"]
+
+#: Names of the stall patterns.
+STALLS = ("none", "geometric", "freeze", "alternating")
+
+#: Cycles without any progress after which a driver gives up.
+PATIENCE = 20_000
+
+
+def stalls(kind: str, *, seed: int = 1, rate: float = 0.5) -> Iterator[bool]:
+    """Whether a side is willing, cycle by cycle, without end.
+
+    Parameters
+    ----------
+    kind : str
+        ``none``: always. ``geometric``: with a probability of ``rate`` in each cycle. ``freeze``: always, but for
+        pauses of 100 to 300 cycles. ``alternating``: every other cycle.
+    seed : int
+        Of the random patterns.
+    rate : float
+        Probability of the geometric pattern.
+    """
+    if kind not in STALLS:
+        raise ValueError(f"Stall pattern must be one of {', '.join(STALLS)}, not {kind!r}")
+    return _pattern(kind, random.Random(seed), rate)
+
+
+def _pattern(kind: str, generator: random.Random, rate: float) -> Iterator[bool]:
+    if kind == "none":
+        yield from itertools.repeat(True)
+    while kind == "alternating":
+        yield True
+        yield False
+    while kind == "freeze":
+        yield from itertools.repeat(True, generator.randint(1, 150))
+        yield from itertools.repeat(False, generator.randint(100, 300))
+    while kind == "geometric":
+        yield generator.random() < rate
+
+
+def stall_array(kind: str, count: int, *, seed: int = 1, rate: float = 0.5) -> np.ndarray:
+    """The first ``count`` cycles of :func:`stalls`, for lockstep runs."""
+    return np.fromiter(itertools.islice(stalls(kind, seed=seed, rate=rate), count), dtype=bool, count=count)
+
+
+async def cycles(dut: Any, count: int) -> None:
+    """Wait for ``count`` rising edges."""
+    edge = RisingEdge(dut.clk)
+    for _ in range(count):
+        await edge
+
+
+async def start(dut: Any, *, reset: int = 2) -> None:
+    """Start the clock and hold reset for some cycles. An input that nothing drives is zero."""
+    Clock(dut.clk, 2, unit="ns").start()
+    dut.rst.value = 1
+    await cycles(dut, reset)
+    dut.rst.value = 0
+
+
+class _Port:
+    def __init__(self, dut: Any, name: str, layout: Any) -> None:
+        self._name = name
+        self._layout = layout
+        self._edge = RisingEdge(dut.clk)
+        self._valid = getattr(dut, f"{name}__valid")
+        self._ready = getattr(dut, f"{name}__ready")
+        self._payload = getattr(dut, f"{name}__payload")
+
+    def _stuck(self, done: int) -> TimeoutError:
+        state = f"valid {int(self._valid.value)}, ready {int(self._ready.value)}"
+        return TimeoutError(f"Stream {self._name}: nothing moved in {PATIENCE} cycles, after {done} beats ({state})")
+
+
+class Source(_Port):
+    """Offers beats, and keeps the handshake: an offer stands until it is taken; the payload is noise between offers.
+
+    Parameters
+    ----------
+    dut : handle
+        Top of the design, with a port ``clk``.
+    name : str
+        Flattened name of the stream, without ``__valid``.
+    layout : ShapeLike
+        Payload; beats are then mappings of fields, or numbers.
+    stalls : iterator of bool or None
+        Whether to begin an offer, cycle by cycle; always, by default.
+    """
+
+    def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
+        super().__init__(dut, name, layout)
+        self._stalls = itertools.repeat(True) if stalls is None else stalls
+        self._noise = random.Random(name)
+        self._idle()
+
+    def _idle(self) -> None:
+        self._valid.value = 0
+        self._payload.value = self._noise.getrandbits(len(self._payload))
+
+    async def send(self, beats: Iterable[Any]) -> None:
+        """Offer the beats in order; return in the cycle after the last one is taken."""
+        for done, beat in enumerate(beats):
+            bits = to_int(self._layout, beat)
+            if not next(self._stalls):
+                self._idle()
+                await self._edge
+                while not next(self._stalls):
+                    await self._edge
+            self._valid.value = 1
+            self._payload.value = bits
+            for _ in range(PATIENCE):
+                await self._edge
+                if self._ready.value:
+                    break
+            else:
+                raise self._stuck(done)
+        self._idle()
+
+
+class Sink(_Port):
+    """Takes beats.
+
+    Parameters
+    ----------
+    dut, name, layout
+        As for :class:`Source`.
+    stalls : iterator of bool or None
+        Whether to be ready, cycle by cycle while receiving; always, by default. Not ready while not receiving.
+    """
+
+    def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
+        super().__init__(dut, name, layout)
+        self._stalls = itertools.repeat(True) if stalls is None else stalls
+        self._ready.value = 0
+
+    async def receive(self, count: int | None = None, *, until: Callable[[Any], bool] | None = None) -> list[Any]:
+        """Take ``count`` beats, or all up to and with the first for which ``until`` holds."""
+        beats: list[Any] = []
+        waited = 0
+        while len(beats) != count:
+            ready = next(self._stalls)
+            self._ready.value = ready
+            await self._edge
+            if ready and self._valid.value:
+                beats.append(from_int(self._layout, int(self._payload.value)))
+                waited = 0
+                if until is not None and until(beats[-1]):
+                    break
+            elif waited == PATIENCE:
+                raise self._stuck(len(beats))
+            else:
+                waited += 1
+        self._ready.value = 0
+        return beats
+
+    async def packet(self) -> list[Any]:
+        """Take beats up to and with the next one whose ``last`` is set."""
+        return await self.receive(until=lambda beat: bool(beat["last"]))
+
+
+class Monitor(_Port):
+    """Watches a stream from its construction on, and fails the test when the handshake's rules are broken.
+
+    It samples at the falling edge, when all that the next rising edge will see is settled, so that a beat is in
+    :attr:`beats` before any driver knows that it was transferred.
+
+    Members
+    -------
+    beats : list
+        Beats transferred.
+    cycles : list of int
+        The cycle of each, counted from the monitor's construction.
+    """
+
+    def __init__(self, dut: Any, name: str, layout: Any) -> None:
+        super().__init__(dut, name, layout)
+        self._edge = FallingEdge(dut.clk)
+        self._reset = dut.rst
+        self.beats: list[Any] = []
+        self.cycles: list[int] = []
+        cocotb.start_soon(self._watch())
+
+    async def _watch(self) -> None:
+        held: int | None = None
+        for cycle in itertools.count():
+            await self._edge
+            if self._reset.value:
+                held = None
+                continue
+            if not self._valid.value:
+                if held is not None:
+                    raise AssertionError(f"Stream {self._name}: valid fell in cycle {cycle} before ready came")
+                continue
+            bits = int(self._payload.value)
+            if held is not None and bits != held:
+                raise AssertionError(f"Stream {self._name}: payload changed from {held:#x} to {bits:#x} in cycle "
+                                     f"{cycle} before ready came")
+            if self._ready.value:
+                self.beats.append(from_int(self._layout, bits))
+                self.cycles.append(cycle)
+                held = None
+            else:
+                held = bits
