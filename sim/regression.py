@@ -64,7 +64,8 @@ class _Verilator(runner.Verilator):
         verilate, make = super()._build_command()
         verilate.remove("--public-flat-rw")
         make[make.index("-j") + 1] = "1"
-        return [verilate, make]
+        reused = [f"--old-file={path.name}" for path in sorted(self.build_dir.glob("*.o"))]
+        return [verilate, [*make, *reused]]
 
 
 def _control_file(design: Design) -> str:
