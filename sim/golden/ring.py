@@ -1,0 +1,289 @@
+"""Golden model of the ring: values in the order of the hardware, words on the wire, and link-cycle bounds.
+
+Everything here works on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
+
+A vector of K elements is dealt to N ranks in groups of 32. Rank r owns block (r+1) mod N, and block b is summed
+starting at rank b, then b+1, and so on around the ring, ``((g_b + g_{b+1}) + …)``, each addition rounded to nearest
+even. Wherever a gradient is read, -0.0 becomes +0.0 and a NaN the canonical one.
+
+At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
+sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_bounds`);
+a block that is too short sends an empty packet in its place.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating, optimizer
+
+__all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
+           "broadcast", "canonical", "floats", "fused_update", "reduce_scatter", "segment_bounds"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Elements covered by one mask word; blocks are dealt in groups of this many.
+GROUP = 32
+
+#: Words that a packet carries besides its payload: three of header and one of CRC.
+PACKET_OVERHEAD = 4
+
+
+def bits(values: npt.ArrayLike) -> Bits:
+    """Bit patterns of binary32 numbers."""
+    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+
+
+def floats(patterns: Bits) -> npt.NDArray[np.float32]:
+    """Binary32 numbers of bit patterns."""
+    return np.ascontiguousarray(patterns, dtype=np.uint32).view(np.float32)
+
+
+def canonical(patterns: Bits) -> Bits:
+    """A gradient as the hardware reads it: -0.0 is +0.0, and every NaN is 0x7fc00000."""
+    result = patterns.copy()
+    result[patterns == 0x8000_0000] = 0
+    result[(patterns & 0x7fff_ffff) > 0x7f80_0000] = 0x7fc0_0000
+    return result
+
+
+def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
+    """First element of each block and the one after its last.
+
+    The ceil(length/32) groups are dealt to the blocks in order; the first blocks get one more where they cannot be
+    dealt evenly. Only the last group of the vector may be partial, and blocks may be empty.
+    """
+    if length < 0:
+        raise ValueError(f"Length must be zero or more, not {length!r}")
+    if nodes < 1:
+        raise ValueError(f"Node count must be at least 1, not {nodes!r}")
+    groups = -(-length // GROUP)
+    bounds, start = [], 0
+    for block in range(nodes):
+        stop = min(start + GROUP * (groups // nodes + (block < groups % nodes)), length)
+        bounds.append((start, stop))
+        start = stop
+    return bounds
+
+
+def segment_bounds(length: int, nodes: int, segment: int) -> list[list[tuple[int, int]]]:
+    """For each block, the bounds of its segments.
+
+    Every block has as many segments as the longest needs; those beyond the end of a shorter block are empty.
+    """
+    if segment < GROUP or segment % GROUP:
+        raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
+    blocks = block_bounds(length, nodes)
+    count = max(-(-(stop - start) // segment) for start, stop in blocks)
+    return [[(min(start + segment * t, stop), min(start + segment * (t + 1), stop)) for t in range(count)]
+            for start, stop in blocks]
+
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What one collective costs on the links of the ring.
+
+    A *segment step* is one packet on one link, with everything it passes through on its way there. It takes at least
+    as many cycles as the largest of
+
+    - the payload's words (the link moves one word per cycle),
+    - the segment's elements / lanes (a memory moves one row per cycle), rounded up, and
+    - the non-zero positions of both addends, where the segment leaves the compressed-domain adder (which takes one
+      per cycle).
+
+    The bound of a rank is the sum of that over the segments it sends; the bound of the collective is that of the
+    rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound. The
+    sums that reduce-scatter leaves at their owners are segment steps without a packet. For dense data this gives the
+    closed forms (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a
+    raw one.
+
+    Members
+    -------
+    scatter_words, gather_words : array of shape (hops, nodes)
+        Words that each rank sends at each hop, headers and CRC included.
+    dense_words : int
+        Words of the same packets if every payload were raw, summed over ranks.
+    density : array of shape (hops,)
+        Non-zero elements among all that are sent at each hop of scatter-reduce.
+    scatter_bound : int
+        Link-cycle bound of scatter-reduce alone.
+    bound : int
+        Link-cycle bound of the whole collective.
+    """
+    scatter_words: npt.NDArray[np.int64]
+    gather_words: npt.NDArray[np.int64]
+    dense_words: int
+    density: npt.NDArray[np.float64]
+    scatter_bound: int
+    bound: int
+
+    @property
+    def words(self) -> npt.NDArray[np.int64]:
+        """Words that each rank sends."""
+        return np.asarray(self.scatter_words.sum(axis=0) + self.gather_words.sum(axis=0))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    """Outcome of a fused update: the new weights and state planes of the whole vector, the reduced gradient, and what
+    it costs."""
+    weights: Bits
+    state: list[Bits]
+    total: Bits
+    traffic: Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class _Steps:
+    """Payload words, cycle costs, elements and non-zero elements of segment steps, each of shape (hops, nodes, T)."""
+    payload: npt.NDArray[np.int64]
+    cost: npt.NDArray[np.int64]
+    elements: npt.NDArray[np.int64]
+    nonzeros: npt.NDArray[np.int64]
+
+    @property
+    def words(self) -> npt.NDArray[np.int64]:
+        return np.asarray((self.payload + PACKET_OVERHEAD).sum(axis=2))
+
+    @property
+    def dense_words(self) -> int:
+        return int((self.elements + PACKET_OVERHEAD).sum())
+
+    @property
+    def density(self) -> npt.NDArray[np.float64]:
+        return np.asarray(self.nonzeros.sum(axis=(1, 2)) / np.maximum(self.elements.sum(axis=(1, 2)), 1))
+
+    def __getitem__(self, hops: slice) -> "_Steps":
+        return _Steps(self.payload[hops], self.cost[hops], self.elements[hops], self.nonzeros[hops])
+
+
+class _Schedule:
+    """The blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
+
+    def __init__(self, length: int, nodes: int, segment: int, lanes: int):
+        if lanes < 1:
+            raise ValueError(f"Lane count must be at least 1, not {lanes!r}")
+        self.nodes = nodes
+        self.lanes = lanes
+        self.blocks = block_bounds(length, nodes)
+        count = len(segment_bounds(length, nodes, segment)[0])
+        self.segments = np.array(segment_bounds(length, nodes, segment), dtype=np.int64).reshape(nodes, count, 2)
+
+    def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
+        """Flags set in each segment of a block, ``flags`` covering that block alone."""
+        sums = np.concatenate([[0], np.cumsum(flags)])
+        bounds = self.segments[block] - self.blocks[block][0]
+        return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
+
+    def elements(self, block: int) -> npt.NDArray[np.int64]:
+        return np.asarray(self.segments[block, :, 1] - self.segments[block, :, 0])
+
+    def empty(self, hops: int) -> _Steps:
+        shape = (hops, self.nodes, self.segments.shape[1])
+        return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in range(4)))
+
+    def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
+             positions: npt.NDArray[np.int64] | int) -> None:
+        """One packet per segment of ``block``, compressed from ``values`` or, without them, raw."""
+        elements = self.elements(block)
+        nonzeros = elements if values is None else self.count(values != 0, block)
+        payload = elements if values is None else nonzeros - (-elements // GROUP)
+        steps.elements[hop, rank] = elements
+        steps.nonzeros[hop, rank] = nonzeros
+        steps.payload[hop, rank] = payload
+        steps.cost[hop, rank] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
+
+    def reduce(self, gradients: Bits) -> tuple[Bits, _Steps]:
+        """Sum of the gradients, and the N segment steps that form it, of which the last stays at the owner."""
+        nodes = self.nodes
+        total = np.empty(gradients.shape[1], dtype=np.uint32)
+        steps = self.empty(nodes)
+        for block, (start, stop) in enumerate(self.blocks):
+            addends = canonical(gradients[:, start:stop])
+            partial = addends[block]
+            positions: npt.NDArray[np.int64] | int = 0
+            for hop in range(nodes):
+                rank = (block + hop) % nodes
+                if hop:
+                    positions = self.count((partial != 0) | (addends[rank] != 0), block)
+                    partial = floating.add(partial, addends[rank])
+                self.fill(steps, hop, rank, block, partial, positions)
+            total[start:stop] = partial
+        return total, steps
+
+    def gather(self, values: Bits | None = None) -> _Steps:
+        """The N-1 segment steps which take every finished block around, compressed if ``values`` is given."""
+        steps = self.empty(self.nodes - 1)
+        for block, (start, stop) in enumerate(self.blocks):
+            for hop in range(self.nodes - 1):
+                payload = None if values is None else values[start:stop]
+                self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0)
+        return steps
+
+    def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64]) -> Traffic:
+        """``cost`` has one row per hop and counts into the bound of the whole."""
+        return Traffic(scatter_words=scatter.words, gather_words=gather.words,
+                       dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
+                       scatter_bound=_bound(scatter.cost), bound=_bound(cost))
+
+
+def _bound(cost: npt.NDArray[np.int64]) -> int:
+    return int(cost.sum(axis=(0, 2)).max())
+
+
+def all_reduce(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+    """The sum that every rank ends with, all-gather being compressed."""
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
+    total, steps = schedule.reduce(gradients)
+    gather = schedule.gather(total)
+    # The finished sum goes straight from the adder into the first hop of all-gather.
+    if schedule.nodes > 1:
+        gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
+    scatter = steps[:-1]
+    return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
+
+
+def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+    """The gradient memory of every rank afterwards: its own block is the sum, all else is as before."""
+    nodes = len(gradients)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes)
+    total, steps = schedule.reduce(gradients)
+    result = gradients.copy()
+    for block, (start, stop) in enumerate(schedule.blocks):
+        result[(block - 1) % nodes, start:stop] = total[start:stop]
+    return result, schedule.traffic(steps[:-1], schedule.empty(0), steps.cost)
+
+
+def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
+                 segment: int = 256, lanes: int = 4) -> Update:
+    """Scatter-reduce, the optimizer at the owner of each block, and a raw all-gather of the new weights.
+
+    ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps only its own block's state.
+    """
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
+    total, steps = schedule.reduce(gradients)
+    gather = schedule.gather()
+    scatter = steps[:-1]
+    traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
+    new_weights, new_state = optimizer.update(total, weights, state, settings)
+    return Update(weights=new_weights, state=new_state, total=total, traffic=traffic)
+
+
+def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+    """The weights that every rank ends with: block (r+1) mod N from rank r. Raw on the wire."""
+    nodes = len(weights)
+    schedule = _Schedule(weights.shape[1], nodes, segment, lanes)
+    result = np.empty_like(weights[0])
+    for block, (start, stop) in enumerate(schedule.blocks):
+        result[start:stop] = weights[(block - 1) % nodes, start:stop]
+    gather = schedule.gather()
+    return result, schedule.traffic(schedule.empty(0), gather, gather.cost)
+
+
+def broadcast(weights: Bits, root: int) -> Bits:
+    """The weights that every rank ends with: those of ``root``."""
+    if not 0 <= root < len(weights):
+        raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
+    return np.asarray(weights[root]).copy()

@@ -1,0 +1,252 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from sim.golden import optimizer, ring
+
+SIZES = [1, 2, 3, 4, 5, 8, 16]
+LENGTHS = [0, 1, 31, 32, 33, 100, 511, 1000]
+
+
+def random_gradients(generator, nodes, length, density):
+    values = generator.standard_normal((nodes, length)).astype(np.float32)
+    values[generator.random((nodes, length)) >= density] = 0
+    return ring.bits(values)
+
+
+def pattern(value):
+    return int(ring.bits([value])[0])
+
+
+def packet_words(values):
+    """A zero-value packet, counted word by word."""
+    words = 3 + 1
+    for start in range(0, len(values), 32):
+        words += 1 + sum(1 for value in values[start:start + 32] if value & 0x7fff_ffff)
+    return words
+
+
+def step_by_step(gradients, segment):
+    """The ring as messages between ranks: (sums at their owners, words sent by each rank at each hop)."""
+    nodes, length = gradients.shape
+    bounds = ring.block_bounds(length, nodes)
+    count = max(-(-(stop - start) // segment) for start, stop in bounds)
+    local = [[ring.canonical(gradients[rank, start:stop]) for start, stop in bounds] for rank in range(nodes)]
+    words = np.zeros((nodes - 1, nodes), dtype=int)
+    for hop in range(nodes - 1):
+        sent = [local[rank][(rank - hop) % nodes] for rank in range(nodes)]
+        for rank in range(nodes):
+            words[hop, rank] = sum(packet_words(sent[rank][t * segment:(t + 1) * segment]) for t in range(count))
+        for rank in range(nodes):
+            block = (rank - hop - 1) % nodes
+            arrived = sent[(rank - 1) % nodes].view(np.float32)
+            with np.errstate(all="ignore"):
+                local[rank][block] = ring.canonical((arrived + local[rank][block].view(np.float32)).view(np.uint32))
+    return [local[rank][(rank + 1) % nodes] for rank in range(nodes)], words
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("nodes", SIZES)
+    @pytest.mark.parametrize("length", LENGTHS)
+    def test_cover_in_order(self, length, nodes):
+        bounds = ring.block_bounds(length, nodes)
+        assert len(bounds) == nodes
+        assert bounds[0][0] == 0
+        assert bounds[-1][1] == length
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(bounds))
+
+    @pytest.mark.parametrize("nodes", SIZES)
+    @pytest.mark.parametrize("length", LENGTHS)
+    def test_whole_groups(self, length, nodes):
+        groups = [-(-(stop - start) // 32) for start, stop in ring.block_bounds(length, nodes)]
+        assert sum(groups) == -(-length // 32)
+        assert max(groups) - min(groups) <= 1
+        assert groups == sorted(groups, reverse=True)
+        assert all(start % 32 == 0 for start, stop in ring.block_bounds(length, nodes) if start < stop)
+
+    def test_known(self):
+        assert ring.block_bounds(100, 3) == [(0, 64), (64, 96), (96, 100)]
+        assert ring.block_bounds(5, 4) == [(0, 5), (5, 5), (5, 5), (5, 5)]
+
+    def test_segments(self):
+        assert ring.segment_bounds(100, 3, 32) == [[(0, 32), (32, 64)], [(64, 96), (96, 96)], [(96, 100), (100, 100)]]
+        assert ring.segment_bounds(0, 2, 32) == [[], []]
+
+    @pytest.mark.parametrize(("arguments", "message"), [
+        ((-1, 2, 32), "Length must be zero or more, not -1"),
+        ((1, 0, 32), "Node count must be at least 1, not 0"),
+        ((1, 2, 33), "Segment must be a positive multiple of 32, not 33"),
+        ((1, 2, 0), "Segment must be a positive multiple of 32, not 0"),
+    ])
+    def test_errors(self, arguments, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            ring.segment_bounds(*arguments)
+
+
+class TestCanonical:
+    def test_patterns(self):
+        patterns = np.array([0x8000_0000, 0x7f80_0001, 0xffff_ffff, 0x7f80_0000, 0x8000_0001, 1], dtype=np.uint32)
+        assert ring.canonical(patterns).tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0x7f80_0000, 0x8000_0001, 1]
+
+    def test_leaves_its_argument(self):
+        patterns = np.array([0x8000_0000], dtype=np.uint32)
+        ring.canonical(patterns)
+        assert patterns[0] == 0x8000_0000
+
+    def test_floats(self):
+        assert ring.floats(ring.bits([1.5, -2])).tolist() == [1.5, -2]
+
+
+class TestReduction:
+    @pytest.mark.parametrize("nodes", SIZES)
+    @pytest.mark.parametrize("length", LENGTHS)
+    def test_values_and_words(self, length, nodes):
+        generator = np.random.default_rng(length * 17 + nodes)
+        gradients = random_gradients(generator, nodes, length, density=generator.random())
+        own, words = step_by_step(gradients, 64)
+        total, traffic = ring.all_reduce(gradients, segment=64)
+        scattered, scatter_traffic = ring.reduce_scatter(gradients, segment=64)
+        for rank in range(nodes):
+            start, stop = ring.block_bounds(length, nodes)[(rank + 1) % nodes]
+            assert np.array_equal(total[start:stop], own[rank])
+            assert np.array_equal(scattered[rank, start:stop], own[rank])
+            assert np.array_equal(scattered[rank, :start], gradients[rank, :start])
+            assert np.array_equal(scattered[rank, stop:], gradients[rank, stop:])
+        assert np.array_equal(traffic.scatter_words, words)
+        assert np.array_equal(scatter_traffic.words, words.sum(axis=0))
+        bounds = ring.block_bounds(length, nodes)
+        count = max(-(-(stop - start) // 64) for start, stop in bounds)
+        for hop in range(nodes - 1):
+            for rank in range(nodes):
+                start, stop = bounds[(rank + 1 - hop) % nodes]
+                block = total[start:stop]
+                expected = sum(packet_words(block[t * 64:(t + 1) * 64]) for t in range(count))
+                assert traffic.gather_words[hop, rank] == expected
+
+    def test_order_of_the_sum(self):
+        # Block b starts at rank b, so that blocks round differently: (2^24 + 1) + 1 loses both ones.
+        column = np.array([2.0**24, 1, 1], dtype=np.float32)
+        gradients = ring.bits(np.repeat(column[:, None], 96, axis=1))
+        total, _ = ring.all_reduce(gradients)
+        assert ring.floats(total)[[0, 32, 64]].tolist() == [2.0**24, 2.0**24 + 2, 2.0**24]
+
+    def test_special_values(self):
+        gradients = ring.bits(np.array([[-0.0, np.inf, np.nan, 3], [-0.0, -np.inf, 1, -3]], dtype=np.float32))
+        total, traffic = ring.all_reduce(gradients)
+        assert total.tolist() == [0, 0x7fc0_0000, 0x7fc0_0000, 0]
+        # Rank 0 sends block 0 (mask, three non-zeros) and receives it back (mask, two non-zeros) to pass nothing on.
+        assert traffic.words.tolist() == [4 + 4 + 4, 4 + 4 + 3]
+
+    def test_one_node_canonicalises(self):
+        total, traffic = ring.all_reduce(ring.bits([[-0.0, 2]]))
+        assert total.tolist() == [0, 0x4000_0000]
+        assert traffic.words.tolist() == [0]
+        assert traffic.bound == 0
+        assert traffic.density.shape == (0,)
+
+
+class TestTraffic:
+    @pytest.mark.parametrize("nodes", [2, 4, 8])
+    def test_dense_bound(self, nodes):
+        """The closed forms of link-cycle bounds."""
+        length = 16384
+        gradients = ring.bits(np.ones((nodes, length)))
+        share = (nodes - 1) * length // nodes
+        _, plain = ring.all_reduce(gradients)
+        assert plain.bound == 2 * share * 33 // 32
+        assert plain.scatter_bound == share * 33 // 32
+        assert np.array_equal(plain.density, np.ones(nodes - 1))
+        _, gathered = ring.all_gather(gradients)
+        assert gathered.bound == share
+        assert gathered.scatter_bound == 0
+        packets = (nodes - 1) * (length // nodes // 256)
+        assert plain.words.tolist() == [2 * (share * 33 // 32 + 4 * packets)] * nodes
+        assert gathered.words.tolist() == [share + 4 * packets] * nodes
+        assert plain.dense_words == nodes * 2 * (share + 4 * packets)
+
+    def test_empty_vector(self):
+        for nodes in (1, 4):
+            total, traffic = ring.all_reduce(np.zeros((nodes, 0), dtype=np.uint32))
+            assert total.shape == (0,)
+            assert traffic.words.tolist() == [0] * nodes
+            assert traffic.bound == 0
+
+    def test_zeros_run_at_the_speed_of_the_memory(self):
+        for lanes in (1, 2, 4, 8):
+            _, traffic = ring.all_reduce(np.zeros((4, 4096), dtype=np.uint32), lanes=lanes)
+            assert traffic.bound == 2 * 3 * (1024 // lanes)
+            assert traffic.words.tolist() == [2 * 3 * (1024 // 32 + 4 * 4)] * 4
+
+    def test_adder_is_the_limit_where_sums_cancel(self):
+        ones = ring.bits(np.ones(1024, dtype=np.float32))
+        gradients = np.stack([ones, ones ^ 0x8000_0000, ones, ones ^ 0x8000_0000])
+        _, traffic = ring.all_reduce(gradients)
+        # Of 256 elements per block: 264 words at the first hop; then 256 positions that become none, 264, 256.
+        assert traffic.density.tolist() == [1, 0, 1]
+        assert traffic.scatter_bound == 264 + 256 + 264
+        assert traffic.bound == traffic.scatter_bound + 256 + 2 * 64
+
+    def test_reduce_scatter_counts_the_last_sum(self):
+        _, traffic = ring.reduce_scatter(ring.bits(np.ones((2, 512))))
+        assert traffic.scatter_bound == 264
+        assert traffic.bound == 2 * 264
+
+    def test_density_grows_hop_by_hop(self):
+        generator = np.random.default_rng(7)
+        _, traffic = ring.all_reduce(random_gradients(generator, 4, 16384, 0.1))
+        assert np.allclose(traffic.density, [0.1, 0.19, 0.271], atol=0.01)
+
+    def test_lanes(self):
+        with pytest.raises(ValueError, match=r"^Lane count must be at least 1, not 0$"):
+            ring.all_reduce(ring.bits(np.ones((2, 32))), lanes=0)
+
+
+class TestGather:
+    def test_all_gather(self):
+        weights = np.arange(3 * 100, dtype=np.uint32).reshape(3, 100)
+        result, traffic = ring.all_gather(weights, segment=32)
+        assert result.tolist() == [*range(200, 264), *range(64, 96), *range(196, 200)]
+        assert traffic.density.shape == (0,)
+        # Rank 0 sends block 1, then block 0: two segments each, of which one may be empty.
+        assert traffic.gather_words[:, 0].tolist() == [32 + 8, 64 + 8]
+
+    def test_broadcast(self):
+        weights = np.arange(8, dtype=np.uint32).reshape(2, 4)
+        assert ring.broadcast(weights, 1).tolist() == [4, 5, 6, 7]
+        with pytest.raises(ValueError, match=r"^Root must be a rank below 2, not 2$"):
+            ring.broadcast(weights, 2)
+
+
+class TestFusedUpdate:
+    @pytest.mark.parametrize("nodes", SIZES)
+    @pytest.mark.parametrize("rule", list(optimizer.Rule))
+    def test_values_and_words(self, rule, nodes):
+        generator = np.random.default_rng(nodes)
+        length = 1000
+        gradients = random_gradients(generator, nodes, length, density=0.5)
+        weights, velocity = (generator.standard_normal(length).astype(np.float32) for _ in range(2))
+        scale, rate, momentum = (np.float32(value) for value in (1 / 3, 0.1, 0.9))
+        settings = optimizer.Settings(rule, *(pattern(value) for value in (scale, rate, momentum)))
+        result = ring.fused_update(gradients, ring.bits(weights), [ring.bits(velocity)], settings)
+        total, plain = ring.all_reduce(gradients)
+        assert np.array_equal(result.total, total)
+        step = scale * ring.floats(total)
+        if rule == optimizer.Rule.MOMENTUM:
+            velocity = step = momentum * velocity + step
+        assert np.array_equal(result.weights, ring.bits(weights - rate * step))
+        assert np.array_equal(result.state[0], ring.bits(velocity))
+        # Scatter-reduce is that of a plain all-reduce; weights are raw.
+        assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
+        assert np.array_equal(result.traffic.density, plain.density)
+        _, gathered = ring.all_gather(gradients)
+        assert np.array_equal(result.traffic.gather_words, gathered.gather_words)
+        assert result.traffic.dense_words == plain.dense_words
+
+    @pytest.mark.parametrize("nodes", [2, 4, 8])
+    def test_dense_bound(self, nodes):
+        gradients = ring.bits(np.ones((nodes, 16384)))
+        zeros = np.zeros(16384, dtype=np.uint32)
+        settings = optimizer.Settings(optimizer.Rule.SGD, *(pattern(value) for value in (1, 0.1, 0)))
+        traffic = ring.fused_update(gradients, zeros, [zeros], settings).traffic
+        assert traffic.bound == (nodes - 1) * 16384 // nodes * 65 // 32
