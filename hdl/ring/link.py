@@ -1,0 +1,217 @@
+"""The link between neighbours: words out, credits back.
+
+The wires have no back-pressure for words. Instead the receiver keeps room for a number of whole packets, the
+transmitter knows how many, and starts a packet only on a credit, which it gets back when a whole packet has left the
+receiver. Data and credits are registers at both ends, so a link may have any latency. docs/ring/link.md shows why
+this cannot deadlock.
+"""
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.stream import Queue, connect_stream, word_layout
+
+__all__ = ["LinkReceiver", "LinkSignature", "LinkTransmitter"]
+
+
+class LinkSignature(wiring.Signature):
+    """The wires of one directed link, as the transmitter sees them.
+
+    Members
+    -------
+    valid : Out(1)
+        There is a word in this cycle.
+    data : Out(32)
+    last : Out(1)
+        The word ends its packet.
+    credit : In(1)
+        A pulse of one cycle for each packet that has left the receiver.
+    """
+
+    def __init__(self):
+        super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)})
+
+
+def _check(segments, words, role):
+    if not isinstance(segments, int) or segments < 2:
+        raise ValueError(f"Segment count must be an integer of at least 2, not {segments!r}")
+    if not isinstance(words, int) or words < 5:
+        raise ValueError(f"{role} must be an integer of at least 5, not {words!r}")
+
+
+class LinkTransmitter(wiring.Component):
+    """Sends packets on credit.
+
+    Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
+    registers; ``i.ready`` and ``may_start`` depend on registers and ``reset_link`` alone.
+
+    A credit is spent when the first word of a packet enters, so whatever is in the queue may be sent. The queue keeps
+    words in block memory until they are overwritten: with room for a whole packet, the last one can be sent again.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that the receiver at the far end holds; at least 2.
+    egress_words : int
+        Depth of the queue, in words; at least 5. :func:`~hdl.ring.packet.packet_words` keeps a whole packet.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    ring_o : Out(LinkSignature())
+    may_start : Out(1)
+        There is a credit. Must be consulted in the cycle before the first word of a packet is offered, or in that in
+        which it is; a packet started without credit breaks the link.
+    credits : Out(range(segments + 1))
+        Packets that may be started.
+    reset_link : In(1)
+        Level: drops what is queued and what is offered at ``i``, and restores all credits. The next word is taken for
+        the first of a packet.
+    """
+
+    latency = 3
+
+    def __init__(self, *, segments, egress_words):
+        _check(segments, egress_words, "Egress depth")
+        self._segments = segments
+        self._egress_words = egress_words
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "ring_o": Out(LinkSignature()),
+            "may_start": Out(1),
+            "credits": Out(range(segments + 1), init=segments),
+            "reset_link": In(1),
+        })
+
+    @property
+    def segments(self):
+        return self._segments
+
+    @property
+    def egress_words(self):
+        return self._egress_words
+
+    def elaborate(self, platform):
+        m = Module()
+        first = Signal(init=1)  # the next word at i starts a packet
+        spend = Signal()
+
+        m.submodules.queue = queue = ResetInserter(self.reset_link)(
+            Queue(shape=word_layout(), depth=self._egress_words, block=True)
+        )
+        connect_stream(m, self.i, queue.i)
+        with m.If(self.reset_link):
+            m.d.comb += [queue.i.valid.eq(0), self.i.ready.eq(1)]
+
+        m.d.comb += [
+            queue.o.ready.eq(1),
+            self.ring_o.valid.eq(queue.o.valid),
+            self.ring_o.data.eq(queue.o.payload.data),
+            self.ring_o.last.eq(queue.o.payload.last),
+            self.may_start.eq((self.credits != 0) & ~self.reset_link),
+            spend.eq(queue.i.valid & queue.i.ready & first),
+        ]
+        with m.If(queue.i.valid & queue.i.ready):
+            m.d.sync += first.eq(queue.i.payload.last)
+        with m.If(spend & ~self.ring_o.credit):
+            m.d.sync += self.credits.eq(self.credits - 1)
+        # A credit that was never given would let packets through for which there is no room.
+        with m.Elif(self.ring_o.credit & ~spend & (self.credits != self._segments)):
+            m.d.sync += self.credits.eq(self.credits + 1)
+        with m.If(self.reset_link):
+            m.d.sync += [first.eq(1), self.credits.eq(self._segments)]
+        return m
+
+
+class LinkReceiver(wiring.Component):
+    """Keeps the packets that come in until the node takes them.
+
+    Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle. A
+    word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit comes in the
+    cycle after the last word of a packet has been taken.
+
+    Whatever the peer does, at most ``segments`` packets of at most ``packet_words`` words are stored, each with its
+    ``last``: a packet that comes without credit is dropped as a whole, one that is too long is cut off, and
+    ``overrun`` tells of both. Packets stored before are not harmed.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that can be held; at least 2.
+    packet_words : int
+        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.packet.packet_words`.
+
+    Members
+    -------
+    ring_i : In(LinkSignature())
+    o : Out(stream of word_layout())
+    level : Out(range(segments * packet_words + 1))
+        Words held.
+    packets : Out(range(segments + 1))
+        Packets held, of which the last may still be coming in.
+    overrun : Out(1)
+        Sticky until ``reset_link``: the peer has broken its credit.
+    reset_link : In(1)
+        Level: drops what is held and what comes in, and gives no credit. The next word is taken for the first of a
+        packet.
+    """
+
+    latency = 3
+
+    def __init__(self, *, segments, packet_words):
+        _check(segments, packet_words, "Packet length")
+        self._segments = segments
+        self._packet_words = packet_words
+        super().__init__({
+            "ring_i": In(LinkSignature()),
+            "o": Out(stream.Signature(word_layout())),
+            "level": Out(range(segments * packet_words + 1)),
+            "packets": Out(range(segments + 1)),
+            "overrun": Out(1),
+            "reset_link": In(1),
+        })
+
+    @property
+    def segments(self):
+        return self._segments
+
+    @property
+    def packet_words(self):
+        return self._packet_words
+
+    def elaborate(self, platform):
+        m = Module()
+        position = Signal(range(self._packet_words))  # of the word on the wires, in its packet
+        dropping = Signal()  # the rest of the packet on the wires is not stored
+        starts = Signal()
+        leaves = Signal()
+        final = Signal()
+
+        m.submodules.queue = queue = Queue(
+            shape=word_layout(), depth=self._segments * self._packet_words, block=True
+        )
+        connect_stream(m, queue.o, self.o)
+
+        # The queue is never full: all packets together have no more words than it holds.
+        m.d.comb += [
+            starts.eq(self.ring_i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
+            leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
+            final.eq(position == self._packet_words - 1),
+            queue.i.valid.eq(starts | (self.ring_i.valid & ~dropping & (position != 0))),
+            queue.i.payload.data.eq(self.ring_i.data),
+            queue.i.payload.last.eq(self.ring_i.last | final),
+            self.level.eq(queue.level),
+        ]
+        m.d.sync += [
+            self.ring_i.credit.eq(leaves),
+            self.packets.eq(self.packets + starts - leaves),
+        ]
+        with m.If(self.ring_i.valid):
+            m.d.sync += [
+                position.eq(Mux(self.ring_i.last, 0, position + 1)),
+                dropping.eq(~self.ring_i.last & (dropping | ~queue.i.valid | final)),
+            ]
+            with m.If(~dropping & (~queue.i.valid | (final & ~self.ring_i.last))):
+                m.d.sync += self.overrun.eq(1)
+        return ResetInserter(self.reset_link)(m)

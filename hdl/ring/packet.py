@@ -1,0 +1,529 @@
+"""Packets: their header and checksum, putting them together and taking them apart.
+
+A packet is three header words, the payload words, and the CRC-32 of all words before it, on which ``last`` is set.
+The CRC is that of zlib over the words as little-endian bytes. A sender that has to give up in the middle of a packet
+ends it with the bitwise inverse of the right CRC: the packet is *stomped*.
+"""
+
+import contextlib
+
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import EventStatus
+from hdl.stream import word_layout
+
+__all__ = [
+    "HEADER_WORDS", "OVERHEAD_WORDS", "Codec", "Depacketizer", "PacketType", "Packetizer", "expected_layout",
+    "header_layout", "packet_words",
+]
+
+HEADER_WORDS = 3
+"""Words of a header."""
+
+OVERHEAD_WORDS = HEADER_WORDS + 1
+"""Words of a packet without payload: its header and its CRC."""
+
+_POLYNOMIAL = 0xEDB88320  # CRC-32 of IEEE 802.3, reflected
+
+
+class PacketType(enum.Enum, shape=4):
+    """What a packet is for."""
+
+    DATA = 1
+    """A segment of a block."""
+    ABORT = 2
+    """The sender has given up its command."""
+
+
+class Codec(enum.Enum, shape=4):
+    """How the payload of a packet is coded."""
+
+    RAW = 0
+    """One word per element."""
+    ZERO_VALUE = 1
+    """Per group of 32 elements a mask word, then the elements that are not zero."""
+
+
+def header_layout():
+    """The header words, first word lowest.
+
+    ``length`` counts elements. In an ABORT packet, which has no payload, it is free for the reason.
+    """
+    return data.StructLayout({
+        "type": PacketType, "codec": Codec, "source": 8, "destination": 8, "epoch": 8,
+        "sequence": 16, "iteration": 16,
+        "block": 8, "segment": 12, "length": 12,
+    })
+
+
+def expected_layout():
+    """What the header of a DATA packet has to say for the packet to be accepted."""
+    return data.StructLayout({
+        "codec": Codec, "source": 8, "epoch": 8,
+        "sequence": 16, "iteration": 16,
+        "block": 8, "segment": 12, "length": 12,
+    })
+
+
+def packet_words(segment):
+    """Words of the longest packet that holds ``segment`` elements: zero-value coded, without a zero."""
+    if not isinstance(segment, int) or not 1 <= segment < 1 << 12:
+        raise ValueError(f"Segment must be between 1 and 4095 elements, not {segment!r}")
+    return OVERHEAD_WORDS + segment + (segment + 31) // 32
+
+
+def _crc_after(mixed):
+    """The CRC register after one more word, of ``mixed`` = register ^ word: each bit is a parity of some of its bits.
+
+    This is the bit-serial CRC unrolled over the 32 bits of a word, least significant bit first.
+    """
+    columns = []
+    for position in range(32):
+        column = 1 << position
+        for _ in range(32):
+            column = (column >> 1) ^ (_POLYNOMIAL if column & 1 else 0)
+        columns.append(column)
+    return Cat(Cat(mixed[n] for n in range(32) if columns[n] >> bit & 1).xor() for bit in range(32))
+
+
+class Packetizer(wiring.Component):
+    """Makes packets: header, payload, CRC.
+
+    Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
+    one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and
+    ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``abort``.
+
+    A packet starts only in a cycle in which ``may_start`` is high. The packet of a header of length 0 has no payload;
+    otherwise the payload is as long as its stream says, whatever the header's length.
+
+    While ``abort`` is high, everything offered at ``header`` and ``payload`` is dropped. A packet in progress is
+    stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` then is high until
+    ``abort`` is low again, which it must not be before.
+
+    Members
+    -------
+    header : In(stream of header_layout())
+        One per packet, taken with its third word.
+    payload : In(stream of word_layout())
+    o : Out(stream of word_layout())
+    may_start : In(1)
+        The link can take a whole packet.
+    abort : In(1)
+        Level: gives up what is being sent.
+    abort_header : In(header_layout())
+        Header of the ABORT packet; must hold while ``abort`` is high.
+    aborted : Out(1)
+        Level: the ABORT packet is on its way.
+    stalled : Out(1)
+        A packet waits for ``may_start``.
+    idle : Out(1)
+        No packet is in progress, and ``o`` is empty.
+    clear : In(1)
+        Level: forgets everything, the word on offer included.
+    """
+
+    latency = 1
+
+    header: In(stream.Signature(header_layout()))
+    payload: In(stream.Signature(word_layout()))
+    o: Out(stream.Signature(word_layout()))
+    may_start: In(1)
+    abort: In(1)
+    abort_header: In(header_layout())
+    aborted: Out(1)
+    stalled: Out(1)
+    idle: Out(1)
+    clear: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        starting = Signal()  # no packet is in progress
+        aborting = Signal()  # the packet in progress is the ABORT packet
+        stomp = Signal()
+        room = Signal()
+        stage = Signal()  # a word of header or payload enters the output register
+        word = Signal(32)
+        fields = Signal(96)
+        crc = Signal(32)
+        mixed = Signal(32)
+
+        m.d.comb += [
+            room.eq(self.o.ready | ~self.o.valid),
+            stomp.eq(self.abort & ~aborting & ~starting),
+            fields.eq(Mux(Mux(starting, self.abort, aborting),
+                          self.abort_header.as_value(), self.header.payload.as_value())),
+            mixed.eq((crc | starting.replicate(32)) ^ word),  # the register starts at all ones
+        ]
+        with m.If(room):
+            m.d.sync += self.o.valid.eq(stage)
+        with m.If(stage):
+            m.d.sync += [self.o.payload.data.eq(word), self.o.payload.last.eq(0), crc.eq(_crc_after(mixed))]
+        with m.If(self.abort):
+            m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
+
+        def end_with(trailer):
+            m.d.sync += [self.o.valid.eq(1), self.o.payload.data.eq(trailer), self.o.payload.last.eq(1)]
+
+        @contextlib.contextmanager
+        def unless_stomped():
+            with m.If(stomp):
+                with m.If(room):
+                    end_with(crc)
+                    m.next = "Word0"
+            with m.Else():
+                yield
+
+        with m.FSM():
+            with m.State("Word0"):
+                wanted = self.abort | self.header.valid
+                m.d.comb += [
+                    starting.eq(1),
+                    word.eq(fields[:32]),
+                    stage.eq(wanted & self.may_start & room),
+                    self.stalled.eq(wanted & ~self.may_start),
+                    self.idle.eq(~self.o.valid),
+                ]
+                with m.If(stage):
+                    m.d.sync += aborting.eq(self.abort)
+                    m.next = "Word1"
+            with m.State("Word1"), unless_stomped():
+                m.d.comb += [word.eq(fields[32:64]), stage.eq(room)]
+                with m.If(stage):
+                    m.next = "Word2"
+            with m.State("Word2"), unless_stomped():
+                m.d.comb += [word.eq(fields[64:]), stage.eq(room)]
+                with m.If(stage):
+                    with m.If(~aborting):
+                        m.d.comb += self.header.ready.eq(1)
+                    m.next = "Payload"
+                    with m.If(aborting | (self.header.payload.length == 0)):
+                        m.next = "Trailer"
+            with m.State("Payload"), unless_stomped():
+                m.d.comb += [word.eq(self.payload.payload.data), stage.eq(self.payload.valid & room)]
+                with m.If(room):
+                    m.d.comb += self.payload.ready.eq(1)
+                with m.If(stage & self.payload.payload.last):
+                    m.next = "Trailer"
+            with m.State("Trailer"), unless_stomped():
+                with m.If(room):
+                    end_with(~crc)
+                    m.next = "Word0"
+                    with m.If(aborting):
+                        m.next = "Aborted"
+            with m.State("Aborted"):
+                m.d.comb += self.aborted.eq(1)
+                with m.If(~self.abort):
+                    m.next = "Word0"
+        return ResetInserter(self.clear)(m)
+
+
+class Depacketizer(wiring.Component):
+    """Takes packets apart, and gives on only what was expected.
+
+    A packet waits at its first word until an ``expected`` record is offered and ``active`` is high. Its header is
+    then held against the record, which is taken with the third word, and payload words are given on as they come:
+    latency is :attr:`latency` cycle, throughput one word per cycle, without a bubble inside a packet or between
+    packets. The exception is the last payload word, which is kept until the CRC has been checked and is offered in
+    the cycle of ``done``. So nothing downstream ever completes on a damaged packet. ``payload`` is a register;
+    ``i.ready`` depends combinationally on ``payload.ready``, on the word at ``i`` and on ``active``, ``drain``,
+    ``epoch`` and ``expected.valid``; ``expected.ready`` on ``i.valid``, ``drain`` and ``payload.ready``.
+
+    Some packets are dealt with although no record is offered, as soon as ``active`` is high: those of an older epoch
+    (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch is refused, and so
+    is a lone word.
+
+    **Refusal.** Every verdict falls at the end of the packet, one per packet: ``error`` is high for the cycle after
+    the packet's last word, in place of ``done``. The CRC comes first: if it is wrong, nothing else in the packet can
+    be believed, and this is the only fault for which an old packet is refused as well. Then comes the ABORT packet or
+    stomped CRC; then the first mismatch, in the order in which they are listed here:
+
+    =====================  ===========================================  ==============================================
+    ``code``               cause                                        ``detail``, high half and low half
+    =====================  ===========================================  ==============================================
+    BAD_CRC                the CRC is neither right nor stomped         as for the first mismatch, or else sequence
+                                                                        number got and expected
+    PEER_ABORT             ABORT packet of this epoch, or stomped CRC   source; length field of the ABORT packet, or 0
+    WRONG_SEQUENCE         another epoch than expected                  epoch got, expected
+    WRONG_SOURCE           source                                       source got, expected
+    WRONG_CODEC            neither DATA nor an ABORT of this epoch,     type and codec (``type | codec << 4``) got,
+                           or another codec                             expected
+    WRONG_SEQUENCE         sequence number                              got, expected
+    WRONG_ITERATION        iteration                                    got, expected
+    WRONG_BLOCK            block                                        got, expected
+    WRONG_BLOCK            segment                                      got, expected, with bit 15 set in both
+    WRONG_LENGTH           length field                                 got, expected
+    WRONG_LENGTH           too few or too many payload words, or a      elements (RAW) or groups (ZERO_VALUE) that
+                           mask bit beyond the length                   were still missing; 0xffff
+    WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
+    =====================  ===========================================  ==============================================
+
+    ``destination`` is not looked at. After an error nothing is taken until ``drain`` has been high. While it is,
+    whole packets are discarded, the word on offer at ``payload`` is withdrawn, ``done`` and ``error`` stay low, and
+    records are not taken. A packet of which a part was discarded is discarded to its end.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+        From the ingress of the link.
+    expected : In(stream of expected_layout())
+        One record per packet.
+    payload : Out(stream of word_layout())
+        The words of accepted packets; ``last`` on the last word of each. A packet of length 0 gives none.
+    epoch : In(8)
+        The epoch of this command.
+    active : In(1)
+        Level: a command is being carried out.
+    drain : In(1)
+        Level: discards packets.
+    accepted : Out(1)
+        The header has matched: comes in the cycle before the first payload word is offered, and never while a word of
+        an earlier packet is.
+    done : Out(1)
+        An accepted packet has ended with a right CRC.
+    error : Out(1)
+    code : Out(8)
+        Why, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
+    detail : Out(32)
+        Valid with ``error``.
+    abort_seen : Out(1)
+        An ABORT packet of this epoch has passed, whether refused or discarded.
+    starved : Out(1)
+        A word is needed and not there.
+    clear : In(1)
+        Level: forgets everything, the word on offer included, and takes the next word for the first of a packet.
+    """
+
+    latency = 1
+
+    i: In(stream.Signature(word_layout()))
+    expected: In(stream.Signature(expected_layout()))
+    payload: Out(stream.Signature(word_layout()))
+    epoch: In(8)
+    active: In(1)
+    drain: In(1)
+    accepted: Out(1)
+    done: Out(1)
+    error: Out(1)
+    code: Out(8)
+    detail: Out(32)
+    abort_seen: Out(1)
+    starved: Out(1)
+    clear: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        word = self.i.payload.data
+        ending = self.i.payload.last
+        expected = self.expected.payload
+        header = Signal(header_layout())  # each field is valid in the cycle of its word
+        first = Signal()  # the word at i is the first of a packet
+        take = Signal()
+        room = Signal()
+        crc = Signal(32)
+        mixed = Signal(32)
+
+        # What is known of the packet in progress, or, while `finished`, of the one that has just ended.
+        outdated = Signal()
+        abort = Signal()
+        discarded = Signal()
+        mismatch = Signal()
+        mismatch_code = Signal(8)
+        mismatch_detail = Signal(32)
+        source = Signal(8)
+        reason = Signal(12)
+        wanted = Signal()
+        finished = Signal()
+        intact = Signal()
+        stomped = Signal()
+        halted = Signal()
+
+        # The payload that is still to come.
+        codec = Signal(Codec)
+        missing = Signal(12)  # elements of a RAW packet, groups of a ZERO_VALUE packet
+        beyond = Signal(32)  # bits of the last mask that lie beyond the length
+        values = Signal(range(33))  # of the current group
+        final = Signal()
+        kept = Signal()  # the word in the output register waits for the verdict
+
+        m.d.comb += [
+            header.eq(word.replicate(3)),
+            take.eq(self.i.valid & self.i.ready),
+            room.eq(self.payload.ready | ~self.payload.valid),
+            mixed.eq((crc | first.replicate(32)) ^ word),
+            wanted.eq(~(outdated | abort | discarded | mismatch)),
+            self.starved.eq(~self.i.valid & (~first | self.expected.valid)),
+        ]
+        m.d.sync += [self.accepted.eq(0), finished.eq(0)]
+        with m.If(take):
+            m.d.sync += [
+                crc.eq(_crc_after(mixed)),
+                finished.eq(ending),
+                intact.eq(~first & (word == ~crc)),
+                stomped.eq(~first & (word == crc)),
+            ]
+        with m.If(self.payload.ready):
+            m.d.sync += self.payload.valid.eq(0)
+
+        def refuse(code, got, due):
+            m.d.sync += [
+                mismatch.eq(1),
+                mismatch_code.eq(code.value),
+                mismatch_detail[16:].eq(got),
+                mismatch_detail[:16].eq(due),
+            ]
+
+        def check(*faults):
+            """Refuse with the first fault that applies: (whether, code, got, due) each."""
+            for number, (fault, *verdict) in enumerate(faults):
+                with m.Elif(fault) if number else m.If(fault):
+                    refuse(*verdict)
+
+        def go_on(state):
+            m.next = state
+            with m.If(ending):
+                m.next = "Word0"
+
+        with m.FSM():
+            with m.State("Word0"):
+                older = (header.epoch - self.epoch)[7]
+                aborting = (header.type == PacketType.ABORT) & (header.epoch == self.epoch)
+                at_once = older | aborting | ending
+                m.d.comb += [
+                    first.eq(1),
+                    self.i.ready.eq(
+                        self.drain | (self.active & ~self.error & ~halted & (at_once | self.expected.valid))
+                    ),
+                ]
+                with m.If(take):
+                    m.d.sync += [
+                        outdated.eq(older),
+                        abort.eq(aborting),
+                        discarded.eq(self.drain),
+                        source.eq(header.source),
+                        reason.eq(0),
+                        mismatch.eq(0),
+                        mismatch_detail.eq(0),
+                    ]
+                    coding, due_coding = word[:8], Cat(PacketType.DATA, expected.codec)
+                    with m.If(self.expected.valid & ~older & ~aborting):
+                        check(
+                            (header.epoch != expected.epoch,
+                             EventStatus.WRONG_SEQUENCE, header.epoch, expected.epoch),
+                            (header.source != expected.source,
+                             EventStatus.WRONG_SOURCE, header.source, expected.source),
+                            (coding != due_coding, EventStatus.WRONG_CODEC, coding, due_coding),
+                        )
+                    go_on("Word1")
+            with m.State("Word1"):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(take):
+                    due_sequence = Mux(self.expected.valid, expected.sequence, 0)
+                    with m.If(~mismatch):
+                        m.d.sync += mismatch_detail.eq(Cat(due_sequence, header.sequence))
+                    with m.If(wanted):
+                        check(
+                            (header.sequence != expected.sequence,
+                             EventStatus.WRONG_SEQUENCE, header.sequence, expected.sequence),
+                            (header.iteration != expected.iteration,
+                             EventStatus.WRONG_ITERATION, header.iteration, expected.iteration),
+                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
+                        )
+                    go_on("Word2")
+            with m.State("Word2"):
+                m.d.comb += self.i.ready.eq(room | ~wanted | self.drain)
+                with m.If(take):
+                    # A record is there unless the packet is one of those that do not need it.
+                    m.d.comb += self.expected.ready.eq(~(outdated | abort | discarded | self.drain))
+                    tail = header.length[:5]
+                    m.d.sync += [
+                        reason.eq(Mux(abort, header.length, 0)),
+                        codec.eq(expected.codec),
+                        missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
+                        beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
+                        values.eq(0),
+                        kept.eq(0),
+                    ]
+                    go_on("Skip")
+                    with m.If(wanted):
+                        check(
+                            (header.block != expected.block,
+                             EventStatus.WRONG_BLOCK, header.block, expected.block),
+                            (header.segment != expected.segment,
+                             EventStatus.WRONG_BLOCK, header.segment | 0x8000, expected.segment | 0x8000),
+                            (header.length != expected.length,
+                             EventStatus.WRONG_LENGTH, header.length, expected.length),
+                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
+                        )
+                        with m.If(~self.drain & ~ending & (word == expected.as_value()[-32:])):
+                            m.d.sync += self.accepted.eq(1)
+                            m.next = "Payload"
+                            with m.If(header.length == 0):
+                                m.next = "Trailer"
+            with m.State("Payload"):
+                masked = (codec == Codec.ZERO_VALUE) & (values == 0)  # the word is a mask
+                group_ends = Mux(masked, word == 0, values <= 1)
+                overrun = masked & (missing == 1) & (word & beyond).any()
+                m.d.comb += [
+                    self.i.ready.eq(room | self.drain | discarded),
+                    final.eq((missing == 1) & group_ends),
+                ]
+                with m.If(take):
+                    go_on("Payload")
+                    with m.If(self.drain | discarded):
+                        go_on("Skip")
+                    with m.Elif(ending):
+                        refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
+                    with m.Elif(overrun):
+                        refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
+                        m.next = "Skip"
+                    with m.Else():
+                        m.d.sync += [
+                            self.payload.payload.data.eq(word),
+                            self.payload.payload.last.eq(final),
+                            self.payload.valid.eq(~final),
+                            kept.eq(final),
+                            values.eq(Mux(masked, _population(word), values - (values != 0))),
+                            missing.eq(missing - group_ends),
+                        ]
+                        with m.If(final):
+                            m.next = "Trailer"
+            with m.State("Trailer"):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(take):
+                    go_on("Skip")
+                    with m.If(~ending):
+                        refuse(EventStatus.WRONG_LENGTH, 0, 0xffff)
+                    with m.Elif(~discarded & (word == ~crc)):
+                        m.d.sync += self.payload.valid.eq(kept)
+            with m.State("Skip"):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(take):
+                    go_on("Skip")
+
+        with m.If(self.error):
+            m.d.sync += halted.eq(1)
+        with m.If(self.drain):
+            m.d.sync += [discarded.eq(1), halted.eq(0), self.payload.valid.eq(0)]
+
+        # The verdict.
+        corrupt = ~intact & ~stomped
+        by_peer = ~corrupt & (stomped | abort)
+        m.d.comb += [
+            self.done.eq(finished & ~self.drain & intact & wanted),
+            self.error.eq(finished & ~self.drain & ~discarded & (corrupt | ~outdated & (by_peer | mismatch))),
+            self.code.eq(Mux(corrupt, EventStatus.BAD_CRC.value,
+                             Mux(by_peer, EventStatus.PEER_ABORT.value, mismatch_code))),
+            self.detail.eq(Mux(by_peer, Cat(reason, Const(0, 4), source), mismatch_detail)),
+            self.abort_seen.eq(finished & intact & abort),
+        ]
+        return ResetInserter(self.clear)(m)
+
+
+def _population(bits):
+    """Number of ones, by a balanced tree of adders."""
+    if len(bits) == 1:
+        return bits
+    half = len(bits) // 2
+    return _population(bits[:half]) + _population(bits[half:])

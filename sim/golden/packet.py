@@ -1,0 +1,196 @@
+"""Golden model of packets: the words of one, and the verdict over it."""
+
+import dataclasses
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+__all__ = ["ABORT", "DATA", "RAW", "ZERO_VALUE", "Header", "Refusal", "Verdict", "checksum", "packet", "verdict"]
+
+DATA, ABORT = 1, 2
+RAW, ZERO_VALUE = 0, 1
+
+STOMP = 0xFFFFFFFF
+
+
+class Refusal:
+    """Why a packet is refused: status numbers of completion events."""
+
+    WRONG_ITERATION = 5
+    WRONG_BLOCK = 6
+    WRONG_LENGTH = 7
+    BAD_CRC = 8
+    WRONG_SEQUENCE = 9
+    WRONG_SOURCE = 10
+    WRONG_CODEC = 11
+    PEER_ABORT = 12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Header:
+    """The header of a packet; see docs/ring/packet.md for the fields."""
+
+    type: int = DATA
+    codec: int = RAW
+    source: int = 0
+    destination: int = 0
+    epoch: int = 0
+    sequence: int = 0
+    iteration: int = 0
+    block: int = 0
+    segment: int = 0
+    length: int = 0
+
+    def words(self) -> list[int]:
+        """The three words of the header."""
+        return [
+            self.type | self.codec << 4 | self.source << 8 | self.destination << 16 | self.epoch << 24,
+            self.sequence | self.iteration << 16,
+            self.block | self.segment << 8 | self.length << 20,
+        ]
+
+    @classmethod
+    def parse(cls, words: Sequence[int]) -> "Header":
+        """The header that the first three words of a packet are; absent words read as 0."""
+        first, second, third = (*words[:3], 0, 0, 0)[:3]
+        return cls(
+            type=first & 0xF, codec=first >> 4 & 0xF, source=first >> 8 & 0xFF, destination=first >> 16 & 0xFF,
+            epoch=first >> 24, sequence=second & 0xFFFF, iteration=second >> 16,
+            block=third & 0xFF, segment=third >> 8 & 0xFFF, length=third >> 20,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What becomes of one packet.
+
+    Parameters
+    ----------
+    code : int or None
+        Refusal, or None.
+    detail : int or None
+        Detail of the refusal.
+    offered : list of int
+        Payload words given on; the last one carries ``last`` if ``complete``.
+    complete : bool
+        The payload was given on to its end.
+    done : bool
+        The packet was accepted.
+    abort_seen : bool
+        It was an ABORT packet of this epoch.
+    """
+
+    code: int | None = None
+    detail: int | None = None
+    offered: tuple[int, ...] = ()
+    complete: bool = False
+    done: bool = False
+    abort_seen: bool = False
+
+
+def checksum(words: Iterable[int]) -> int:
+    """CRC-32 of words, as zlib computes it over their little-endian bytes."""
+    return zlib.crc32(np.fromiter(words, dtype="<u4").tobytes())
+
+
+def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) -> list[int]:
+    """The words of a packet; the last one is its CRC, inverted if it is stomped."""
+    words = [*header.words(), *payload]
+    return [*words, checksum(words) ^ (STOMP if stomp else 0)]
+
+
+def _payload_words(header: Header, words: Sequence[int]) -> tuple[int, int, bool]:
+    """(words used, units missing, whether a mask overran) of the payload that ``words`` starts with."""
+    if header.codec == RAW:
+        used = min(header.length, len(words))
+        return used, header.length - used, False
+    groups, used = (header.length + 31) // 32, 0
+    while groups and used < len(words):
+        mask = words[used]
+        tail = header.length % 32
+        if groups == 1 and tail and mask >> tail:
+            return used, groups, True
+        values = mask.bit_count()
+        if used + 1 + values > len(words):
+            return len(words), groups, False
+        used += 1 + values
+        groups -= 1
+    return used, groups, False
+
+
+def _mismatch(words: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
+    """The first field that is not as expected: (code, got, due)."""
+    got = Header.parse(words)
+    coding, due_coding = got.type | got.codec << 4, DATA | expected.codec << 4
+    marked = 0x8000
+    checks: list[tuple[int, int, int] | None] = [
+        (Refusal.WRONG_SEQUENCE, got.epoch, expected.epoch),
+        (Refusal.WRONG_SOURCE, got.source, expected.source),
+        (Refusal.WRONG_CODEC, coding, due_coding),
+    ]
+    if len(words) >= 2:
+        checks += [
+            (Refusal.WRONG_SEQUENCE, got.sequence, expected.sequence),
+            (Refusal.WRONG_ITERATION, got.iteration, expected.iteration),
+        ]
+    if len(words) >= 3:
+        checks += [
+            (Refusal.WRONG_BLOCK, got.block, expected.block),
+            (Refusal.WRONG_BLOCK, got.segment | marked, expected.segment | marked),
+            (Refusal.WRONG_LENGTH, got.length, expected.length),
+        ]
+    for check in checks:
+        if check is not None and check[1] != check[2]:
+            return check
+    return (Refusal.WRONG_LENGTH, 0xFFFF, 0xFFFF) if len(words) < 4 else None
+
+
+def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Verdict:
+    """What an active depacketizer makes of a packet which it does not discard.
+
+    Parameters
+    ----------
+    words : sequence of int
+        All words of the packet, CRC included.
+    expected : Header or None
+        The record on offer; its type and destination do not matter.
+    epoch : int
+        The epoch of the command.
+    """
+    header, body, trailer = Header.parse(words), words[:-1], words[-1]
+    right = checksum(body)
+    lone = len(words) == 1
+    intact, stomped = not lone and trailer == right, not lone and trailer == right ^ STOMP
+    older = (header.epoch - epoch) % 256 >= 128
+    abort = header.type == ABORT and header.epoch == epoch
+
+    offered: tuple[int, ...] = ()
+    whole = mismatch = None
+    if expected is not None and not older and not abort:
+        mismatch = _mismatch(words, expected)
+        if mismatch is None:
+            used, missing, overran = _payload_words(header, body[3:])
+            whole = missing == 0 and not overran
+            offered = tuple(body[3 : 3 + used - whole * (used > 0)])
+            if not whole or 3 + used != len(body):
+                mismatch = (Refusal.WRONG_LENGTH, missing, 0xFFFF)
+
+    if not intact and not stomped:
+        if mismatch is not None:
+            detail = mismatch[1] << 16 | mismatch[2]
+        elif lone:
+            detail = 0
+        else:
+            detail = header.sequence << 16 | (expected.sequence if expected is not None else 0)
+        return Verdict(code=Refusal.BAD_CRC, detail=detail, offered=offered)
+    if older:
+        return Verdict()
+    if abort or stomped:
+        reason = header.length if abort and len(words) >= 3 else 0
+        return Verdict(
+            code=Refusal.PEER_ABORT, detail=header.source << 16 | reason, offered=offered, abort_seen=abort and intact
+        )
+    if mismatch is not None:
+        return Verdict(code=mismatch[0], detail=mismatch[1] << 16 | mismatch[2], offered=offered)
+    return Verdict(offered=tuple(body[3:]), complete=len(body) > 3, done=True)
