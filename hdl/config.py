@@ -23,6 +23,9 @@ class NodeConfig:
         State planes of the optimizer: 1 holds the momentum.
     ingress_segments : int
         Whole segments that the ring ingress holds; at least 2, see docs/ring/collective.md.
+    update_lanes : int
+        Elements per cycle that the optimizer updates, at most ``lanes``. One keeps up with a dense ring of two nodes,
+        which delivers less than one finished element per cycle.
     multiplier_dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
     nodes_max : int
@@ -36,6 +39,7 @@ class NodeConfig:
     state_words: int = 8192
     state_planes: int = 1
     ingress_segments: int = 4
+    update_lanes: int = 1
     multiplier_dsps: int = 4
     nodes_max: int = 16
 
@@ -52,6 +56,8 @@ class NodeConfig:
             raise ValueError(f"State plane count must be between 1 and 13, not {self.state_planes!r}")
         if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
+        if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:
+            raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:

@@ -77,7 +77,9 @@ class PacketDemux(wiring.Component):
     """
 
     def __init__(self, *, outputs):
-        self._fork = Fork(shape=word_layout(), outputs=outputs)
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ValueError(f"Output count must be a positive integer, not {outputs!r}")
+        self._outputs = outputs
         super().__init__(
             {
                 "route": In(stream.Signature(outputs)),
@@ -88,7 +90,7 @@ class PacketDemux(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.fork = fork = self._fork
+        m.submodules.fork = fork = Fork(shape=word_layout(), outputs=self._outputs)
         m.d.comb += [
             fork.enable.eq(self.route.payload),
             fork.i.payload.eq(self.i.payload),

@@ -108,7 +108,7 @@ class RowAssembler(wiring.Component):
         m = Module()
         lanes = self._lanes
         staged = Signal(data.ArrayLayout(32, lanes))  # the last lane is never staged: its word completes the beat
-        lane = Signal(range(lanes))
+        lane = Signal(range(max(lanes, 2)))
         completes = Signal()
 
         m.d.comb += [
@@ -153,11 +153,13 @@ class SegmentBuffer(wiring.Component):
     o : Out(stream of beat_layout(lanes))
     """
 
+    latency = 3
+
     def __init__(self, *, lanes, depth):
         _check_lanes(lanes)
         if not isinstance(depth, int) or depth < 4:
             raise ValueError(f"Segment buffer depth must be an integer of at least 4, not {depth!r}")
-        self._queue = Queue(shape=beat_layout(lanes), depth=depth, block=True)
+        self._lanes = lanes
         self._depth = depth
         super().__init__(
             {
@@ -166,13 +168,9 @@ class SegmentBuffer(wiring.Component):
             }
         )
 
-    @property
-    def latency(self):
-        return self._queue.latency
-
     def elaborate(self, platform):
         m = Module()
-        m.submodules.queue = queue = self._queue
+        m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
         complete = Signal(range(self._depth + 1))  # segments of which the last beat is in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)

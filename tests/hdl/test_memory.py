@@ -1,0 +1,236 @@
+# amaranth: UnusedElaboratable=no
+"""Memories, their readers and writers, and the host's access: hdl/memory.py."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import access_layout
+from hdl.memory import HostAccess, LanedMemory, RowReader, RowWriter, job_layout
+from hdl.stream import beat_layout, connect_stream, word_layout
+from sim.golden.ring import canonical
+from sim.streams import stall_array
+from sim.verilated.vectors import Feed, Unit, pack, unpack
+
+ROWS, ELEMENTS = 64, 40
+PATTERNS = ["none", "geometric", "alternating", "freeze"]
+
+
+class Bench(wiring.Component):
+    """One memory with two readers, the first of gradients, one writer, and the host behind them."""
+
+    def __init__(self, lanes):
+        self._lanes = lanes
+        jobs = stream.Signature(job_layout(ROWS, ELEMENTS))
+        beats = stream.Signature(beat_layout(lanes))
+        words = stream.Signature(word_layout())
+        super().__init__(
+            {
+                "gradient_job": In(jobs),
+                "gradient": Out(beats),
+                "nan": Out(1),
+                "weight_job": In(jobs),
+                "weight": Out(beats),
+                "write_job": In(jobs),
+                "written": In(beats),
+                "done": Out(1),
+                "host_read": In(stream.Signature(access_layout())),
+                "host_data": Out(words),
+                "host_write": In(stream.Signature(access_layout())),
+                "host_words": In(words),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
+        m.submodules.gradients = gradients = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True)
+        m.submodules.weights = weights = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS)
+        m.submodules.writer = writer = RowWriter(rows=ROWS, lanes=lanes, elements=ELEMENTS)
+        m.submodules.access = access = HostAccess(rows=(ROWS,), lanes=lanes)
+        for n, reader in enumerate((gradients.port, weights.port, access.read_0)):
+            wiring.connect(m, reader=reader, memory=memory.read[n])
+        for n, port in enumerate((writer.port, access.write_0)):
+            wiring.connect(m, writer=port, memory=memory.write[n])
+        connect_stream(m, self.gradient_job, gradients.job)
+        connect_stream(m, gradients.o, self.gradient)
+        connect_stream(m, self.weight_job, weights.job)
+        connect_stream(m, weights.o, self.weight)
+        connect_stream(m, self.write_job, writer.job)
+        connect_stream(m, self.written, writer.i)
+        connect_stream(m, self.host_read, access.read.request)
+        connect_stream(m, access.read.data, self.host_data)
+        connect_stream(m, self.host_write, access.write.request)
+        connect_stream(m, self.host_words, access.write.data)
+        m.d.comb += [self.nan.eq(gradients.nan), self.done.eq(writer.done)]
+        return m
+
+
+@pytest.fixture(scope="module", params=[1, 4, 8])
+def bench(request):
+    return request.param, Unit(Bench(request.param), name=f"MemoryBench{request.param}")
+
+
+def taken(trace, port, layout):
+    cycles = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
+    return cycles, unpack(layout, trace[f"{port}__payload"][cycles])
+
+
+def host_write(unit, address, values):
+    last = np.zeros(len(values), dtype=bool)
+    last[-1] = True
+    request = {"address": np.array([address]), "space": np.zeros(1), "count": np.array([len(values)])}
+    trace = unit.lockstep(
+        sources={
+            "host_write": Feed(pack(access_layout(), request)),
+            "host_words": Feed(pack(word_layout(), {"data": values, "last": last})),
+        },
+        sinks={},
+        cycles=len(values) + 4,
+    )
+    cycles, _ = taken(trace, "host_words", word_layout())
+    assert cycles[-1] - cycles[0] == len(values) - 1  # one word per cycle
+
+
+def host_read(unit, address, count, pattern="none", seed=0):
+    request = {"address": np.array([address]), "space": np.zeros(1), "count": np.array([count])}
+    trace = unit.lockstep(
+        sources={"host_read": Feed(pack(access_layout(), request))},
+        sinks={"host_data": stall_array(pattern, 3000, seed=seed)},
+    )
+    cycles, words = taken(trace, "host_data", word_layout())
+    assert len(cycles) == count
+    return cycles, words["data"]
+
+
+def jobs(generator, lanes, count=30):
+    length = generator.integers(1, ELEMENTS + 1, count)
+    row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
+    return {"row": row, "count": length}
+
+
+def beats_of(content, job, lanes):
+    """What a reader gives for its jobs: kept elements, and the last flags."""
+    kept = [content[row * lanes : row * lanes + count] for row, count in zip(job["row"], job["count"], strict=True)]
+    last = [[False] * (-(-count // lanes) - 1) + [True] for count in job["count"]]
+    return np.concatenate(kept), np.concatenate(last)
+
+
+def kept(beats, lanes):
+    mask = (beats["keep"][:, None] >> np.arange(lanes) & 1).astype(bool)
+    return beats["elements"][mask]
+
+
+def test_constructor_errors():
+    with pytest.raises(ValueError, match=r"^Row count must be an integer of at least 2, not 1$"):
+        LanedMemory(rows=1, lanes=4, readers=1, writers=1)
+    with pytest.raises(ValueError, match=r"^Reader count must be an integer of at least 1, not 0$"):
+        LanedMemory(rows=8, lanes=4, readers=0, writers=1)
+    with pytest.raises(ValueError, match=r"^Writer count must be an integer of at least 1, not None$"):
+        LanedMemory(rows=8, lanes=4, readers=1, writers=None)
+    with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
+        LanedMemory(rows=8, lanes=3, readers=1, writers=1)
+
+
+def test_host_access(bench):
+    lanes, unit = bench
+    generator = np.random.default_rng(lanes)
+    content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
+    unit.reset()
+    host_write(unit, 0, content)
+    for number, pattern in enumerate(PATTERNS * 3):
+        address = int(generator.integers(0, len(content) - 1))
+        count = int(generator.integers(1, len(content) - address + 1))
+        cycles, words = host_read(unit, address, count, pattern, seed=number)
+        assert (words == content[address : address + count]).all(), f"{pattern}, {address}, {count}"
+        if pattern == "none":
+            assert cycles[0] == HostAccess.latency + address % lanes
+            assert cycles[-1] - cycles[0] == count - 1
+        patch = generator.integers(0, 1 << 32, count, dtype=np.uint32)
+        host_write(unit, address, patch)
+        content[address : address + count] = patch
+    assert (host_read(unit, 0, len(content))[1] == content).all()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_readers(bench, pattern):
+    lanes, unit = bench
+    generator = np.random.default_rng(7)
+    content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
+    special = np.array([0x80000000, 0x7F800001, 0xFFC00000, 0x7F800000, 0xFF800000, 0x00000001, 0x80000001], np.uint32)
+    content[generator.integers(0, len(content), len(content) // 4)] = generator.choice(special, len(content) // 4)
+    unit.reset()
+    host_write(unit, 0, content)
+    gradient, weight = jobs(generator, lanes), jobs(generator, lanes)
+    cycles = 60000
+    trace = unit.lockstep(
+        sources={
+            "gradient_job": Feed(pack(job_layout(ROWS, ELEMENTS), gradient)),
+            "weight_job": Feed(pack(job_layout(ROWS, ELEMENTS), weight)),
+        },
+        sinks={"gradient": stall_array(pattern, cycles, seed=1), "weight": stall_array(pattern, cycles, seed=2)},
+    )
+    when, beats = taken(trace, "gradient", beat_layout(lanes))
+    values, last = beats_of(content, gradient, lanes)
+    assert (kept(beats, lanes) == canonical(values)).all()
+    assert (beats["last"] == last).all()
+    if pattern == "none":
+        # The first port is never kept waiting: no bubble within or between jobs.
+        assert when[0] == RowReader.latency
+        assert when[-1] - when[0] == len(when) - 1
+    _, beats = taken(trace, "weight", beat_layout(lanes))
+    values, last = beats_of(content, weight, lanes)
+    assert (kept(beats, lanes) == values).all()
+    assert (beats["last"] == last).all()
+
+
+def test_nan_is_reported(bench):
+    lanes, unit = bench
+    unit.reset()
+    host_write(unit, 0, np.zeros(ROWS * lanes, np.uint32))
+    host_write(unit, 5, np.array([0x7F800000], np.uint32))
+    job = {"row": np.array([0]), "count": np.array([8])}
+    feed = {"gradient_job": Feed(pack(job_layout(ROWS, ELEMENTS), job))}
+    assert not unit.lockstep(sources=feed, sinks={"gradient": True}, cycles=40)["nan"].any()
+    host_write(unit, 5, np.array([0xFF800001], np.uint32))
+    assert unit.lockstep(sources=feed, sinks={"gradient": True}, cycles=40)["nan"].sum() == 1
+    # A NaN beyond the count is in the row that is read, but not in the job.
+    host_write(unit, 5, np.array([0, 0, 0, 0x7FC00000], np.uint32))
+    assert not unit.lockstep(sources=feed, sinks={"gradient": True}, cycles=40)["nan"].any()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_writer(bench, pattern):
+    lanes, unit = bench
+    generator = np.random.default_rng(3)
+    content = np.zeros(ROWS * lanes, np.uint32)
+    unit.reset()
+    host_write(unit, 0, content)
+    job = jobs(generator, lanes)
+    elements, keep, last, expected_done = [], [], [], len(job["row"])
+    for row, count in zip(job["row"], job["count"], strict=True):
+        extra = int(generator.integers(0, 3))  # whole beats beyond the count, as a decoder gives them
+        rows = -(-count // lanes) + extra
+        values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
+        content[row * lanes : row * lanes + count] = values[:count]
+        elements.append(values.reshape(rows, lanes))
+        keep.append(np.full(rows, (1 << lanes) - 1))
+        last.append(np.arange(rows) == rows - 1)
+    beats = {"elements": np.concatenate(elements), "keep": np.concatenate(keep), "last": np.concatenate(last)}
+    cycles = 60000
+    trace = unit.lockstep(
+        sources={
+            "write_job": Feed(pack(job_layout(ROWS, ELEMENTS), job), willing=stall_array(pattern, cycles, seed=5)),
+            "written": Feed(pack(beat_layout(lanes), beats), willing=stall_array(pattern, cycles, seed=6)),
+        },
+        sinks={},
+        cycles=cycles,
+    )
+    assert trace["done"].sum() == expected_done
+    accepted, _ = taken(trace, "written", beat_layout(lanes))
+    finished = np.flatnonzero(trace["done"])
+    assert (finished == accepted[np.flatnonzero(beats["last"])] + RowWriter.latency + 1).all()
+    assert (host_read(unit, 0, len(content))[1] == content).all()
