@@ -1,0 +1,300 @@
+"""The way of a command: queued, checked, held until its flags are set, run; and the events that come of it."""
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.registers import queue_status_layout
+from hdl.stream import Queue, connect_stream
+
+__all__ = ["CommandChecker", "CommandQueue", "verdict_layout"]
+
+
+def verdict_layout():
+    """What is wrong with a command: an :class:`~hdl.control.protocol.EventStatus`, and the value it is about."""
+    return data.StructLayout({"status": 8, "detail": 32})
+
+
+class CommandChecker(wiring.Component):
+    """Compare a command with the node it is meant for.
+
+    The first of these that does not hold is the verdict; fields that an operation does not use are not looked at.
+
+    - The operation is known (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
+    - ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size``
+      (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on).
+    - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state, state;
+      ALL_REDUCE, REDUCE_SCATTER: gradient; ALL_GATHER, BROADCAST: weight), its base is a multiple of 32 not beyond
+      the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it (``BAD_LENGTH``; the
+      detail is the length that would have fitted).
+
+    State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
+    behind the base is a whole number of groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every
+    node of a ring comes to the same verdict, and nothing has to be divided.
+
+    A verdict takes :attr:`latency` cycles at most. ``i`` is taken together with ``o``: ``i.ready`` depends
+    combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Sizes of the memories, and of the largest ring.
+
+    Members
+    -------
+    i : In(stream of command_layout())
+    o : Out(stream of verdict_layout())
+    stateful : In(1)
+        The optimizer's rule has state.
+    """
+
+    latency = 24
+
+    def __init__(self, *, config):
+        self._config = config
+        super().__init__({
+            "i": In(stream.Signature(command_layout())),
+            "o": Out(stream.Signature(verdict_layout())),
+            "stateful": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        command = self.i.payload
+        verdict = self.o.payload
+
+        # One memory after the other goes through the same registers: 0 gradient, 1 weight, 2 state.
+        bases = Array([command.gradient_base, command.weight_base, command.state_base])
+        capacities = Array([config.gradient_words, config.weight_words, config.state_words])
+        room_bits = max(config.gradient_words, config.weight_words, config.state_words).bit_length()
+        memory = Signal(range(3))
+        used = Signal(3)
+        base = Signal(32)
+        capacity = Signal(room_bits)
+        factor = Signal(range(config.nodes_max + 1))
+        addend = Signal(room_bits + len(factor))
+        fitting = Signal(room_bits + len(factor))
+
+        def conclude(status, detail=0):
+            m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
+            m.next = "Verdict"
+
+        with m.FSM():
+            with m.State("Operation"):
+                m.d.sync += memory.eq(0)
+                with m.If(self.i.valid):
+                    m.next = "Ring"
+                    with m.Switch(command.operation):
+                        with m.Case(Operation.QUIESCE):
+                            conclude(EventStatus.OK)
+                        with m.Case(Operation.FUSED_UPDATE):
+                            m.d.sync += used.eq(Cat(Const(0b11, 2), self.stateful))
+                        with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+                            m.d.sync += used.eq(0b001)
+                        with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
+                            m.d.sync += used.eq(0b010)
+                        with m.Default():
+                            conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
+
+            with m.State("Ring"):
+                outside = (
+                    (command.port != 0) | (command.size > config.nodes_max) | (command.rank >= command.size)
+                    | ((command.operation == Operation.BROADCAST) & (command.root >= command.size))
+                )
+                m.next = "Fetch"
+                with m.If(outside):
+                    conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
+
+            with m.State("Fetch"):
+                m.d.sync += [
+                    base.eq(bases[memory]),
+                    capacity.eq(capacities[memory]),
+                    factor.eq(Mux(memory == 2, command.size, 1)),
+                    fitting.eq(0),
+                ]
+                with m.If((used >> memory)[0]):
+                    m.next = "Base"
+                with m.Elif(memory == 2):
+                    conclude(EventStatus.OK)
+                with m.Else():
+                    m.d.sync += memory.eq(memory + 1)
+
+            with m.State("Base"):
+                m.d.sync += addend.eq(capacity - base[:room_bits])
+                m.next = "Multiply"
+                with m.If((base[:5] != 0) | (base > capacity)):
+                    conclude(EventStatus.BAD_BASE, base)
+
+            with m.State("Multiply"):
+                m.d.sync += [addend.eq(addend << 1), factor.eq(factor >> 1)]
+                with m.If(factor[0]):
+                    m.d.sync += fitting.eq(fitting + addend)
+                with m.If(factor == 0):
+                    m.next = "Length"
+
+            with m.State("Length"):
+                with m.If(command.length > fitting):
+                    conclude(EventStatus.BAD_LENGTH, fitting)
+                with m.Elif(memory == 2):
+                    conclude(EventStatus.OK)
+                with m.Else():
+                    m.d.sync += memory.eq(memory + 1)
+                    m.next = "Fetch"
+
+            with m.State("Verdict"):
+                m.d.comb += self.i.ready.eq(self.o.ready)
+                with m.If(self.o.ready):
+                    m.d.sync += self.o.valid.eq(0)
+                    m.next = "Operation"
+
+        return m
+
+
+class CommandQueue(wiring.Component):
+    """Queue commands, start each of them when it may run, and queue their events.
+
+    Commands run strictly one after the other, and their events come in the same order, one per command. A command at
+    the head of the queue is first checked (:class:`CommandChecker`); what does not pass is not run, and its event
+    says why. It then waits until all flags in ``wait`` are set, is checked once more if it had to wait (a setting may
+    have changed), takes those flags, and is offered to the engine. When the engine reports ``EventStatus.OK``, the
+    flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles ends with
+    ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
+
+    A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
+    engine, or here, and nothing is started: no event is lost.
+
+    Parameters
+    ----------
+    config : NodeConfig
+    depth : int
+        Commands and events that can be queued; between 1 and 255.
+
+    Members
+    -------
+    commands : In(stream of command_layout())
+        From the host.
+    full : Out(1)
+        ``commands`` is not ready.
+    start : Out(stream of command_layout())
+        To the engine. Payload holds from ``valid`` on, and is not kept after it is taken.
+    completions : In(stream of event_layout())
+        From the engine: exactly one event for each command taken.
+    events : Out(stream of event_layout())
+        To the host.
+    stateful : In(1)
+        The optimizer's rule has state.
+    timeout : In(32)
+        Cycles that a command waits for its flags.
+    weight_version : In(32)
+        For events of commands that were not run.
+    set_flags : In(16)
+        Flags that the host sets in this cycle.
+    flags : Out(16)
+    last_error : Out(32)
+        First word of the latest event that was not OK.
+    queue_status : Out(queue_status_layout())
+    """
+
+    def __init__(self, *, config, depth=8):
+        if not isinstance(depth, int) or not 1 <= depth <= 255:
+            raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
+        self._config = config
+        self._depth = depth
+        super().__init__({
+            "commands": In(stream.Signature(command_layout())),
+            "full": Out(1),
+            "start": Out(stream.Signature(command_layout())),
+            "completions": In(stream.Signature(event_layout())),
+            "events": Out(stream.Signature(event_layout())),
+            "stateful": In(1),
+            "timeout": In(32),
+            "weight_version": In(32),
+            "set_flags": In(16),
+            "flags": Out(16),
+            "last_error": Out(32),
+            "queue_status": Out(queue_status_layout()),
+        })
+
+    @property
+    def depth(self):
+        return self._depth
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.waiting = waiting = Queue(shape=command_layout(), depth=self._depth)
+        m.submodules.checker = checker = CommandChecker(config=self._config)
+        m.submodules.ended = ended = Queue(shape=event_layout(), depth=self._depth)
+        head = waiting.o.payload
+        rejected = Signal(event_layout())
+        signal = Signal(16)
+        waited = Signal(32)
+        taken = Signal(16)
+        given = Signal(16)
+        missing = Signal(16)
+
+        connect_stream(m, self.commands, waiting.i)
+        connect_stream(m, ended.o, self.events)
+        m.d.comb += [
+            self.full.eq(~waiting.i.ready),
+            checker.i.payload.eq(head),
+            checker.stateful.eq(self.stateful),
+            self.start.payload.eq(head),
+            missing.eq(head.wait & ~self.flags),
+            self.queue_status.commands.eq(waiting.level),
+            self.queue_status.events.eq(ended.level),
+            rejected.tag.eq(head.tag),
+            rejected.weight_version.eq(self.weight_version),
+            rejected.cycles.eq(waited),
+        ]
+        m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
+
+        def reject(status, detail):
+            m.d.sync += [rejected.status.eq(status), rejected.detail.eq(detail)]
+            m.next = "Reject"
+
+        with m.FSM():
+            with m.State("Check"):
+                m.d.comb += [checker.i.valid.eq(waiting.o.valid), checker.o.ready.eq(1)]
+                with m.If(checker.o.valid):
+                    m.next = "Start"
+                    with m.If(checker.o.payload.status != EventStatus.OK):
+                        reject(checker.o.payload.status, checker.o.payload.detail)
+                    with m.Elif(missing != 0):
+                        m.next = "Wait"
+
+            with m.State("Wait"):
+                m.d.comb += self.queue_status.waiting.eq(1)
+                m.d.sync += waited.eq(waited + 1)
+                with m.If(missing == 0):
+                    m.next = "Check"
+                with m.Elif(waited >= self.timeout):
+                    reject(EventStatus.WAIT_TIMEOUT, missing)
+
+            with m.State("Start"):
+                m.d.comb += self.start.valid.eq(1)
+                with m.If(self.start.ready):
+                    m.d.comb += [waiting.o.ready.eq(1), taken.eq(head.wait)]
+                    m.d.sync += [signal.eq(head.signal), waited.eq(0)]
+                    m.next = "Run"
+
+            with m.State("Run"):
+                m.d.comb += self.queue_status.running.eq(1)
+                connect_stream(m, self.completions, ended.i)
+                with m.If(self.completions.valid & self.completions.ready):
+                    with m.If(self.completions.payload.status == EventStatus.OK):
+                        m.d.comb += given.eq(signal)
+                    m.next = "Check"
+
+            with m.State("Reject"):
+                m.d.comb += [ended.i.valid.eq(1), ended.i.payload.eq(rejected)]
+                with m.If(ended.i.ready):
+                    m.d.comb += waiting.o.ready.eq(1)
+                    m.d.sync += waited.eq(0)
+                    m.next = "Check"
+
+        with m.If(ended.i.valid & ended.i.ready & (ended.i.payload.status != EventStatus.OK)):
+            m.d.sync += self.last_error.eq(ended.i.payload.as_value()[:32])
+
+        return m

@@ -1,0 +1,341 @@
+"""The host's way into a node: request packets in, response packets out."""
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EVENT_WORDS,
+    PING_WORDS,
+    RESPONSE,
+    Opcode,
+    Status,
+    access_layout,
+    command_layout,
+    event_layout,
+    header_layout,
+)
+from hdl.control.registers import REGISTERS, RegisterBus
+from hdl.stream import SkidBuffer, connect_stream, word_layout
+
+__all__ = ["HostPort"]
+
+
+class HostPort(wiring.Component):
+    """Serve the host's requests one after the other; docs/protocol.md describes their packets.
+
+    Every request gets exactly one response, and whatever is wrong with a packet, the next one is served: what
+    follows a mistake is dropped up to the word with ``last``. What a request asks for is checked before anything is
+    done, apart from the length of the packet of a write: its words are written as they come, and the response says
+    how many were.
+
+    Memories are read and written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and
+    no combinational path leads from one port to another.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Sizes of the memories.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+        Request packets.
+    o : Out(stream of word_layout())
+        Response packets.
+    bus : Out(RegisterBus())
+    memory_read : Out(signature of request: Out(stream of access_layout()), data: In(stream of word_layout()))
+        The node answers each request with its ``count`` words, ``last`` or not. The range has been checked.
+    memory_write : Out(signature of request: Out(stream of access_layout()), data: Out(stream of word_layout()))
+        Each request is followed by its words, of which the last one has ``last``. There are ``count`` of them, or
+        fewer if the packet was short. When the node takes the word with ``last``, all words must be written, or at
+        least be ahead of whatever reads the memory from then on.
+    commands : Out(stream of command_layout())
+    commands_full : In(1)
+        ``commands`` is not ready.
+    events : In(stream of event_layout())
+    """
+
+    def __init__(self, *, config):
+        self._config = config
+        words = stream.Signature(word_layout())
+        accesses = stream.Signature(access_layout())
+        super().__init__({
+            "i": In(words),
+            "o": Out(words),
+            "bus": Out(RegisterBus()),
+            "memory_read": Out(wiring.Signature({"request": Out(accesses), "data": In(words)})),
+            "memory_write": Out(wiring.Signature({"request": Out(accesses), "data": Out(words)})),
+            "commands": Out(stream.Signature(command_layout())),
+            "commands_full": In(1),
+            "events": In(stream.Signature(event_layout())),
+        })
+
+    def _capacities(self):
+        """Words in each of the 16 memory spaces, and in the register file, which is put behind them."""
+        config = self._config
+        spaces = [config.gradient_words, config.weight_words, *[config.state_words] * config.state_planes]
+        return [*spaces, *[0] * (16 - len(spaces)), len(REGISTERS)]
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.requests = requests = SkidBuffer(shape=word_layout())
+        m.submodules.responses = responses = SkidBuffer(shape=word_layout())
+        m.submodules.echo = echo = Memory(shape=32, depth=PING_WORDS, init=[])
+        echo_write = echo.write_port()
+        echo_read = echo.read_port(domain="comb")
+        word = requests.o
+        reply = responses.i
+
+        header = Signal(header_layout())
+        address = Signal(32)
+        ended = Signal()  # the word with `last` has been taken
+        taken = Signal(16)  # payload words of the request so far
+        descriptor = Signal(command_layout())
+        waited = Signal(32)
+        end = Signal(33)
+        capacity = Signal(range(max(self._capacities()) + 1))
+        status = Signal(Status)
+        size = Signal(16)  # payload words of the response
+        sent = Signal(16)  # and how many of them are on their way
+        left = Signal(16)  # payload words to come, of the request and then of the response
+        settled = Signal()  # the register bus has had a cycle for the address that it shows
+
+        take = Signal()
+        send = Signal()
+        final = Signal()
+        access = Signal(access_layout())
+        registers = Signal()
+
+        connect_stream(m, self.i, requests.i)
+        connect_stream(m, responses.o, self.o)
+        m.d.comb += [
+            take.eq(word.valid & word.ready),
+            send.eq(reply.valid & reply.ready),
+            final.eq(left == 1),
+            registers.eq((header.opcode == Opcode.READ_REGISTER) | (header.opcode == Opcode.WRITE_REGISTER)),
+            access.eq(Cat(address, header.count)),
+            self.memory_read.request.payload.eq(access),
+            self.memory_write.request.payload.eq(access),
+            self.memory_write.data.payload.data.eq(word.payload.data),
+            self.memory_write.data.payload.last.eq(word.payload.last | final),
+            self.commands.payload.eq(descriptor),
+            # Only one of the counts is not zero.
+            self.bus.address.eq(address[:16] + (taken | sent)),
+            self.bus.write_data.eq(word.payload.data),
+            echo_write.addr.eq(taken),
+            echo_write.data.eq(word.payload.data),
+            echo_read.addr.eq(sent),
+        ]
+        m.d.sync += settled.eq(~take & ~send)
+        with m.If(take):
+            m.d.sync += ended.eq(word.payload.last)
+
+        def respond(words=0):
+            m.d.sync += size.eq(words)
+            m.next = "Header"
+
+        def refuse(reason):
+            m.d.sync += status.eq(reason)
+            m.next = "Drain"
+
+        def expect_end(following):
+            """Count a word of the request's payload; the last one must be where the header says."""
+            m.d.sync += [taken.eq(taken + 1), left.eq(left - 1)]
+            with m.If(word.payload.last != final):
+                refuse(Status.BAD_LENGTH)
+            with m.Elif(final):
+                following()
+
+        with m.FSM():
+            with m.State("Opcode"):
+                m.d.comb += word.ready.eq(1)
+                m.d.sync += [
+                    header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0),
+                    waited.eq(0),
+                ]
+                with m.If(take):
+                    m.next = "Dispatch"
+
+            with m.State("Dispatch"):
+                m.d.sync += left.eq(header.count)
+                with m.Switch(header.opcode):
+                    with m.Case(Opcode.PING):
+                        with m.If((header.count > PING_WORDS) | (ended != (header.count == 0))):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Elif(ended):
+                            respond()
+                        with m.Else():
+                            m.next = "Ping"
+                    with m.Case(Opcode.PUSH_COMMAND):
+                        with m.If((header.count != DESCRIPTOR_WORDS) | ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Else():
+                            m.next = "Descriptor"
+                    with m.Case(Opcode.POP_EVENT):
+                        with m.If((header.count != EVENT_WORDS) | ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Else():
+                            m.next = "Address"
+                    with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
+                        with m.If((header.count == 0) | ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Else():
+                            m.next = "Address"
+                    with m.Case(Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY):
+                        # Whatever comes of it, the response says how many words were written.
+                        m.d.sync += size.eq(1)
+                        with m.If((header.count == 0) | ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Else():
+                            m.next = "Address"
+                    with m.Default():
+                        refuse(Status.UNKNOWN_OPCODE)
+
+            with m.State("Ping"):
+                m.d.comb += word.ready.eq(1)
+                with m.If(take):
+                    m.d.comb += echo_write.en.eq(1)
+                    expect_end(lambda: respond(header.count))
+
+            with m.State("Descriptor"):
+                m.d.comb += word.ready.eq(1)
+                with m.If(take):
+                    m.d.sync += descriptor.eq(Cat(descriptor.as_value()[32:], word.payload.data))
+
+                    def push():
+                        m.next = "Room"
+                    expect_end(push)
+
+            with m.State("Room"):
+                m.next = "Push"
+                with m.If(self.commands_full):
+                    refuse(Status.QUEUE_FULL)
+
+            with m.State("Push"):
+                m.d.comb += self.commands.valid.eq(1)
+                with m.If(self.commands.ready):
+                    respond()
+
+            with m.State("Address"):
+                m.d.comb += word.ready.eq(1)
+                m.d.sync += address.eq(word.payload.data)
+                with m.If(take):
+                    m.next = "Range"
+
+            with m.State("Range"):
+                first = Mux(registers, address, address[:28])
+                space = Mux(registers, len(self._capacities()) - 1, address[28:])
+                m.d.sync += [end.eq(first + header.count), capacity.eq(Array(self._capacities())[space])]
+                m.next = "Access"
+
+            with m.State("Access"):
+                with m.Switch(header.opcode):
+                    with m.Case(Opcode.POP_EVENT):
+                        m.next = "Event"
+                        with m.If(~ended):
+                            refuse(Status.BAD_LENGTH)
+                    with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
+                        with m.If(~ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Elif(end > capacity):
+                            refuse(Status.BAD_ADDRESS)
+                        with m.Elif(registers):
+                            respond(header.count)
+                        with m.Else():
+                            m.next = "Read-Memory"
+                    with m.Default():
+                        with m.If(ended):
+                            refuse(Status.BAD_LENGTH)
+                        with m.Elif(end > capacity):
+                            refuse(Status.BAD_ADDRESS)
+                        with m.Elif(registers):
+                            m.next = "Write-Registers"
+                        with m.Else():
+                            m.next = "Write-Memory"
+
+            with m.State("Event"):
+                m.d.sync += waited.eq(waited + 1)
+                with m.If(self.events.valid):
+                    respond(EVENT_WORDS)
+                with m.Elif(waited == address):
+                    refuse(Status.EMPTY)
+
+            with m.State("Read-Memory"):
+                m.d.comb += self.memory_read.request.valid.eq(1)
+                with m.If(self.memory_read.request.ready):
+                    respond(header.count)
+
+            with m.State("Write-Registers"):
+                with m.If(settled):
+                    with m.If(~self.bus.writable):
+                        refuse(Status.READ_ONLY)
+                    with m.Else():
+                        m.d.comb += word.ready.eq(1)
+                        with m.If(take):
+                            m.d.comb += self.bus.write.eq(1)
+                            expect_end(lambda: respond(1))
+
+            with m.State("Write-Memory"):
+                m.d.comb += self.memory_write.request.valid.eq(1)
+                with m.If(self.memory_write.request.ready):
+                    m.next = "Write-Words"
+
+            with m.State("Write-Words"):
+                m.d.comb += [
+                    self.memory_write.data.valid.eq(word.valid),
+                    word.ready.eq(self.memory_write.data.ready),
+                ]
+                with m.If(take):
+                    expect_end(lambda: respond(1))
+
+            with m.State("Drain"):
+                m.d.comb += word.ready.eq(~ended)
+                with m.If(ended):
+                    m.next = "Header"
+
+            with m.State("Header"):
+                m.d.comb += [
+                    reply.valid.eq(1),
+                    reply.payload.data.eq(Cat(size, header.tag, header.opcode | RESPONSE)),
+                ]
+                m.d.sync += left.eq(size)
+                with m.If(reply.ready):
+                    m.next = "Status"
+
+            with m.State("Status"):
+                m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(status), reply.payload.last.eq(size == 0)]
+                with m.If(reply.ready):
+                    m.next = "Payload"
+                    with m.If(size == 0):
+                        m.next = "Opcode"
+
+            with m.State("Payload"):
+                m.d.comb += reply.payload.last.eq(final)
+                with m.Switch(header.opcode):
+                    with m.Case(Opcode.PING):
+                        m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(echo_read.data)]
+                    with m.Case(Opcode.READ_REGISTER):
+                        m.d.comb += [reply.valid.eq(settled), reply.payload.data.eq(self.bus.read_data)]
+                    with m.Case(Opcode.READ_MEMORY):
+                        m.d.comb += [
+                            reply.valid.eq(self.memory_read.data.valid),
+                            reply.payload.data.eq(self.memory_read.data.payload.data),
+                            self.memory_read.data.ready.eq(reply.ready),
+                        ]
+                    with m.Case(Opcode.POP_EVENT):
+                        m.d.comb += [
+                            reply.valid.eq(1),
+                            reply.payload.data.eq(self.events.payload.as_value().word_select(sent[:2], 32)),
+                            self.events.ready.eq(final & reply.ready),
+                        ]
+                    with m.Default():
+                        m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(taken)]
+                with m.If(send):
+                    m.d.sync += [sent.eq(sent + 1), left.eq(left - 1)]
+                    with m.If(final):
+                        m.next = "Opcode"
+
+        return m

@@ -1,0 +1,140 @@
+"""What the host and a node say to each other: opcodes, status codes, descriptors and events.
+
+This module is the one place of truth for both sides; docs/protocol.md explains it in prose. A request and a response
+are packets of 32-bit words. Struct layouts below are the words of a packet in order, the first word lowest.
+"""
+
+import enum
+
+from amaranth.lib import data
+
+__all__ = [
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "RESPONSE", "EventFlag", "EventStatus", "Opcode", "Operation",
+    "Space", "Status", "access_layout", "command_layout", "event_layout", "header_layout",
+]
+
+DESCRIPTOR_WORDS = 8
+"""Words of a command descriptor (:func:`command_layout`)."""
+
+EVENT_WORDS = 4
+"""Words of an event (:func:`event_layout`)."""
+
+PING_WORDS = 64
+"""Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
+
+RESPONSE = 0x80
+"""Bit that is set in the opcode of every response."""
+
+
+class Opcode(enum.IntEnum):
+    """What a request asks for."""
+
+    PING = 1
+    READ_REGISTER = 2
+    WRITE_REGISTER = 3
+    READ_MEMORY = 4
+    WRITE_MEMORY = 5
+    PUSH_COMMAND = 6
+    POP_EVENT = 7
+
+
+class Status(enum.IntEnum):
+    """How a request went; the second word of a response."""
+
+    OK = 0
+    UNKNOWN_OPCODE = 1
+    BAD_LENGTH = 2
+    BAD_ADDRESS = 3
+    READ_ONLY = 4
+    QUEUE_FULL = 5
+    EMPTY = 6
+
+
+class Space(enum.IntEnum):
+    """Memory spaces; state plane ``p`` is space ``STATE + p``."""
+
+    GRADIENT = 0
+    WEIGHT = 1
+    STATE = 2
+
+
+class Operation(enum.IntEnum):
+    """What a command does."""
+
+    QUIESCE = 0
+    FUSED_UPDATE = 1
+    ALL_REDUCE = 2
+    REDUCE_SCATTER = 3
+    ALL_GATHER = 4
+    BROADCAST = 5
+
+
+class EventStatus(enum.IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    UNKNOWN_OPERATION = 1
+    BAD_BASE = 2
+    BAD_LENGTH = 3
+    BAD_RANK = 4
+    WRONG_ITERATION = 5
+    WRONG_BLOCK = 6
+    WRONG_LENGTH = 7
+    BAD_CRC = 8
+    WRONG_SEQUENCE = 9
+    WRONG_SOURCE = 10
+    WRONG_CODEC = 11
+    PEER_ABORT = 12
+    INGRESS_TIMEOUT = 13
+    EGRESS_TIMEOUT = 14
+    WAIT_TIMEOUT = 15
+    OVERRUN = 16
+    LINK_RESET = 17
+
+
+class EventFlag(enum.IntFlag):
+    """What else a command saw; these do not make it fail."""
+
+    LOCAL_NAN = 1
+    """There was a NaN among the local gradients."""
+    NOT_FINITE = 2
+    """A reduced gradient, or a sum, was NaN or infinite."""
+
+
+def header_layout():
+    """First word of a request and of a response: payload words, tag, opcode."""
+    return data.StructLayout({"count": 16, "tag": 8, "opcode": 8})
+
+
+def access_layout():
+    """A memory access: ``count`` elements of memory ``space`` from element ``address`` on."""
+    return data.StructLayout({"address": 28, "space": 4, "count": 16})
+
+
+def command_layout():
+    """The eight words of a command descriptor.
+
+    Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
+    takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
+    one ring has port 0.
+    """
+    return data.StructLayout({
+        "operation": 8, "rank": 8, "size": 8, "port": 8,
+        "gradient_base": 32,
+        "weight_base": 32,
+        "state_base": 32,
+        "length": 32,
+        "epoch": 8, "root": 8, "iteration": 16,
+        "wait": 16, "signal": 16,
+        "tag": 16, "reserved": 16,
+    })
+
+
+def event_layout():
+    """The four words of an event; ``tag`` is that of the command, ``cycles`` the time it took."""
+    return data.StructLayout({
+        "tag": 16, "status": 8, "flags": 8,
+        "detail": 32,
+        "cycles": 32,
+        "weight_version": 32,
+    })

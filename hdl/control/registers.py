@@ -1,0 +1,366 @@
+"""The registers of a node: one table, and the register file built from it.
+
+:data:`REGISTERS` is the one place where a register is described. It makes the gateware below, the typed accessors of
+:class:`host.device.Device`, and docs/registers.md.
+"""
+
+import dataclasses
+import enum
+
+from amaranth.hdl import Cat, Const, Module, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = [
+    "IDENTIFIER", "REGISTERS", "Access", "Field", "Kind", "Register", "RegisterBus", "RegisterFile",
+    "queue_status_layout", "register",
+]
+
+IDENTIFIER = 0x67726472
+"""Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
+
+
+class Access(enum.Enum):
+    """Who gives a register its value."""
+
+    CONSTANT = "constant"
+    """A parameter of the node, read-only."""
+    STATUS = "status"
+    """The node, read-only."""
+    COUNTER = "counter"
+    """Counts events in the node, read-only; starts at zero, and again when CONTROL.clear_counters is written."""
+    SETTING = "setting"
+    """The host, read and write."""
+    SET = "set"
+    """Both: a write sets the bits that are 1 in it, the node clears them."""
+
+    @property
+    def writable(self):
+        return self in (Access.SETTING, Access.SET)
+
+
+class Kind(enum.Enum):
+    """How the host understands the 32 bits."""
+
+    UINT = "uint"
+    FLOAT32 = "float32"
+    BITFIELD = "bitfield"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field:
+    """Some bits of a register of kind ``BITFIELD``.
+
+    Parameters
+    ----------
+    name : str
+    bit : int
+        Lowest bit.
+    width : int
+    doc : str
+    """
+
+    name: str
+    bit: int
+    width: int = 1
+    doc: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Register:
+    """One 32-bit register.
+
+    Parameters
+    ----------
+    name : str
+        In capitals; the port of the register file has the same name in small letters.
+    address : int
+        Word address.
+    access : Access
+    kind : Kind
+    width : int
+        Bits that there are, from bit 0 on; the others read as zero, and what is written to them is lost. For a
+        counter it is 32, see ``increment``.
+    reset : int
+        Value after reset, as bits.
+    increment : int
+        Bits of a counter's increment per cycle.
+    fields : tuple of Field
+        For a register of kind ``BITFIELD``.
+    doc : str
+        One sentence or a few, for docs/registers.md.
+    """
+
+    name: str
+    address: int
+    access: Access
+    kind: Kind = Kind.UINT
+    width: int = 32
+    reset: int = 0
+    increment: int = 1
+    fields: tuple[Field, ...] = ()
+    doc: str
+
+    @property
+    def port(self):
+        """Name of the register's port on :class:`RegisterFile`."""
+        return self.name.lower()
+
+
+def _table(*registers):
+    """Registers at consecutive addresses, in the order they are written down."""
+    return tuple(Register(address=address, **options) for address, options in enumerate(registers))
+
+
+def _constant(name, doc):
+    return {"name": name, "access": Access.CONSTANT, "doc": doc}
+
+
+def _status(name, doc, **options):
+    return {"name": name, "access": Access.STATUS, "doc": doc, **options}
+
+
+def _setting(name, doc, **options):
+    return {"name": name, "access": Access.SETTING, "doc": doc, **options}
+
+
+def _counter(name, doc, **options):
+    return {"name": name, "access": Access.COUNTER, "doc": doc, **options}
+
+
+_STALLS = ("no_credit", "ingress_empty", "encoder", "optimizer", "memory")
+"""Causes of a stall: for each of them a bit of STATUS, and a counter STALL_*."""
+
+REGISTERS = _table(
+    _constant("ID", f"0x{IDENTIFIER:08x}: a gradring node with this register map."),
+    _constant("CONFIGURATION_HASH", "Digest of the node's parameters; the driver compares it with its own."),
+    _constant("LANES", "Elements in a memory row."),
+    _constant("NODES_MAX", "Nodes of the largest ring."),
+    _constant("GRADIENT_WORDS", "Elements in the gradient memory."),
+    _constant("WEIGHT_WORDS", "Elements in the weight memory."),
+    _constant("STATE_WORDS", "Elements in each state plane."),
+    _constant("STATE_PLANES", "State planes of the optimizer."),
+    _constant("SEGMENT_ELEMENTS", "Elements in a ring segment, and in a burst of the optimizer."),
+    _status(
+        "STATUS", "What the node is doing in this cycle.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="running", bit=0, doc="A command is running."),
+            Field(name="waiting", bit=1, doc="The next command waits for flags."),
+            *(
+                Field(name=cause, bit=8 + n, doc=f"What STALL_{cause.upper()} counts, in this cycle.")
+                for n, cause in enumerate(_STALLS)
+            ),
+            Field(name="commands", bit=16, width=8, doc="Commands in the queue, apart from the one that is running."),
+            Field(name="events", bit=24, width=8, doc="Events to be popped."),
+        ),
+    ),
+    _setting(
+        "CONTROL", "Acts on the whole node.", kind=Kind.BITFIELD, width=2,
+        fields=(
+            Field(name="link_reset", bit=0, doc="Held: resets the link and the collective engine while it is 1."),
+            Field(name="clear_counters", bit=1, doc="Writing 1 sets every counter to zero; reads as 0."),
+        ),
+    ),
+    _setting(
+        "GRADIENT_SCALE", "Factor of the summed gradient: one over the number of nodes, and over the loss scale.",
+        kind=Kind.FLOAT32, reset=0x3F800000,
+    ),
+    _setting("LEARNING_RATE", "Learning rate of the optimizer.", kind=Kind.FLOAT32),
+    _setting("MOMENTUM", "Momentum of the optimizer.", kind=Kind.FLOAT32),
+    _setting("RULE", "Rule of the optimizer: 0 is SGD, 1 is SGD with momentum.", width=1),
+    _setting(
+        "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",
+        reset=1 << 20,
+    ),
+    {
+        "name": "FLAGS", "access": Access.SET, "kind": Kind.BITFIELD, "width": 16,
+        "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),
+        "doc": "Flags between commands: `signal` sets them, `wait` takes them. A write sets those bits that are 1.",
+    },
+    _status("WEIGHT_VERSION", "Updates that the weights have seen since reset."),
+    _status("LAST_ERROR", "First word of the latest event that was not OK: tag, status, flags. Zero without any."),
+    _counter("CYCLES", "Cycles."),
+    _counter("WORDS_SENT", "Words sent on the ring, headers and CRCs included."),
+    _counter("WORDS_RECEIVED", "Words received from the ring, headers and CRCs included."),
+    _counter("PACKETS_SENT", "Packets sent on the ring."),
+    _counter("PACKETS_RECEIVED", "Packets received from the ring, refused ones included."),
+    _counter("COMPRESSED_WORDS", "Words out of the encoder and the compressed-domain adder."),
+    _counter("ELEMENTS_ENCODED", "Elements into the encoder.", increment=4),
+    _counter("COMPRESSED_ADDS", "Segments added in compressed form."),
+    _counter("POSITIONS_ADDED", "Non-zero positions that the compressed-domain adder has taken."),
+    _counter("ENCODES", "Segments encoded."),
+    _counter("DECODES", "Segments decoded."),
+    _counter("OPTIMIZER_BURSTS", "Bursts of the optimizer."),
+    _counter("SCATTER_REDUCE_CYCLES", "Cycles of the scatter-reduce phase of commands."),
+    _counter("COMMAND_CYCLES", "Cycles in which a command was running."),
+    _counter("STALL_NO_CREDIT", "Cycles in which a packet was ready and the successor had given no credit."),
+    _counter("STALL_INGRESS_EMPTY", "Cycles in which the engine waited for a word of its predecessor."),
+    _counter("STALL_ENCODER", "Cycles in which the engine waited for the encoder."),
+    _counter("STALL_OPTIMIZER", "Cycles in which the engine waited for the optimizer."),
+    _counter("STALL_MEMORY", "Cycles in which the engine waited for a memory port."),
+    _counter("PACKETS_REFUSED", "Packets refused."),
+)
+
+_BY_NAME = {entry.name: entry for entry in REGISTERS}
+
+
+def register(name):
+    """The register of that name; a ``KeyError`` lists the names there are."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        raise KeyError(f"Register must be one of {', '.join(_BY_NAME)}, not {name!r}") from None
+
+
+def queue_status_layout():
+    """What the command queue puts into STATUS."""
+    return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
+
+
+class RegisterBus(wiring.Signature):
+    """Access to the register file, seen from the host port. Words are addressed, and there is no wait state.
+
+    Members
+    -------
+    address : Out(16)
+    read_data : In(32)
+        Value of the register at ``address`` in the cycle before; zero where there is none. Reading changes nothing.
+    writable : In(1)
+        Whether a write would have changed the register at ``address`` in the cycle before.
+    write : Out(1)
+        Write ``write_data`` to the register at ``address``; nothing happens if that is read-only or does not exist.
+    write_data : Out(32)
+    """
+
+    def __init__(self):
+        super().__init__({
+            "address": Out(16),
+            "read_data": In(32),
+            "writable": In(1),
+            "write": Out(1),
+            "write_data": Out(32),
+        })
+
+
+class RegisterFile(wiring.Component):
+    """All registers of a node, built from :data:`REGISTERS`.
+
+    A value written is on its port one cycle after ``bus.write``; a value read, and a count, is one cycle old. Beside
+    ``bus``, the ports are those of the table: an output for each setting, an input for each status.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Gives the constants.
+
+    Members
+    -------
+    bus : In(RegisterBus())
+    link_reset : Out(1)
+        CONTROL.link_reset, held.
+    gradient_scale, learning_rate, momentum : Out(32)
+        Bits of a binary32 number.
+    rule : Out(1)
+    timeout : Out(32)
+    set_flags : Out(16)
+        Flags that the host sets, for one cycle.
+    flags : In(16)
+    queue_status : In(queue_status_layout())
+    weight_version, last_error : In(32)
+    count : In(struct of one member per counter, in small letters)
+        What each counter adds in this cycle: 4 bits for ``elements_encoded``, 1 bit for all others. CYCLES has no
+        member, it counts by itself.
+    """
+
+    def __init__(self, *, config):
+        self._config = config
+        ports = {"bus": In(RegisterBus()), "link_reset": Out(1), "set_flags": Out(16),
+                 "queue_status": In(queue_status_layout())}
+        increments = {}
+        for entry in REGISTERS:
+            if entry.name in ("CONTROL", "STATUS", "CYCLES"):
+                continue
+            if entry.access is Access.SETTING:
+                ports[entry.port] = Out(entry.width, init=entry.reset)
+            elif entry.access in (Access.STATUS, Access.SET):
+                ports[entry.port] = In(entry.width)
+            elif entry.access is Access.COUNTER:
+                increments[entry.port] = entry.increment
+        ports["count"] = In(data.StructLayout(increments))
+        super().__init__(ports)
+
+    def _constants(self):
+        config = self._config
+        return {
+            "ID": IDENTIFIER,
+            "CONFIGURATION_HASH": config.hash,
+            "LANES": config.lanes,
+            "NODES_MAX": config.nodes_max,
+            "GRADIENT_WORDS": config.gradient_words,
+            "WEIGHT_WORDS": config.weight_words,
+            "STATE_WORDS": config.state_words,
+            "STATE_PLANES": config.state_planes,
+            "SEGMENT_ELEMENTS": config.segment,
+        }
+
+    def elaborate(self, platform):
+        m = Module()
+        bus = self.bus
+        clear_counters = Signal()
+        # Counts come from all over the node: a register here keeps their way out of the counters' carry chains.
+        count = Signal.like(self.count)
+        constants = self._constants()
+
+        m.d.sync += [
+            count.eq(self.count),
+            bus.writable.eq(0),
+            bus.read_data.eq(0),
+            clear_counters.eq(0),
+            self.set_flags.eq(0),
+        ]
+
+        def status():
+            queue = self.queue_status
+            stalls = Cat(count[f"stall_{cause}"] for cause in _STALLS)
+            return Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3), queue.commands, queue.events)
+
+        def serve(entry):
+            """What a register does when it is addressed; its value."""
+            match entry.access:
+                case Access.CONSTANT:
+                    return constants[entry.name]
+                case Access.STATUS if entry.name == "STATUS":
+                    return status()
+                case Access.SETTING if entry.name == "CONTROL":
+                    with m.If(bus.write):
+                        m.d.sync += Cat(self.link_reset, clear_counters).eq(bus.write_data)
+                    return self.link_reset
+                case Access.SETTING:
+                    with m.If(bus.write):
+                        m.d.sync += getattr(self, entry.port).eq(bus.write_data)
+                    return getattr(self, entry.port)
+                case Access.SET:
+                    with m.If(bus.write):
+                        m.d.sync += self.set_flags.eq(bus.write_data)
+                    return getattr(self, entry.port)
+                case Access.STATUS:
+                    return getattr(self, entry.port)
+                case Access.COUNTER:
+                    return counters[entry.name]
+
+        counters = {}
+        for entry in REGISTERS:
+            if entry.access is not Access.COUNTER:
+                continue
+            counters[entry.name] = counter = Signal(32, name=f"counter_{entry.port}")
+            increment = 1 if entry.name == "CYCLES" else count[entry.port]
+            with m.If(clear_counters):
+                m.d.sync += counter.eq(0)
+            with m.Else():
+                m.d.sync += counter.eq(counter + increment)
+
+        with m.Switch(bus.address):
+            for entry in REGISTERS:
+                with m.Case(entry.address):
+                    m.d.sync += [bus.read_data.eq(serve(entry)), bus.writable.eq(entry.access.writable)]
+        return m
