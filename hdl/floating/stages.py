@@ -37,6 +37,8 @@ def leading_zeros(m, value):
     """
     if len(value) == 1:
         return C(0, 0), ~value[0]
+    if len(value) == 2:  # without the zero-width multiplexer of two single bits, which Verilog cannot express
+        return ~value[1], ~value.any()
     lower_width = 1 << (ceil_log2(len(value)) - 1)
     padding = 2 * lower_width - len(value)
     high, high_none = leading_zeros(m, value[lower_width - padding:])
