@@ -153,8 +153,12 @@ class Model:
     def differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         """Loss summed over the examples, and its gradient: a new vector with the layout of :attr:`parameters`.
 
-        Without examples, both are zero.
+        Without examples, both are zero. Numbers that overflow become infinite or NaN, in silence.
         """
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._differentiate(x, labels)
+
+    def _differentiate(self, x: Array, labels: Labels) -> tuple[float, Array]:
         gradient = np.zeros_like(self.parameters)
         if not len(labels):
             return 0.0, gradient
