@@ -302,7 +302,7 @@ class CollectiveEngine(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                m.d.comb += [flush.eq(1), packetizer.abort.eq(~aborted), depacketizer.drain.eq(1)]
+                m.d.comb += [flush.eq(1), packetizer.give_up.eq(~aborted), depacketizer.drain.eq(1)]
                 with m.If(packetizer.aborted):
                     m.d.sync += aborted.eq(1)
                 m.d.sync += waited.eq(waited + 1)

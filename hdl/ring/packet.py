@@ -93,14 +93,14 @@ class Packetizer(wiring.Component):
 
     Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
     one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and
-    ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``abort``.
+    ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
 
     A packet starts only in a cycle in which ``may_start`` is high. The packet of a header of length 0 has no payload;
     otherwise the payload is as long as its stream says, whatever the header's length.
 
-    While ``abort`` is high, everything offered at ``header`` and ``payload`` is dropped. A packet in progress is
+    While ``give_up`` is high, everything offered at ``header`` and ``payload`` is dropped. A packet in progress is
     stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` then is high until
-    ``abort`` is low again, which it must not be before.
+    ``give_up`` is low again, which it must not be before.
 
     Members
     -------
@@ -110,10 +110,10 @@ class Packetizer(wiring.Component):
     o : Out(stream of word_layout())
     may_start : In(1)
         The link can take a whole packet.
-    abort : In(1)
+    give_up : In(1)
         Level: gives up what is being sent.
     abort_header : In(header_layout())
-        Header of the ABORT packet; must hold while ``abort`` is high.
+        Header of the ABORT packet; must hold while ``give_up`` is high.
     aborted : Out(1)
         Level: the ABORT packet is on its way.
     stalled : Out(1)
@@ -130,7 +130,7 @@ class Packetizer(wiring.Component):
     payload: In(stream.Signature(word_layout()))
     o: Out(stream.Signature(word_layout()))
     may_start: In(1)
-    abort: In(1)
+    give_up: In(1)
     abort_header: In(header_layout())
     aborted: Out(1)
     stalled: Out(1)
@@ -151,8 +151,8 @@ class Packetizer(wiring.Component):
 
         m.d.comb += [
             room.eq(self.o.ready | ~self.o.valid),
-            stomp.eq(self.abort & ~aborting & ~starting),
-            fields.eq(Mux(Mux(starting, self.abort, aborting),
+            stomp.eq(self.give_up & ~aborting & ~starting),
+            fields.eq(Mux(Mux(starting, self.give_up, aborting),
                           self.abort_header.as_value(), self.header.payload.as_value())),
             mixed.eq((crc | starting.replicate(32)) ^ word),  # the register starts at all ones
         ]
@@ -160,7 +160,7 @@ class Packetizer(wiring.Component):
             m.d.sync += self.o.valid.eq(stage)
         with m.If(stage):
             m.d.sync += [self.o.payload.data.eq(word), self.o.payload.last.eq(0), crc.eq(_crc_after(mixed))]
-        with m.If(self.abort):
+        with m.If(self.give_up):
             m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
 
         def end_with(trailer):
@@ -177,7 +177,7 @@ class Packetizer(wiring.Component):
 
         with m.FSM():
             with m.State("Word0"):
-                wanted = self.abort | self.header.valid
+                wanted = self.give_up | self.header.valid
                 m.d.comb += [
                     starting.eq(1),
                     word.eq(fields[:32]),
@@ -186,7 +186,7 @@ class Packetizer(wiring.Component):
                     self.idle.eq(~self.o.valid),
                 ]
                 with m.If(stage):
-                    m.d.sync += aborting.eq(self.abort)
+                    m.d.sync += aborting.eq(self.give_up)
                     m.next = "Word1"
             with m.State("Word1"), unless_stomped():
                 m.d.comb += [word.eq(fields[32:64]), stage.eq(room)]
@@ -214,7 +214,7 @@ class Packetizer(wiring.Component):
                         m.next = "Aborted"
             with m.State("Aborted"):
                 m.d.comb += self.aborted.eq(1)
-                with m.If(~self.abort):
+                with m.If(~self.give_up):
                     m.next = "Word0"
         return ResetInserter(self.clear)(m)
 
@@ -326,7 +326,7 @@ class Depacketizer(wiring.Component):
 
         # What is known of the packet in progress, or, while `finished`, of the one that has just ended.
         outdated = Signal()
-        abort = Signal()
+        by_abort = Signal()  # it is an ABORT packet of this epoch
         discarded = Signal()
         mismatch = Signal()
         mismatch_code = Signal(8)
@@ -352,7 +352,7 @@ class Depacketizer(wiring.Component):
             take.eq(self.i.valid & self.i.ready),
             room.eq(self.payload.ready | ~self.payload.valid),
             mixed.eq((crc | first.replicate(32)) ^ word),
-            wanted.eq(~(outdated | abort | discarded | mismatch)),
+            wanted.eq(~(outdated | by_abort | discarded | mismatch)),
             self.starved.eq(~self.i.valid & (~first | self.expected.valid)),
         ]
         m.d.sync += [self.accepted.eq(0), finished.eq(0)]
@@ -399,7 +399,7 @@ class Depacketizer(wiring.Component):
                 with m.If(take):
                     m.d.sync += [
                         outdated.eq(older),
-                        abort.eq(aborting),
+                        by_abort.eq(aborting),
                         discarded.eq(self.drain),
                         source.eq(header.source),
                         reason.eq(0),
@@ -435,10 +435,10 @@ class Depacketizer(wiring.Component):
                 m.d.comb += self.i.ready.eq(room | ~wanted | self.drain)
                 with m.If(take):
                     # A record is there unless the packet is one of those that do not need it.
-                    m.d.comb += self.expected.ready.eq(~(outdated | abort | discarded | self.drain))
+                    m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     tail = header.length[:5]
                     m.d.sync += [
-                        reason.eq(Mux(abort, header.length, 0)),
+                        reason.eq(Mux(by_abort, header.length, 0)),
                         codec.eq(expected.codec),
                         missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
                         beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
@@ -509,14 +509,14 @@ class Depacketizer(wiring.Component):
 
         # The verdict.
         corrupt = ~intact & ~stomped
-        by_peer = ~corrupt & (stomped | abort)
+        by_peer = ~corrupt & (stomped | by_abort)
         m.d.comb += [
             self.done.eq(finished & ~self.drain & intact & wanted),
             self.error.eq(finished & ~self.drain & ~discarded & (corrupt | ~outdated & (by_peer | mismatch))),
             self.code.eq(Mux(corrupt, EventStatus.BAD_CRC.value,
                              Mux(by_peer, EventStatus.PEER_ABORT.value, mismatch_code))),
             self.detail.eq(Mux(by_peer, Cat(reason, Const(0, 4), source), mismatch_detail)),
-            self.abort_seen.eq(finished & intact & abort),
+            self.abort_seen.eq(finished & intact & by_abort),
         ]
         return ResetInserter(self.clear)(m)
 
