@@ -22,12 +22,11 @@ _HERE = Path(__file__).parent
 
 #: Verilator's own C++, compiled along with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
-_TRACE_RUNTIME = ("verilated_fst_c.cpp", "fstcpp/fstcpp_writer.cpp", "fstcpp/fstcpp_variable_info.cpp")
+_TRACE_RUNTIME = ("verilated_fst_c.cpp",)
 
-_VERILATE = ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--noassert", "--savable", "--prefix", "Vnode",
+_VERILATE = ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--savable", "--prefix", "Vnode",
              "--top-module", "node", "--output-split", "20000", "--output-split-cfuncs", "2000",
-             # Yosys writes shifts wider than what they are assigned to.
-             "-Wno-WIDTHTRUNC")
+             *(f"-Wno-{name}" for name in toolchain.WAIVED))
 _COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
 _SLOW = ("-O1",)
@@ -46,7 +45,7 @@ class Library:
     built : bool
         Whether this call built it, or an earlier one did.
     seconds : dict
-        Time this call took, by stage: Verilog, Verilate, compile. A library that is found has spent none on the latter two.
+        Time this call took, by stage: Verilog, Verilate, compile; the latter two only where it built the library.
     """
 
     path: Path
@@ -60,7 +59,8 @@ class Library:
         return self.path.parent.name.removeprefix("ring-")
 
 
-def build_ring(node: Component, *, traced: bool = False, announce: Callable[[str], None] = lambda stage: None) -> Library:
+def build_ring(node: Component, *, traced: bool = False,
+               announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Build the ring of a node, or find it where an earlier call did.
 
     Parameters
@@ -99,8 +99,9 @@ def build_ring(node: Component, *, traced: bool = False, announce: Callable[[str
 
         begun = stage("Verilate")
         trace = ("--trace-fst", "--trace-structs") if traced else ()
-        toolchain.run([str(toolchain.verilator() / "bin" / "verilator"), *_VERILATE, *trace, "-Mdir", "obj", "node.v"],
-                      cwd=folder, env=toolchain.environment())
+        verilator = str(toolchain.verilator() / "bin" / "verilator")
+        toolchain.run([verilator, *_VERILATE, *trace, "-Mdir", "obj", "node.v"], cwd=folder,
+                      env=toolchain.environment())
         seconds["Verilate"] = time.monotonic() - begun
 
         begun = stage("compile")
@@ -114,9 +115,8 @@ def build_ring(node: Component, *, traced: bool = False, announce: Callable[[str
 def _compile(folder: Path, *, traced: bool) -> None:
     """Compile all C++ in ``folder`` into ``ring.so``, on every core."""
     include = toolchain.verilator() / "include"
-    sources = [folder / "ring.cpp", *(include / name for name in _RUNTIME), *sorted((folder / "obj").glob("Vnode*.cpp"))]
-    if traced:
-        sources += [include / name for name in _TRACE_RUNTIME]
+    runtime = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
+    sources = [folder / "ring.cpp", *(folder / "obj").glob("Vnode*.cpp"), *(include / name for name in runtime)]
     # The longest first, so that no core is left with it at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
@@ -124,9 +124,9 @@ def _compile(folder: Path, *, traced: bool) -> None:
         # What Verilator names slow runs once, in the constructor or at the first evaluation.
         level = _SLOW if "__Slow" in source.name or source.parent == include else _FAST
         result = f"{source.stem}.o"
-        toolchain.run([toolchain.compiler(), *_COMPILE, *level, f"-DVM_TRACE={int(traced)}", f"-DVM_TRACE_FST={int(traced)}",
-                       "-I.", "-Iobj", "-Icompression", f"-isystem{include}", f"-isystem{include / 'vltstd'}",
-                       "-c", str(source), "-o", result], cwd=folder)
+        toolchain.run([toolchain.compiler(), *_COMPILE, *level, f"-DVM_TRACE={int(traced)}", "-I.", "-Iobj",
+                       "-Icompression", f"-isystem{include}", f"-isystem{include / 'vltstd'}", "-c", str(source),
+                       "-o", result], cwd=folder)
         return result
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -159,26 +159,28 @@ struct Link {
     } settings;
     std::vector<Corruption> corruptions;  // of words to come, ascending
 
-    struct alignas(64) Forward {
+    struct Forward {
         uint64_t carried = 0;
         uint64_t dropped = 0;
         uint64_t corrupted = 0;
         uint64_t last = 0;
         uint64_t arrival = 0;
         uint64_t slot = 0;  // arrival of the last word in units of 1/numerator cycles, before it is rounded up
-    } forward;
+    };
+    alignas(64) Forward forward;
     std::vector<Word> staged_words;
 
-    struct alignas(64) Backward {
+    struct Backward {
         uint64_t carried = 0;
         uint64_t dropped = 0;
         uint64_t last = 0;
         uint64_t arrival = 0;
-    } backward;
+    };
+    alignas(64) Backward backward;
     std::vector<uint64_t> staged_credits;
 
-    alignas(64) Queue<Word> words;       // popped by node k + 1
-    alignas(64) Queue<uint64_t> credits; // popped by node k
+    alignas(64) Queue<Word> words;        // popped by node k + 1
+    alignas(64) Queue<uint64_t> credits;  // popped by node k
 
     bool is_cut(uint64_t cycle) const { return settings.cut_from <= cycle && cycle < settings.cut_until; }
 
@@ -303,6 +305,9 @@ public:
         m_model->rst = 0;
     }
 
+    // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
+    void enter() { Verilated::threadContextp(m_model->contextp()); }
+
     // Everything a cycle shows before its clock edge, and what the links and the host see of it.
     void settle(uint64_t cycle) {
         Queue<Word>& words = m_from.words;
@@ -381,8 +386,8 @@ private:
 // Threads
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Runs a job on every thread of a fixed number, the caller's among them. Between the jobs of one run the others spin, since
-// a job takes microseconds; when no job comes they sleep.
+// Runs a job on every thread of a fixed number, the caller's among them. Who waits spins for about as long as a job takes,
+// and then sleeps, so that on a busy machine it does not take the core from the thread it waits for.
 class Crew {
 public:
     explicit Crew(uint32_t threads) {
@@ -404,16 +409,20 @@ public:
         m_busy.store(static_cast<uint32_t>(m_threads.size()), std::memory_order_relaxed);
         start();
         job(0);
-        while (m_busy.load(std::memory_order_acquire)) relax();
+        while (const uint32_t busy = m_busy.load(std::memory_order_acquire)) wait_for_change(m_busy, busy);
     }
 
 private:
-    static constexpr uint32_t SPINS = 20000;
+    static constexpr uint32_t SPINS = 2000;
 
-    static void relax() {
+    static void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
+        for (uint32_t spin = 0; spin < SPINS; ++spin) {
+            if (value.load(std::memory_order_acquire) != old) return;
 #if defined(__x86_64__)
-        __builtin_ia32_pause();
+            __builtin_ia32_pause();
 #endif
+        }
+        value.wait(old, std::memory_order_acquire);
     }
 
     void start() {
@@ -422,19 +431,12 @@ private:
     }
 
     void work(uint32_t index) {
-        uint32_t seen = 0;
-        for (;;) {
-            for (uint32_t spin = 0; m_ticket.load(std::memory_order_acquire) == seen; ++spin) {
-                if (spin < SPINS) {
-                    relax();
-                } else {
-                    m_ticket.wait(seen, std::memory_order_acquire);
-                }
-            }
-            ++seen;
+        for (uint32_t seen = 0;; ++seen) {
+            wait_for_change(m_ticket, seen);
             if (!m_job) return;
             m_job(m_object, index);
             m_busy.fetch_sub(1, std::memory_order_release);
+            m_busy.notify_one();
         }
     }
 
@@ -500,6 +502,7 @@ struct Ring {
         crew->run([=, this](uint32_t thread) {
             for (size_t index = count * thread / threads; index < count * (thread + 1) / threads; ++index) {
                 Node& node = *nodes[index];
+                node.enter();
                 for (uint64_t now = cycle; now < until; ++now) {
                     node.settle(now);
                     node.clock();
@@ -513,6 +516,7 @@ struct Ring {
 #if VM_TRACE
     // All nodes in one cycle, so that they share the time of the waveform.
     void step_traced() {
+        nodes.front()->enter();
         for (auto& node : nodes) node->settle(cycle);
         wave->dump(10 * cycle);
         for (auto& node : nodes) node->clock();

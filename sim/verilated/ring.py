@@ -43,7 +43,8 @@ class _NodeStatus(_Struct):
 
 class _LinkStatus(_Struct):
     _fields_ = [
-        *((name, ctypes.c_uint32) for name in ("data_latency", "credit_latency", "rate_numerator", "rate_denominator")),
+        *((name, ctypes.c_uint32) for name in (
+            "data_latency", "credit_latency", "rate_numerator", "rate_denominator")),
         *((name, ctypes.c_uint64) for name in (
             "cut_from", "cut_until", "words_carried", "words_dropped", "words_corrupted", "words_in_flight",
             "credits_carried", "credits_dropped", "credits_in_flight", "last_word", "last_credit")),
@@ -121,8 +122,8 @@ class LinkStatus:
 class RingLink:
     """The link from one node to the next: words forward, credits backward.
 
-    A word on the sender's wires in cycle t is on the receiver's in cycle t + latency. Settings change between runs and act on
-    what enters from then on; nothing overtakes.
+    A word on the sender's wires in cycle t is on the receiver's in cycle t + latency. Settings change between runs
+    and act on what enters from then on; nothing overtakes.
     """
 
     def __init__(self, library: ctypes.CDLL, ring: ctypes.c_void_p, index: int) -> None:
@@ -273,20 +274,21 @@ class VerilatedRing:
         cycles : int
             How many at most.
         until_packet_at : int or None
-            Stop when this node has given a whole packet: at once if there is one, else at the next multiple of 16 cycles.
+            Stop when this node has given a whole packet: at once if there is one, else at a multiple of 16 cycles.
         """
         if cycles < 0:
             raise ValueError(f"Cycle count must not be negative, not {cycles!r}")
         if until_packet_at is not None:
             self._check_node(until_packet_at)
-        return self._checked(self._library.ring_run(self._ring, cycles, -1 if until_packet_at is None else until_packet_at))
+        node = -1 if until_packet_at is None else until_packet_at
+        return self._checked(self._library.ring_run(self._ring, cycles, node))
 
     def send(self, node: int, words: Any) -> None:
         """Queue one packet of at least one word for a node; its last word is the one marked so."""
         self._check_node(node)
         packet = np.ascontiguousarray(words, dtype=np.uint32)
         if packet.ndim != 1 or not packet.size:
-            raise ValueError(f"Packet must be a sequence of at least one word, not an array of shape {packet.shape!r}")
+            raise ValueError(f"Packet must be one sequence of at least one word, not of shape {packet.shape!r}")
         self._library.ring_send(self._ring, node, packet.ctypes.data, packet.size)
 
     def receive(self, node: int) -> np.ndarray | None:
@@ -312,17 +314,18 @@ class VerilatedRing:
         for node in range(self.nodes):
             n = self.status(node)
             lines.append(
-                f"node {node}: {n.input_words} words of {n.input_packets} packets wait to go in, {n.output_words} words of "
-                f"{n.output_packets} whole packets have come out; {n.words_taken} taken (last in cycle {n.last_taken}), "
-                f"{n.words_given} given (last in cycle {n.last_given}), refused for {n.waits} cycles")
+                f"node {node}: {n.input_words} words of {n.input_packets} packets wait to go in, {n.output_words} "
+                f"words of {n.output_packets} whole packets have come out; {n.words_taken} taken (last in cycle "
+                f"{n.last_taken}), {n.words_given} given (last in cycle {n.last_given}), "
+                f"refused for {n.waits} cycles")
         for link in self.links:
             k = link.status()
             cut = k.cut_from <= self.cycle < k.cut_until
             lines.append(
                 f"link {link.index} -> {(link.index + 1) % self.nodes}{' (CUT)' if cut else ''}: "
                 f"{k.words_in_flight} words in flight, {k.words_carried} carried, {k.words_dropped} lost "
-                f"(last in cycle {k.last_word}); {k.credits_in_flight} credits in flight, {k.credits_carried} carried, "
-                f"{k.credits_dropped} lost (last in cycle {k.last_credit})")
+                f"(last in cycle {k.last_word}); {k.credits_in_flight} credits in flight, {k.credits_carried} "
+                f"carried, {k.credits_dropped} lost (last in cycle {k.last_credit})")
         return "\n".join(lines)
 
     def save(self) -> bytes:

@@ -1,6 +1,6 @@
 """A node with the ports of the real one, which measures the harness instead of reducing gradients."""
 
-from amaranth import *
+from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,8 +15,9 @@ class Probe(wiring.Component):
 
     A host packet leaves as one ring packet of the same words, each :data:`STAMP` replaced by the cycle in which the
     word is on the wires; a packet starts only on a credit, of which there is one after reset. For every ring word the
-    host is given two words: the cycle in which it was on the wires, and its data. A packet's credit is returned when its
-    last report is taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as streams allow.
+    host is given two words: the cycle in which it was on the wires, and its data. A packet's credit is returned when
+    its last report is taken by the host. ``host_i.ready`` depends combinationally on ``host_i.valid``, as
+    streams allow. An assertion fails where words arrive faster than they are reported for too long.
     """
 
     host_i: In(stream.Signature(data.StructLayout({"data": 32, "last": 1})))
@@ -52,6 +53,7 @@ class Probe(wiring.Component):
         m.d.comb += [
             reports.w_data.eq(Cat(cycle, self.ring_i.data, self.ring_i.last)),
             reports.w_en.eq(self.ring_i.valid),
+            Assert(~self.ring_i.valid | reports.w_rdy, "Reports are full"),
             self.host_o.valid.eq(reports.r_rdy),
             self.host_o.p.data.eq(reports.r_data.word_select(second, 32)),
             self.host_o.p.last.eq(second & reports.r_data[64]),
