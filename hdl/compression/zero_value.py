@@ -1,0 +1,634 @@
+"""Zero-value compression: streams of words in which only the elements that are not zero take any room.
+
+Elements are compressed in groups of :data:`GROUP`. A group is one mask word, whose bit j tells that element j is not
+zero, and then the non-zero elements in order; ``last`` marks the last word of the last group. A group of zeros is its
+mask word alone, and no group takes more than 33 words.
+
+An element is zero when all its bits except the sign are: -0.0 is compressed like +0.0, and comes back as +0.0.
+"""
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.add import FloatAdder
+from hdl.floating.format import FP32, FloatFormat
+from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+
+__all__ = ["GROUP", "Adder", "Decoder", "Encoder"]
+
+#: Elements that one mask word covers.
+GROUP = 32
+
+#: Rows of one column of LUT memory: a memory with fewer takes as many LUTs.
+_LUT_ROWS = 16
+
+
+def _check_lanes(lanes):
+    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8):
+        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+
+
+def _lowest(bits):
+    """The lowest one of some bits, alone."""
+    return bits & ~(bits - 1)[:len(bits)]
+
+
+def _above_lowest(bits):
+    """All ones of some bits except the lowest."""
+    return bits & (bits - 1)[:len(bits)]
+
+
+def _slices(value, width):
+    """A value in slices of one width, lowest first."""
+    return [value[start:start + width] for start in range(0, len(value), width)]
+
+
+def _select(one_hot, values):
+    """The value whose bit is set, or zero if there is none."""
+    chosen = C(0)
+    for bit, value in zip(one_hot, values, strict=True):
+        chosen = chosen | Mux(bit, value, 0)
+    return chosen
+
+
+def _index(one_hot):
+    """The number of the bit that is set."""
+    places = range((len(one_hot) - 1).bit_length())
+    return Cat(Cat(bit for number, bit in enumerate(one_hot) if number >> place & 1).any() for place in places)
+
+
+def _group_layout():
+    """What is known of a compressed group once it is complete."""
+    return data.StructLayout({"mask": GROUP, "count": range(GROUP + 1), "last": 1})
+
+
+class _Joiner(wiring.Component):
+    """Write groups as words: the mask, then as many values as it has ones.
+
+    The values of a group must be there, one per cycle, from the cycle after the one in which the group is taken; they
+    have no valid. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    width : int
+        Bits of a value.
+
+    Members
+    -------
+    groups : In(stream of {mask, count, last})
+    values : In(stream of width, always valid)
+    o : Out(stream of {data, last})
+    """
+
+    def __init__(self, *, width):
+        super().__init__({
+            "groups": In(stream.Signature(_group_layout())),
+            "values": In(stream.Signature(unsigned(width), always_valid=True)),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        group = self.groups.payload
+        # Values of the present group which are still to be written.
+        left = Signal.like(group.count)
+        last = Signal()
+
+        with m.If(self.o.ready | ~self.o.valid):
+            with m.If(left == 0):
+                m.d.comb += self.groups.ready.eq(1)
+                m.d.sync += [
+                    self.o.valid.eq(self.groups.valid),
+                    self.o.payload.data.eq(group.mask),
+                    self.o.payload.last.eq(group.last & (group.count == 0)),
+                    last.eq(group.last),
+                ]
+                with m.If(self.groups.valid):
+                    m.d.sync += left.eq(group.count)
+            with m.Else():
+                m.d.comb += self.values.ready.eq(1)
+                m.d.sync += [
+                    self.o.payload.data.eq(self.values.payload),
+                    self.o.payload.last.eq(last & (left == 1)),
+                    left.eq(left - 1),
+                    self.o.valid.eq(1),
+                ]
+        return m
+
+
+class _Walker(wiring.Component):
+    """Walk the ones of a mask, lowest first, one per step.
+
+    The mask is seen as rows. Only which rows have ones is kept here; the mask is kept by the parent, which selects
+    the row asked for. So the bits of one row are looked at in place of all.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the mask.
+    width : int
+        Bits of a row.
+
+    Members
+    -------
+    start : In(1)
+        Begin with a new mask, in the next cycle.
+    occupied : In(rows)
+        Rows of the new mask that have ones.
+    row : Out(rows)
+        One-hot: row of the present one.
+    bits : In(width)
+        Bits of this row.
+    place : Out(width)
+        One-hot: place of the present one in its row.
+    row_end, end : Out(1)
+        The present one is the last of its row, of the mask.
+    step : In(1)
+        Go on to the next one.
+    """
+
+    def __init__(self, *, rows, width):
+        super().__init__({
+            "start": In(1), "occupied": In(rows), "row": Out(rows), "bits": In(width), "place": Out(width),
+            "row_end": Out(1), "end": Out(1), "step": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        ahead = Signal.like(self.occupied)
+        passed = Signal.like(self.bits)
+        bits = Signal.like(self.bits)
+
+        m.d.comb += [
+            bits.eq(self.bits & ~passed),
+            self.row.eq(_lowest(ahead)),
+            self.place.eq(_lowest(bits)),
+            self.row_end.eq(_above_lowest(bits) == 0),
+            self.end.eq(self.row_end & (_above_lowest(ahead) == 0)),
+        ]
+        with m.If(self.start):
+            m.d.sync += [ahead.eq(self.occupied), passed.eq(0)]
+        with m.Elif(self.step):
+            with m.If(self.row_end):
+                m.d.sync += [ahead.eq(_above_lowest(ahead)), passed.eq(0)]
+            with m.Else():
+                m.d.sync += passed.eq(passed | self.place)
+        return m
+
+
+class Encoder(wiring.Component):
+    """Compress a stream of elements.
+
+    Elements that are not kept are zeros, and so is what a group lacks that ``last`` cuts short: it takes as long as a
+    whole one, with ``i.ready`` low.
+
+    One beat is taken per cycle and one word given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no
+    bubble is between groups: while one is written, the next is collected. The mask of a group is offered
+    :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends on registers alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements per beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of {elements, keep, last})
+    o : Out(stream of {data, last})
+    """
+
+    latency = 2
+
+    def __init__(self, *, lanes):
+        _check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    @property
+    def lanes(self):
+        """Elements per beat."""
+        return self._lanes
+
+    @property
+    def depth(self):
+        """Beats with non-zero elements that are held besides the one being written."""
+        return max(GROUP // self._lanes, _LUT_ROWS)
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = range(self._lanes)
+        elements = self.i.payload.elements
+
+        m.submodules.joiner = joiner = _Joiner(width=len(elements[0]))
+        m.submodules.beats = memory = Memory(
+            shape=data.StructLayout({"elements": elements.shape(), "present": self._lanes}),
+            depth=self.depth, init=[])
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+        # One bit more than an address: beats that were written and read, modulo twice the depth.
+        written = Signal(range(2 * self.depth))
+        taken = Signal.like(written)
+
+        # Collect a group: its beats, except those of zeros only, and its mask.
+        beat = Signal(range(GROUP // self._lanes))
+        mask = Signal(GROUP - self._lanes)
+        count = Signal(range(GROUP + 1))
+        flushing = Signal()
+        group = Signal(_group_layout())
+        group_valid = Signal()
+        present = Signal(self._lanes)
+        room = Signal()
+        accept = Signal()
+        closing = beat.all()
+        ending = flushing | self.i.payload.last
+        m.d.comb += [
+            room.eq(((written ^ taken) != self.depth) & ~(closing & group_valid)),
+            self.i.ready.eq(room & ~flushing),
+            accept.eq(room & (self.i.valid | flushing)),
+            present.eq(Cat(elements[lane][:-1].any() & self.i.payload.keep[lane] & ~flushing for lane in lanes)),
+            write.addr.eq(written),
+            write.data.elements.eq(elements),
+            write.data.present.eq(present),
+            write.en.eq(accept & present.any()),
+        ]
+        m.d.sync += written.eq(written + write.en)
+        with m.If(joiner.groups.ready):
+            m.d.sync += group_valid.eq(0)
+        with m.If(accept):
+            m.d.sync += [beat.eq(beat + 1), flushing.eq(ending & ~closing)]
+            with m.If(closing):
+                m.d.sync += [
+                    group.mask.eq(Cat(mask, present)),
+                    group.count.eq(count + sum(present)),
+                    group.last.eq(ending),
+                    group_valid.eq(1),
+                    count.eq(0),
+                ]
+            with m.Else():
+                m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
+
+        # Write it: element by element, out of one beat after the other.
+        chosen = Signal.like(elements)
+        waiting = Signal(self._lanes)
+        exhausted = Signal()
+        m.d.comb += [
+            joiner.groups.payload.eq(group),
+            joiner.groups.valid.eq(group_valid),
+            joiner.values.payload.eq(_select(_lowest(waiting), chosen)),
+            exhausted.eq((waiting == 0) | (joiner.values.ready & (_above_lowest(waiting) == 0))),
+            read.addr.eq(taken),
+        ]
+        with m.If(exhausted & (written != taken)):
+            m.d.sync += [
+                chosen.eq(read.data.elements),
+                waiting.eq(read.data.present),
+                taken.eq(taken + 1),
+            ]
+        with m.Elif(joiner.values.ready):
+            m.d.sync += waiting.eq(_above_lowest(waiting))
+        connect_stream(m, joiner.o, self.o)
+        return m
+
+
+class Adder(wiring.Component):
+    """Add two compressed streams, element by element, without expanding them.
+
+    The ones of either mask are walked, one per cycle: where both are set the elements are added, where one is, its
+    element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A sum of zero
+    leaves the mask. The numbers are those of :class:`~hdl.floating.add.FloatAdder`, and NaNs come out canonical.
+
+    A group takes 1 + positions cycles, and its mask is offered :attr:`latency` cycles after the last word of the two
+    groups was accepted. Nothing in the pipeline can be held, so a group or a position enters only while a place
+    behind it is free. ``a.ready`` and ``b.ready`` depend combinationally on the valid of each other, not on ``o``.
+
+    Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
+    ``error`` is raised, the output ends with what was summed so far, and the rest of both streams is discarded, up to
+    the last word of each; the next pair is sound again.
+
+    Parameters
+    ----------
+    format : FloatFormat
+        Format of the elements, at most 32 bits wide; the bits of a word above them are ignored, and zeros on output.
+
+    Members
+    -------
+    a, b : In(stream of {data, last})
+    o : Out(stream of {data, last})
+    position : Out(1)
+        Pulse: one position was processed.
+    added : Out(1)
+        Pulse: one pair of streams was read to its end.
+    error : Out(1)
+        Pulse: this pair was malformed.
+    """
+
+    #: Sums and copies that are held; a group is complete only when all its sums are known.
+    depth = 64
+
+    #: Bits of the mask that are looked at in one cycle.
+    _WIDTH = 4
+
+    def __init__(self, *, format=FP32):
+        if not isinstance(format, FloatFormat):
+            raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        if format.width > GROUP:
+            raise ValueError(f"Format must be at most {GROUP} bits wide, not {format.width!r}")
+        self._format = format
+        word = stream.Signature(word_layout())
+        super().__init__({
+            "a": In(word), "b": In(word), "o": Out(word), "position": Out(1), "added": Out(1), "error": Out(1),
+        })
+
+    @property
+    def format(self):
+        """Format of the elements."""
+        return self._format
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of a group's last word to the offer of its mask."""
+        return FloatAdder.latency + 3
+
+    def elaborate(self, platform):
+        m = Module()
+        rows = GROUP // self._WIDTH
+
+        m.submodules.adder = adder = FloatAdder(format=self._format)
+        m.submodules.walker = walker = _Walker(rows=rows, width=self._WIDTH)
+        m.submodules.groups = groups = Queue(shape=_group_layout(), depth=1 + _LUT_ROWS)
+        m.submodules.joiner = joiner = _Joiner(width=self._format.width)
+        m.submodules.values = memory = Memory(shape=self._format.width, depth=self.depth, init=[])
+        write = memory.write_port()
+        read = memory.read_port()
+
+        # Places behind the pipeline that are not spoken for.
+        group_places = Signal(range(groups.depth + 1), init=groups.depth)
+        value_places = Signal(range(self.depth + 1), init=self.depth)
+        enter_group = Signal()
+        enter_value = Signal()
+        cancelled = Signal()
+        m.d.sync += [
+            group_places.eq(group_places - enter_group + (joiner.groups.valid & joiner.groups.ready)),
+            value_places.eq(value_places - enter_value + joiner.values.ready + cancelled),
+        ]
+
+        # Read: one position per cycle, and of each stream a word where its mask has a one.
+        a_mask = Signal(GROUP)
+        b_mask = Signal(GROUP)
+        a_bits = Signal(self._WIDTH)
+        b_bits = Signal(self._WIDTH)
+        a_wanted = Signal()
+        b_wanted = Signal()
+        a_done = Signal()
+        b_done = Signal()
+        a_ending = Signal()
+        b_ending = Signal()
+        short = Signal()
+        closing = Signal()
+        entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
+        union = self.a.payload.data | self.b.payload.data
+        m.d.comb += [
+            a_bits.eq(_select(walker.row, _slices(a_mask, self._WIDTH))),
+            b_bits.eq(_select(walker.row, _slices(b_mask, self._WIDTH))),
+            walker.occupied.eq(Cat(bits.any() for bits in _slices(union, self._WIDTH))),
+            walker.bits.eq(a_bits | b_bits),
+            walker.step.eq(enter_value),
+            a_wanted.eq((a_bits & walker.place).any()),
+            b_wanted.eq((b_bits & walker.place).any()),
+            a_ending.eq(a_done | (self.a.valid & self.a.ready & self.a.payload.last)),
+            b_ending.eq(b_done | (self.b.valid & self.b.ready & self.b.payload.last)),
+            short.eq((a_wanted & a_done) | (b_wanted & b_done)),
+        ]
+        m.d.sync += [
+            a_done.eq(a_ending),
+            b_done.eq(b_ending),
+            entry.value.eq(enter_value),
+            entry.closing.eq(closing),
+            entry.last.eq(a_ending | b_ending),
+            entry.position.eq(Cat(_index(walker.place), _index(walker.row))),
+            adder.a.eq(Mux(a_wanted, self.a.payload.data, 0)),
+            adder.b.eq(Mux(b_wanted, self.b.payload.data, 0)),
+            self.position.eq(enter_value),
+            self.added.eq(0),
+            self.error.eq(0),
+        ]
+
+        def close_group(*, short):
+            m.next = "Masks"
+            m.d.sync += self.error.eq(short | (a_ending ^ b_ending))
+            with m.If(a_ending & b_ending):
+                close_pair()
+            with m.Elif(a_ending | b_ending):
+                m.next = "Rest"
+
+        def close_pair():
+            m.next = "Masks"
+            m.d.sync += [a_done.eq(0), b_done.eq(0), self.added.eq(1)]
+
+        with m.FSM():
+            with m.State("Masks"):
+                m.d.comb += [
+                    self.a.ready.eq(self.b.valid & (group_places != 0)),
+                    self.b.ready.eq(self.a.valid & (group_places != 0)),
+                    enter_group.eq(self.a.valid & self.a.ready),
+                    walker.start.eq(1),
+                    closing.eq(enter_group & (union == 0)),
+                ]
+                m.d.sync += [a_mask.eq(self.a.payload.data), b_mask.eq(self.b.payload.data)]
+                with m.If(enter_group):
+                    m.next = "Values"
+                with m.If(closing):
+                    close_group(short=0)
+            with m.State("Values"):
+                ready = ~short & (value_places != 0)
+                m.d.comb += [
+                    self.a.ready.eq(ready & a_wanted & (self.b.valid | ~b_wanted)),
+                    self.b.ready.eq(ready & b_wanted & (self.a.valid | ~a_wanted)),
+                    enter_value.eq(ready & (self.a.valid | ~a_wanted) & (self.b.valid | ~b_wanted)),
+                    closing.eq(short | (enter_value & walker.end)),
+                ]
+                with m.If(closing):
+                    close_group(short=short)
+            with m.State("Rest"):
+                m.d.comb += [self.a.ready.eq(~a_done), self.b.ready.eq(~b_done)]
+                with m.If(a_ending & b_ending):
+                    close_pair()
+
+        # Collect: what is not zero, and its bit of the mask.
+        result = entry
+        for stage in range(adder.latency):
+            following = Signal.like(entry, name=f"entry{stage + 1}")
+            m.d.sync += following.eq(result)
+            result = following
+        mask = Signal(GROUP)
+        count = Signal(range(GROUP + 1))
+        keep = Signal()
+        mask_after = Signal.like(mask)
+        count_after = Signal.like(count)
+        m.d.comb += [
+            keep.eq(result.value & adder.o[:-1].any()),
+            cancelled.eq(result.value & ~keep),
+            mask_after.eq(mask | Cat(keep & (result.position == position) for position in range(GROUP))),
+            count_after.eq(count + keep),
+            write.data.eq(adder.o),
+            write.en.eq(keep),
+            groups.i.payload.mask.eq(mask_after),
+            groups.i.payload.count.eq(count_after),
+            groups.i.payload.last.eq(result.last),
+            groups.i.valid.eq(result.closing),
+        ]
+        m.d.sync += [
+            write.addr.eq(write.addr + keep),
+            mask.eq(Mux(result.closing, 0, mask_after)),
+            count.eq(Mux(result.closing, 0, count_after)),
+        ]
+
+        # Write. The value to be written next is always on its way out of the memory.
+        first = Signal.like(read.addr)
+        m.d.comb += [
+            read.addr.eq(first + joiner.values.ready),
+            joiner.values.payload.eq(read.data),
+        ]
+        m.d.sync += first.eq(read.addr)
+        connect_stream(m, groups.o, joiner.groups)
+        connect_stream(m, joiner.o, self.o)
+        return m
+
+
+class Decoder(wiring.Component):
+    """Expand a compressed stream, in whole groups of 32 / lanes beats.
+
+    All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken per cycle and one beat
+    given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no bubble is between groups. A beat is
+    offered as soon as its words are there: the first one :attr:`latency` cycles after the acceptance of its last word
+    (of the mask, one cycle more). ``i.ready`` depends on registers alone.
+
+    A stream that ends inside a group raises ``error``; the rest of this group is zeros, from the beat on in which
+    something is missing, and the next stream is sound again.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements per beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of {data, last})
+    o : Out(stream of {elements, keep, last})
+    error : Out(1)
+        Pulse: a stream ended inside a group.
+    """
+
+    def __init__(self, *, lanes):
+        _check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "o": Out(stream.Signature(beat_layout(lanes))),
+            "error": Out(1),
+        })
+
+    @property
+    def lanes(self):
+        """Elements per beat."""
+        return self._lanes
+
+    @property
+    def depth(self):
+        """Beats with non-zero elements that are held besides the one being collected."""
+        return max(GROUP // self._lanes, _LUT_ROWS)
+
+    def elaborate(self, platform):
+        m = Module()
+        word = self.i.payload
+        elements = self.o.payload.elements
+
+        # With one lane every value ends its beat, and the walk only counts.
+        width = 4 if self._lanes == 1 else self._lanes
+        m.submodules.walker = walker = _Walker(rows=GROUP // width, width=width)
+        lanes, beat_end = (C(1), C(1)) if self._lanes == 1 else (walker.place, walker.row_end)
+
+        m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
+        write = memory.write_port(granularity=1)
+        read = memory.read_port(domain="comb")
+        # One bit more than an address: beats that were written and read, modulo twice the depth.
+        written = Signal(range(2 * self.depth))
+        taken = Signal.like(written)
+
+        # Collect: put values into the lanes of a beat. Beats of zeros are not stored.
+        mask = Signal(GROUP)
+        mask_valid = Signal()
+        walking = Signal()
+        broken = Signal()
+        last = Signal()
+        last_before = Signal()
+        accept = Signal()
+        breaking = Signal()
+        m.d.comb += [
+            self.i.ready.eq(~broken & Mux(walking, (written ^ taken) != self.depth, ~mask_valid)),
+            accept.eq(self.i.valid & self.i.ready),
+            breaking.eq(accept & word.last & Mux(walking, ~walker.end, word.data.any())),
+            walker.start.eq(~walking),
+            walker.occupied.eq(Cat(bits.any() for bits in _slices(word.data, width))),
+            walker.bits.eq(_select(walker.row, _slices(mask, width))),
+            walker.step.eq(accept),
+            write.addr.eq(written),
+            write.en.eq(Mux(accept & walking, lanes, 0)),
+            *(write.data[lane].eq(word.data) for lane in range(self._lanes)),
+        ]
+        m.d.sync += self.error.eq(breaking)
+        with m.If(accept):
+            m.d.sync += last.eq(word.last)
+            with m.If(walking):
+                m.d.sync += [
+                    written.eq(written + beat_end),
+                    walking.eq(~(walker.end | word.last)),
+                ]
+            with m.Else():
+                m.d.sync += [
+                    mask.eq(word.data),
+                    mask_valid.eq(1),
+                    walking.eq(word.data.any() & ~word.last),
+                    last_before.eq(last),
+                ]
+
+        # Write: all beats of the group, those of zeros as well. The next group's mask waits meanwhile.
+        ahead = Signal(GROUP)
+        active = Signal()
+        beat = Signal(range(GROUP // self._lanes))
+        present = ahead[:self._lanes]
+        stored = written != taken
+        final = beat.all()
+        go = Signal()
+        m.d.comb += [
+            read.addr.eq(taken),
+            go.eq(active & (self.o.ready | ~self.o.valid) & (~present.any() | stored | broken)),
+            self.o.payload.keep.eq(~0),
+        ]
+        with m.If(self.o.ready | ~self.o.valid):
+            m.d.sync += self.o.valid.eq(go)
+            m.d.sync += self.o.payload.last.eq(final & Mux(mask_valid, last_before, last))
+            for lane in range(self._lanes):
+                m.d.sync += elements[lane].eq(Mux(present[lane] & stored, read.data[lane], 0))
+        with m.If(go):
+            m.d.sync += [
+                ahead.eq(ahead[self._lanes:]),
+                beat.eq(beat + 1),
+                taken.eq(taken + (present.any() & stored)),
+            ]
+            with m.If(final):
+                m.d.sync += active.eq(0)
+        with m.If(mask_valid & (~active | (go & final))):
+            m.d.sync += [ahead.eq(mask), active.eq(1), mask_valid.eq(0)]
+
+        # A group that was cut short holds the input up until it is written.
+        with m.If(breaking):
+            m.d.sync += broken.eq(1)
+        with m.Elif(go & final & ~mask_valid):
+            m.d.sync += broken.eq(0)
+        return m
