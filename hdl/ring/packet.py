@@ -243,7 +243,7 @@ class Depacketizer(wiring.Component):
     ``code``               cause                                        ``detail``, high half and low half
     =====================  ===========================================  ==============================================
     BAD_CRC                the CRC is neither right nor stomped         as for the first mismatch, or else sequence
-                                                                        number got and expected
+                                                                        number got, expected (0 if none is)
     PEER_ABORT             ABORT packet of this epoch, or stomped CRC   source; length field of the ABORT packet, or 0
     WRONG_SEQUENCE         another epoch than expected                  epoch got, expected
     WRONG_SOURCE           source                                       source got, expected
@@ -407,7 +407,7 @@ class Depacketizer(wiring.Component):
                         mismatch_detail.eq(0),
                     ]
                     coding, due_coding = word[:8], Cat(PacketType.DATA, expected.codec)
-                    with m.If(self.expected.valid & ~older & ~aborting):
+                    with m.If(self.expected.valid & ~older & ~aborting & ~ending):
                         check(
                             (header.epoch != expected.epoch,
                              EventStatus.WRONG_SEQUENCE, header.epoch, expected.epoch),
@@ -420,15 +420,15 @@ class Depacketizer(wiring.Component):
                 m.d.comb += self.i.ready.eq(1)
                 with m.If(take):
                     due_sequence = Mux(self.expected.valid, expected.sequence, 0)
-                    with m.If(~mismatch):
+                    with m.If(~mismatch & ~ending):
                         m.d.sync += mismatch_detail.eq(Cat(due_sequence, header.sequence))
                     with m.If(wanted):
                         check(
+                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
                             (header.sequence != expected.sequence,
                              EventStatus.WRONG_SEQUENCE, header.sequence, expected.sequence),
                             (header.iteration != expected.iteration,
                              EventStatus.WRONG_ITERATION, header.iteration, expected.iteration),
-                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
                         )
                     go_on("Word2")
             with m.State("Word2"):
@@ -438,7 +438,7 @@ class Depacketizer(wiring.Component):
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     tail = header.length[:5]
                     m.d.sync += [
-                        reason.eq(Mux(by_abort, header.length, 0)),
+                        reason.eq(Mux(by_abort & ~ending, header.length, 0)),
                         codec.eq(expected.codec),
                         missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
                         beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
@@ -448,13 +448,13 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
                     with m.If(wanted):
                         check(
+                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
                             (header.block != expected.block,
                              EventStatus.WRONG_BLOCK, header.block, expected.block),
                             (header.segment != expected.segment,
                              EventStatus.WRONG_BLOCK, header.segment | 0x8000, expected.segment | 0x8000),
                             (header.length != expected.length,
                              EventStatus.WRONG_LENGTH, header.length, expected.length),
-                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
                         )
                         with m.If(~self.drain & ~ending & (word == expected.as_value()[-32:])):
                             m.d.sync += self.accepted.eq(1)

@@ -1,6 +1,7 @@
 """Golden model of packets: the words of one, and the verdict over it."""
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Iterable, Sequence
 
@@ -71,7 +72,7 @@ class Verdict:
         Refusal, or None.
     detail : int or None
         Detail of the refusal.
-    offered : list of int
+    offered : tuple of int
         Payload words given on; the last one carries ``last`` if ``complete``.
     complete : bool
         The payload was given on to its end.
@@ -119,31 +120,29 @@ def _payload_words(header: Header, words: Sequence[int]) -> tuple[int, int, bool
     return used, groups, False
 
 
-def _mismatch(words: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
-    """The first field that is not as expected: (code, got, due)."""
-    got = Header.parse(words)
-    coding, due_coding = got.type | got.codec << 4, DATA | expected.codec << 4
-    marked = 0x8000
-    checks: list[tuple[int, int, int] | None] = [
-        (Refusal.WRONG_SEQUENCE, got.epoch, expected.epoch),
-        (Refusal.WRONG_SOURCE, got.source, expected.source),
-        (Refusal.WRONG_CODEC, coding, due_coding),
-    ]
-    if len(words) >= 2:
-        checks += [
+def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
+    """The first field of a header, as far as it goes, that is not as expected: (code, got, due)."""
+    got = Header.parse(body)
+    checks = [
+        [
+            (Refusal.WRONG_SEQUENCE, got.epoch, expected.epoch),
+            (Refusal.WRONG_SOURCE, got.source, expected.source),
+            (Refusal.WRONG_CODEC, got.type | got.codec << 4, DATA | expected.codec << 4),
+        ],
+        [
             (Refusal.WRONG_SEQUENCE, got.sequence, expected.sequence),
             (Refusal.WRONG_ITERATION, got.iteration, expected.iteration),
-        ]
-    if len(words) >= 3:
-        checks += [
+        ],
+        [
             (Refusal.WRONG_BLOCK, got.block, expected.block),
-            (Refusal.WRONG_BLOCK, got.segment | marked, expected.segment | marked),
+            (Refusal.WRONG_BLOCK, got.segment | 0x8000, expected.segment | 0x8000),
             (Refusal.WRONG_LENGTH, got.length, expected.length),
-        ]
-    for check in checks:
-        if check is not None and check[1] != check[2]:
-            return check
-    return (Refusal.WRONG_LENGTH, 0xFFFF, 0xFFFF) if len(words) < 4 else None
+        ],
+    ]
+    for code, value, due in itertools.chain(*checks[: len(body)]):
+        if value != due:
+            return code, value, due
+    return (Refusal.WRONG_LENGTH, 0xFFFF, 0xFFFF) if len(body) < 3 else None
 
 
 def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Verdict:
@@ -158,39 +157,39 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     epoch : int
         The epoch of the command.
     """
-    header, body, trailer = Header.parse(words), words[:-1], words[-1]
+    *body, trailer = words
+    header = Header.parse(words)
     right = checksum(body)
-    lone = len(words) == 1
-    intact, stomped = not lone and trailer == right, not lone and trailer == right ^ STOMP
+    intact, stomped = bool(body) and trailer == right, bool(body) and trailer == right ^ STOMP
     older = (header.epoch - epoch) % 256 >= 128
     abort = header.type == ABORT and header.epoch == epoch
 
     offered: tuple[int, ...] = ()
-    whole = mismatch = None
-    if expected is not None and not older and not abort:
-        mismatch = _mismatch(words, expected)
+    mismatch = None
+    if body and expected is not None and not older and not abort:
+        mismatch = _mismatch(body, expected)
         if mismatch is None:
             used, missing, overran = _payload_words(header, body[3:])
-            whole = missing == 0 and not overran
-            offered = tuple(body[3 : 3 + used - whole * (used > 0)])
-            if not whole or 3 + used != len(body):
+            kept = 1 if used and not missing else 0  # the last word waits for the verdict
+            offered = tuple(body[3 : 3 + used - kept])
+            if missing or overran or 3 + used != len(body):
                 mismatch = (Refusal.WRONG_LENGTH, missing, 0xFFFF)
 
     if not intact and not stomped:
+        got, due = 0, 0
         if mismatch is not None:
-            detail = mismatch[1] << 16 | mismatch[2]
-        elif lone:
-            detail = 0
-        else:
-            detail = header.sequence << 16 | (expected.sequence if expected is not None else 0)
-        return Verdict(code=Refusal.BAD_CRC, detail=detail, offered=offered)
+            _, got, due = mismatch
+        elif len(body) >= 2:
+            got, due = header.sequence, expected.sequence if expected is not None else 0
+        return Verdict(code=Refusal.BAD_CRC, detail=got << 16 | due, offered=offered)
     if older:
         return Verdict()
     if abort or stomped:
-        reason = header.length if abort and len(words) >= 3 else 0
+        reason = header.length if abort and len(body) >= 3 else 0
         return Verdict(
             code=Refusal.PEER_ABORT, detail=header.source << 16 | reason, offered=offered, abort_seen=abort and intact
         )
     if mismatch is not None:
-        return Verdict(code=mismatch[0], detail=mismatch[1] << 16 | mismatch[2], offered=offered)
+        code, got, due = mismatch
+        return Verdict(code=code, detail=got << 16 | due, offered=offered)
     return Verdict(offered=tuple(body[3:]), complete=len(body) > 3, done=True)
