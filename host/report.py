@@ -46,7 +46,7 @@ class Simulation:
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation) -> dict[str, Any]:
     """The report, ready to be written as JSON."""
     steps = training.steps
-    settings = dataclasses.asdict(config)
+    settings = {**dataclasses.asdict(config), "hidden": list(config.hidden)}
     settings["optimizer"] = config.optimizer.name.lower()
     settings["learning_rate"] = config.initial_learning_rate
     simulate = simulation.seconds["simulate"]
@@ -218,6 +218,8 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_density(axes: Any, report: dict[str, Any]) -> None:
+    from matplotlib.patheffects import withStroke
+
     axes.set_title("Density of gradients, hop by hop")
     values = np.array([step["density"] for step in report["per_step"]]) * 100
     hops = values.shape[1]
@@ -237,7 +239,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     axes.plot(range(1, hops + 1), means, color=_INK, linewidth=1.2, marker="D", markersize=4)
     for hop, mean in enumerate(means):
         axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
-                      fontweight="bold")
+                      fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
     axes.figure.colorbar(points, ax=axes, label="step", pad=0.01, aspect=30)
     axes.set_xticks(range(1, hops + 1))
     axes.set_xlabel("hop of scatter-reduce")

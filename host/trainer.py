@@ -18,7 +18,7 @@ from host.layers import Array, perceptron
 from host.ring import Outcome, Ring, Rule, Settings
 
 if TYPE_CHECKING:
-    from sim.golden.ring import Traffic
+    from sim.golden.ring import Traffic, Update
 
 __all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError", "train"]
 
@@ -158,7 +158,7 @@ class _Reference:
         golden = self._golden
         rule = self._optimizer.Rule(settings.rule)
         numbers = golden.bits([settings.gradient_scale, settings.learning_rate, settings.momentum])
-        update = golden.fused_update(
+        update: Update = golden.fused_update(
             golden.bits(np.stack(gradients)), self.weights, [self.state],
             self._optimizer.Settings(rule, *(int(number) for number in numbers)),
             segment=self._ring.segment, lanes=self._ring.lanes)

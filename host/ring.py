@@ -1,0 +1,392 @@
+"""A ring of nodes as the host sees it: vectors in and out, collectives, and errors that name their cause.
+
+Whatever is asked of all nodes is sent to all of them first and waited for afterwards, so that they work at the same
+time. Vectors lie at the start of each memory.
+
+Example
+-------
+::
+
+    ring = Ring(devices)
+    ring.connect()
+    ring.write_weights(weights)
+    ring.write_gradients([gradients_of_node_0, gradients_of_node_1])
+    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.1))
+    ring.fused_update(weights.size)
+    weights = ring.read_weights(weights.size)
+"""
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
+
+__all__ = ["Outcome", "Ring", "RingError", "Rule", "Settings", "block_bounds"]
+
+T = TypeVar("T")
+Vector = npt.NDArray[np.float32]
+
+TIMEOUT = 1 << 17
+"""Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
+
+_BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
+_STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+
+
+class Rule(enum.IntEnum):
+    """How a weight follows its gradient, as register RULE has it."""
+
+    SGD = 0
+    MOMENTUM = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Scalars of the optimizer; they are rounded to binary32.
+
+    Parameters
+    ----------
+    rule : Rule
+    gradient_scale : float
+        Factor of the summed gradient.
+    learning_rate, momentum : float
+    """
+
+    rule: Rule
+    gradient_scale: float
+    learning_rate: float
+    momentum: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a collective that ended well has gone.
+
+    Members
+    -------
+    cycles : int
+        From the command's start to its end, on the node where that took longest.
+    local_nan, not_finite : tuple of int
+        Nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite.
+    """
+
+    cycles: int
+    local_nan: tuple[int, ...] = ()
+    not_finite: tuple[int, ...] = ()
+
+
+class RingError(Exception):
+    """A collective failed on at least one node.
+
+    Members
+    -------
+    cause : int or None
+        The node that failed first, as opposed to those that gave up because another did; None where no single node
+        can be blamed.
+    events : list of Event or None
+        That of each node; None from a node that gave none.
+    """
+
+    def __init__(self, message: str, *, cause: int | None, events: "list[Event | None]"):
+        super().__init__(message)
+        self.cause = cause
+        self.events = events
+
+
+def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
+    """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
+    groups = (length + 31) // 32
+    edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
+    return list(itertools.pairwise(edges))
+
+
+class Ring:
+    """Nodes in a ring, in the order of their ranks.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        The node at index r is of rank r, and sends to the one at index r + 1.
+    timeout : int
+        Cycles without a word on a node's links after which it gives a command up.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
+        if not devices:
+            raise ValueError("A ring must have at least one node")
+        if not 1 <= timeout < 1 << 30:
+            raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
+        self._devices = list(devices)
+        self._config = devices[0].config
+        self._timeout = timeout
+        self._epoch = 0
+        self._iteration = 0
+        self._lost = [0] * len(devices)  # words that each link had lost when the ring was last in order
+
+    @property
+    def nodes(self) -> int:
+        return len(self._devices)
+
+    @property
+    def devices(self) -> list[Device]:
+        return list(self._devices)
+
+    @property
+    def segment(self) -> int:
+        """Elements in a segment."""
+        return int(self._config.segment)
+
+    @property
+    def lanes(self) -> int:
+        """Elements in a memory row."""
+        return int(self._config.lanes)
+
+    def connect(self) -> None:
+        """Make sure that every device is a node of the expected configuration, and bring the ring in order.
+
+        Raises
+        ------
+        ConfigurationError
+            A device is not.
+        """
+        for device in self._devices:
+            device.connect()
+        self._write_register("TIMEOUT", self._timeout)
+        self.recover()
+
+    def recover(self) -> None:
+        """Bring the ring in order after a failure: stop all commands, forget what is on the links, drop all events.
+
+        Memories and settings stay as they are.
+        """
+        self._write_register("CONTROL", 1)
+        # With the links held in reset, whatever was running ends at once, and what is queued ends when it starts.
+        self._drain()
+        self._write_register("CONTROL", 0)
+        self._drain()
+        self._lost = self._differences()
+        self._epoch = (self._epoch + 1) % 256
+
+    def _drain(self) -> None:
+        """Take events until no node has any, nor a command."""
+        waiting = list(self._devices)
+        while waiting:
+            found = [pending.result() for pending in
+                     [device.submit_pop_event(4 * self._timeout if device.read_fields("STATUS")["running"] else 0)
+                      for device in waiting]]
+            waiting = [device for device, event in zip(waiting, found, strict=True) if event is not None]
+
+    def _all(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
+        """Ask all nodes, then wait for all."""
+        ranks = range(self.nodes) if ranks is None else ranks
+        pending = [submit(rank, self._devices[rank]) for rank in ranks]
+        return [one.result() for one in pending]
+
+    # Memories and registers.
+
+    def require(self, length: int, *, state: bool) -> None:
+        """Check that vectors of this length fit.
+
+        Parameters
+        ----------
+        length : int
+        state : bool
+            Whether the optimizer keeps state, of which a node has its own block.
+
+        Raises
+        ------
+        ValueError
+            They do not.
+        """
+        config = self._config
+        if self.nodes > config.nodes_max:
+            raise ValueError(f"Ring must have at most {config.nodes_max} nodes, not {self.nodes}")
+        room = min(config.gradient_words, config.weight_words)
+        if length > room:
+            raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
+        block = max(stop - start for start, stop in block_bounds(length, self.nodes))
+        if state and block > config.state_words:
+            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's state plane, "
+                             f"not {block:,}: take more nodes, or an optimizer without state")
+
+    def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
+        """One vector per node, in order of rank."""
+        if len(gradients) != self.nodes:
+            raise ValueError(f"Gradients must be one vector per node, {self.nodes}, not {len(gradients)}")
+        self._write(Space.GRADIENT, gradients)
+
+    def read_gradients(self, length: int) -> Vector:
+        """One row per node."""
+        return self._read(Space.GRADIENT, length, range(self.nodes))
+
+    def write_weights(self, weights: npt.NDArray[Any]) -> None:
+        """The same vector to all nodes."""
+        self._write(Space.WEIGHT, [weights] * self.nodes)
+
+    def read_weights(self, length: int, ranks: Sequence[int] | None = None) -> Vector:
+        """One row per node."""
+        return self._read(Space.WEIGHT, length, range(self.nodes) if ranks is None else ranks)
+
+    def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]]) -> None:
+        self._all(lambda rank, device: device.submit_write_memory(space, 0, vectors[rank]))
+
+    def _write_register(self, name: str, value: float) -> None:
+        self._all(lambda rank, device: device.submit_write_register(name, value))
+
+    def _read(self, space: int, length: int, ranks: Iterable[int]) -> Vector:
+        rows = self._all(lambda rank, device: device.submit_read_memory(space, 0, length), ranks)
+        return np.stack(rows).view(np.float32)
+
+    def clear_state(self, length: int) -> None:
+        """Zeros in every state plane, for the optimizer of a vector of this length."""
+        zeros = np.zeros(max(stop - start for start, stop in block_bounds(length, self.nodes)), dtype=np.uint32)
+        for plane in range(self._config.state_planes):
+            self._write(Space.STATE + plane, [zeros] * self.nodes)
+
+    def read_state(self, length: int, plane: int = 0) -> Vector:
+        """A state plane of the whole vector, each block from the node that owns it."""
+        bounds = block_bounds(length, self.nodes)
+
+        def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
+            start, stop = bounds[(rank + 1) % self.nodes]
+            return device.submit_read_memory(Space.STATE + plane, 0, stop - start)
+
+        blocks = self._all(submit)
+        return np.concatenate([blocks[-1], *blocks[:-1]]).view(np.float32)
+
+    def write_settings(self, settings: Settings) -> None:
+        """Scalars that commands from here on use."""
+        values = {"RULE": int(settings.rule), "GRADIENT_SCALE": settings.gradient_scale,
+                  "LEARNING_RATE": settings.learning_rate, "MOMENTUM": settings.momentum}
+        for name, value in values.items():
+            self._write_register(name, value)
+
+    def counters(self) -> list[dict[str, int]]:
+        """All counters of each node."""
+        return self._all(lambda rank, device: device.submit_counters())
+
+    def clear_counters(self) -> None:
+        """Set all counters of all nodes to zero."""
+        self._write_register("CONTROL", 2)
+        self._lost = [0] * self.nodes
+
+    # Collectives.
+
+    def fused_update(self, length: int) -> Outcome:
+        """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
+        return self._run(Operation.FUSED_UPDATE, length)
+
+    def all_reduce(self, length: int) -> Outcome:
+        """Replace the gradients of all nodes by their sum."""
+        return self._run(Operation.ALL_REDUCE, length)
+
+    def reduce_scatter(self, length: int) -> Outcome:
+        """Replace, on each node, the gradients of its own block by their sum."""
+        return self._run(Operation.REDUCE_SCATTER, length)
+
+    def all_gather(self, length: int) -> Outcome:
+        """Bring each block of weights from its owner to all nodes."""
+        return self._run(Operation.ALL_GATHER, length)
+
+    def broadcast(self, length: int, *, root: int) -> Outcome:
+        """Bring the weights of one node to all nodes."""
+        return self._run(Operation.BROADCAST, length, root=root)
+
+    def quiesce(self) -> Outcome:
+        """Wait until all commands before have ended."""
+        return self._run(Operation.QUIESCE, 0)
+
+    def _run(self, operation: Operation, length: int, *, root: int = 0) -> Outcome:
+        self._iteration = (self._iteration + 1) % (1 << 16)
+        tag = self._iteration
+        self._all(lambda rank, device: device.submit_push(Command(
+            operation=operation, rank=rank, size=self.nodes, length=length, epoch=self._epoch, root=root,
+            iteration=self._iteration, tag=tag)))
+        events = self._wait()
+        if any(event is None or event.status != EventStatus.OK for event in events):
+            error = self._explain(operation, events)
+            # What is left of this command on the ring is told from the next one by its epoch.
+            self._epoch = (self._epoch + 1) % 256
+            raise error
+        done = [event for event in events if event is not None]
+        return Outcome(
+            cycles=max(event.cycles for event in done),
+            local_nan=tuple(rank for rank, event in enumerate(done) if EventFlag.LOCAL_NAN in event.flags),
+            not_finite=tuple(rank for rank, event in enumerate(done) if EventFlag.NOT_FINITE in event.flags))
+
+    def _wait(self) -> "list[Event | None]":
+        """The event of each node. As long as words move on the ring there is no limit to the time that takes."""
+        patience = 4 * self._timeout
+        events: list[Event | None] = [None] * self.nodes
+        moved = -1
+        while True:
+            missing = [rank for rank, event in enumerate(events) if event is None]
+            found = self._all(lambda rank, device: device.submit_pop_event(patience), missing)
+            for rank, event in zip(missing, found, strict=True):
+                events[rank] = event
+            if all(event is not None for event in events):
+                return events
+            before, moved = moved, sum(counters["WORDS_SENT"] for counters in self.counters())
+            if moved == before:
+                return events
+
+    # Failures.
+
+    def _differences(self) -> list[int]:
+        """Words that each link has been given and that have not arrived."""
+        counters = self.counters()
+        return [(counters[rank]["WORDS_SENT"] - counters[(rank + 1) % self.nodes]["WORDS_RECEIVED"]) % (1 << 32)
+                for rank in range(self.nodes)]
+
+    def _explain(self, operation: Operation, events: "list[Event | None]") -> RingError:
+        """The error of a failed command, by its root cause."""
+        failed = [(rank, event) for rank, event in enumerate(events) if event and event.status not in _BLAMELESS]
+        culprits = [(rank, event) for rank, event in failed if event.status not in _STANDSTILL]
+        name = operation.name.lower().replace("_", "-")
+        silent = [rank for rank, event in enumerate(events) if event is None]
+        if culprits:
+            rank, event = culprits[0]
+            try:
+                event.check(self._devices[rank].name)
+            except DeviceError as error:
+                return RingError(f"{name} failed: {error}", cause=rank, events=events)
+        lost = [(now - before) % (1 << 32) for now, before in zip(self._differences(), self._lost, strict=True)]
+        cut = [link for link, count in enumerate(lost) if count]
+        cause = None
+        if cut:
+            reason = "; ".join(f"the link from node {link} to node {(link + 1) % self.nodes} has lost "
+                               f"{lost[link]} words" for link in cut)
+            cause = cut[0] if len(cut) == 1 else None
+        elif silent:
+            reason = f"node {', '.join(map(str, silent))} gave no event, and no word moves"
+        elif failed:
+            rank, event = failed[0]
+            towards = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank
+            cause = rank
+            reason = (f"no words or no credits came through the link from node {towards % self.nodes} to node "
+                      f"{(towards + 1) % self.nodes}")
+        else:
+            reason = "nodes gave up, and none says why"
+        lines = [self._describe(rank, event) for rank, event in enumerate(events)]
+        return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=events)
+
+    def _describe(self, rank: int, event: Event | None) -> str:
+        """What a node did, and whom it waited for, in one line."""
+        name = self._devices[rank].name
+        if event is None:
+            fields = self._devices[rank].read_fields("STATUS")
+            doing = ", ".join(field for field, value in fields.items() if value) or "idle"
+            return f"  {name}: no event; {doing}"
+        text = f"  {name}: {event.status.name} after {event.cycles} cycles"
+        if event.status in _STANDSTILL:
+            neighbour = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank + 1
+            what = "a packet from" if event.status is EventStatus.INGRESS_TIMEOUT else "a credit from"
+            text += (f": {event.detail & 0xffff} packets sent, {event.detail >> 16} received, waited for {what} "
+                     f"{self._devices[neighbour % self.nodes].name}")
+        return text

@@ -1,0 +1,101 @@
+import dataclasses
+import json
+
+import matplotlib.image
+import numpy as np
+import pytest
+from rich.console import Console
+
+from host import report
+from host.trainer import Step, Training, TrainingConfig
+
+FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_all_reduce", "bound_cycles",
+          "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second", "stage_seconds"}
+
+
+def simulation(**changes):
+    return report.Simulation(**{
+        "transport": "verilated", "threads": 2, "link_latency": 16, "configuration": {"lanes": 4},
+        "configuration_hash": 0x1234, "cycles": 1_000_000,
+        "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0, "simulate": 4.0}, **changes})
+
+
+def training(nodes=4, steps=6, **changes):
+    generator = np.random.default_rng(1)
+    rows = [
+        Step(number=number + 1, epoch=number // 2 + 1, loss=2 / (number + 1), cycles=1100, bound=1000,
+             scatter_cycles=600, scatter_bound=500, words_sent=900 * (nodes - 1) + number, words_dense=1000 * (nodes - 1),
+             density=(0.5 + 0.05 * np.arange(nodes - 1) + generator.uniform(0, 0.1)).tolist())
+        for number in range(steps)
+    ]
+    return Training(**{"nodes": nodes, "parameters": 4810, "steps": rows, "losses": [1.5, 0.5, 0.25],
+                       "accuracies": [0.8, 0.9, 0.97], "bit_exact": True, **changes})
+
+
+def build(**changes):
+    return report.build_report(TrainingConfig(), training(**changes), simulation())
+
+
+class TestBuild:
+    def test_fields(self):
+        result = build()
+        assert set(result) >= FIELDS
+        assert result["accuracy"] == 0.97
+        assert result["steps"] == 6
+        assert result["cycles_all_reduce"] == 6600
+        assert result["bound_cycles"] == 6000
+        assert result["cycles_scatter_reduce"] == 3600
+        assert result["words_sent"] == 6 * 2700 + 15
+        assert result["words_dense"] == 18000
+        assert len(result["density_per_hop"]) == 3
+        assert result["simulated_cycles_per_second"] == 250_000
+        assert result["training"]["optimizer"] == "momentum"
+        assert result["training"]["learning_rate"] == TrainingConfig().initial_learning_rate
+
+    def test_no_time_at_all(self):
+        seconds = {**simulation().seconds, "simulate": 0.0}
+        result = report.build_report(TrainingConfig(), training(), simulation(seconds=seconds))
+        assert result["simulated_cycles_per_second"] == 0
+
+
+class TestVerdict:
+    def test_sentences(self):
+        assert report.verdict(build()) == ("Weights of all nodes identical to each other and to the golden model, bit "
+                                           "for bit, after each of 6 steps.")
+        assert report.verdict(build(nodes=1)) == ("Weights of the node identical to the golden model, bit for bit, after "
+                                                  "each of 6 steps.")
+        assert report.verdict(build(bit_exact=None)) == "Weights were not compared (--no-check) after each of 6 steps."
+
+
+class TestTable:
+    def test_lines(self):
+        console = Console(width=100)
+        with console.capture() as capture:
+            console.print(report.table(build()))
+        text = capture.get()
+        for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.900", "250,000",
+                     "Verilog 1.0 s"):
+            assert part in text
+
+    def test_one_node(self):
+        rows = dict(report.summary(build(nodes=1)))
+        assert rows["density hop by hop"] == "-"
+        assert rows["… of raw words"] == "-"
+
+
+class TestFiles:
+    @pytest.mark.parametrize("nodes", [1, 2, 4, 16])
+    def test_written(self, tmp_path, nodes):
+        text, picture = report.write_report(build(nodes=nodes), tmp_path / "sim")
+        assert json.loads(text.read_text()) == build(nodes=nodes)
+        height, width, _ = matplotlib.image.imread(picture).shape
+        assert (width, height) == (1430, 962)
+
+    def test_one_step(self, tmp_path):
+        short = training(steps=1, losses=[1.0], accuracies=[0.5])
+        report.write_report(report.build_report(TrainingConfig(epochs=1), short, simulation()), tmp_path)
+
+    def test_no_nan_in_json(self, tmp_path):
+        broken = dataclasses.replace(training(), losses=[float("nan")] * 3)
+        with pytest.raises(ValueError, match="Out of range float values"):
+            report.write_report(report.build_report(TrainingConfig(), broken, simulation()), tmp_path)
