@@ -659,6 +659,7 @@ async def survives_damage(dut):
         words = bench.words()
         complete = [(beat["data"], beat["last"]) for one in due if one.complete for beat in framed(one.offered)]
         assert words[: len(complete)] == complete, message
+        assert sum(last for _, last in words) == sum(last for _, last in complete), message
         if refusal is not None:
             partial = [(word, 0) for word in refusal.offered]
             assert words[len(complete) :] == partial[: len(words) - len(complete)], message
