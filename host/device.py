@@ -149,8 +149,8 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.WRONG_ITERATION: "the predecessor is at another iteration (detail 0x{event.detail:08x})",
     EventStatus.WRONG_BLOCK: "a packet of another block or segment came in (detail 0x{event.detail:08x}); check "
                              "that all nodes have the same size and length, and consecutive ranks",
-    EventStatus.WRONG_LENGTH: "a packet of another length came in (detail 0x{event.detail:08x}); check that all nodes "
-                              "have the same length",
+    EventStatus.WRONG_LENGTH: "a packet of another length came in (detail 0x{event.detail:08x}); check that all "
+                              "nodes have the same length",
     EventStatus.BAD_CRC: "a packet was damaged on the link from the predecessor (detail 0x{event.detail:08x})",
     EventStatus.WRONG_SEQUENCE: "a packet is missing or came twice (detail 0x{event.detail:08x})",
     EventStatus.WRONG_SOURCE: "a packet came from another rank than the predecessor's (detail 0x{event.detail:08x})",
@@ -163,6 +163,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.WAIT_TIMEOUT: "flags 0x{event.detail:04x} were not set within {event.cycles} cycles; check the wait "
                               "masks, or raise TIMEOUT",
     EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
+    EventStatus.LINK_RESET: "CONTROL.link_reset was set before it had ended",
 }
 
 

@@ -162,6 +162,9 @@ class CommandQueue(wiring.Component):
     flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles ends with
     ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for flags
+    too: this empties the queue.
+
     A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
     engine, or here, and nothing is started: no event is lost.
 
@@ -185,6 +188,7 @@ class CommandQueue(wiring.Component):
         To the host.
     stateful : In(1)
         The optimizer's rule has state.
+    link_reset : In(1)
     timeout : In(32)
         Cycles that a command waits for its flags.
     weight_version : In(32)
@@ -209,6 +213,7 @@ class CommandQueue(wiring.Component):
             "completions": In(stream.Signature(event_layout())),
             "events": Out(stream.Signature(event_layout())),
             "stateful": In(1),
+            "link_reset": In(1),
             "timeout": In(32),
             "weight_version": In(32),
             "set_flags": In(16),
@@ -261,16 +266,19 @@ class CommandQueue(wiring.Component):
                     m.next = "Start"
                     with m.If(checker.o.payload.status != EventStatus.OK):
                         reject(checker.o.payload.status, checker.o.payload.detail)
+                    with m.Elif(self.link_reset):
+                        reject(EventStatus.LINK_RESET, 0)
                     with m.Elif(missing != 0):
                         m.next = "Wait"
 
             with m.State("Wait"):
                 m.d.comb += self.queue_status.waiting.eq(1)
-                m.d.sync += waited.eq(waited + 1)
-                with m.If(missing == 0):
+                with m.If(self.link_reset | (missing == 0)):
                     m.next = "Check"
                 with m.Elif(waited >= self.timeout):
                     reject(EventStatus.WAIT_TIMEOUT, missing)
+                with m.Else():
+                    m.d.sync += waited.eq(waited + 1)
 
             with m.State("Start"):
                 m.d.comb += self.start.valid.eq(1)

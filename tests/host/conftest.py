@@ -1,0 +1,113 @@
+"""The transports that the contract tests run on.
+
+To hold another transport to the contract, add a factory to :data:`RINGS`: a context manager that gives two devices on
+one ring, both connected, with the configuration they have in common.
+"""
+
+import contextlib
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.config import NodeConfig
+from hdl.control.command_queue import CommandQueue
+from hdl.control.host_port import HostPort
+from hdl.control.protocol import EventStatus
+from hdl.control.registers import RegisterFile
+from hdl.memory import HostAccess, LanedMemory
+from hdl.ring.link import LinkSignature
+from hdl.stream import connect_stream, word_layout
+from host.device import Device
+from host.pysim import PysimRing
+
+TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
+
+
+class TinyNode(wiring.Component):
+    """A node without a collective engine: every command that can be started ends well at once.
+
+    Its event has the command's length as detail. Nothing is sent on the ring.
+    """
+
+    def __init__(self, config):
+        self._config = config
+        super().__init__({
+            "host_i": In(stream.Signature(word_layout())),
+            "host_o": Out(stream.Signature(word_layout())),
+            "ring_i": In(LinkSignature()),
+            "ring_o": Out(LinkSignature()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        spaces = [config.gradient_words, config.weight_words, *[config.state_words] * config.state_planes]
+        rows = tuple(words // config.lanes for words in spaces)
+        m.submodules.host_port = host_port = HostPort(config=config)
+        m.submodules.registers = registers = RegisterFile(config=config)
+        m.submodules.queue = queue = CommandQueue(config=config)
+        m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
+        for space, count in enumerate(rows):
+            m.submodules[f"memory_{space}"] = memory = LanedMemory(
+                rows=count, lanes=config.lanes, readers=1, writers=1)
+            wiring.connect(m, access=getattr(access, f"read_{space}"), memory=memory.read[0])
+            wiring.connect(m, access=getattr(access, f"write_{space}"), memory=memory.write[0])
+        connect_stream(m, self.host_i, host_port.i)
+        connect_stream(m, host_port.o, self.host_o)
+        wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
+        wiring.connect(m, host_port=host_port.memory_read, access=access.read)
+        wiring.connect(m, host_port=host_port.memory_write, access=access.write)
+        connect_stream(m, host_port.commands, queue.commands)
+        connect_stream(m, queue.events, host_port.events)
+        m.d.comb += [
+            host_port.commands_full.eq(queue.full),
+            queue.stateful.eq(registers.rule),
+            queue.timeout.eq(registers.timeout),
+            queue.weight_version.eq(registers.weight_version),
+            queue.set_flags.eq(registers.set_flags),
+            registers.flags.eq(queue.flags),
+            registers.last_error.eq(queue.last_error),
+            registers.queue_status.eq(queue.queue_status),
+            queue.start.ready.eq(~queue.completions.valid),
+            registers.count.encodes.eq(queue.start.valid & queue.start.ready),
+        ]
+        event = queue.completions.payload
+        with m.If(queue.completions.ready):
+            m.d.sync += queue.completions.valid.eq(0)
+        with m.If(queue.start.valid & queue.start.ready):
+            m.d.sync += [
+                queue.completions.valid.eq(1),
+                event.tag.eq(queue.start.payload.tag),
+                event.status.eq(EventStatus.OK),
+                event.detail.eq(queue.start.payload.length),
+            ]
+        return m
+
+
+@contextlib.contextmanager
+def pysim():
+    """The control plane alone, in Amaranth's simulator."""
+    ring = PysimRing(lambda: TinyNode(TINY), nodes=2, latency=3)
+    yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
+
+
+RINGS = [pysim]
+
+
+@pytest.fixture(params=RINGS, ids=lambda factory: factory.__name__)
+def devices(request):
+    """Two devices on one ring."""
+    with request.param() as result:
+        for device in result:
+            device.connect()
+        yield result
+        for device in result:
+            device.close()
+
+
+@pytest.fixture
+def device(devices):
+    """One device."""
+    return devices[0]
