@@ -30,8 +30,9 @@ class Simulation:
     cycles : int
         Simulated in all, host traffic included.
     seconds : dict
-        Wall time per stage: ``verilog``, ``verilate``, ``compile`` (zero where a result was there already) and
-        ``run``; ``simulate`` is that part of ``run`` which the simulation took.
+        Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
+    simulation_seconds : float
+        That part of the run which the simulation took.
     """
 
     transport: str
@@ -41,6 +42,7 @@ class Simulation:
     configuration_hash: int
     cycles: int
     seconds: dict[str, float]
+    simulation_seconds: float
 
 
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     settings = {**dataclasses.asdict(config), "hidden": list(config.hidden)}
     settings["optimizer"] = config.optimizer.name.lower()
     settings["learning_rate"] = config.initial_learning_rate
-    simulate = simulation.seconds["simulate"]
+    seconds = simulation.simulation_seconds
     return {
         "accuracy": training.accuracies[-1],
         "bit_exact": training.bit_exact,
@@ -66,7 +68,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "words_sent": sum(step.words_sent for step in steps),
         "words_dense": sum(step.words_dense for step in steps),
         "density_per_hop": np.mean([step.density for step in steps], axis=0).tolist(),
-        "simulated_cycles_per_second": simulation.cycles / simulate if simulate else 0.0,
+        "simulated_cycles_per_second": simulation.cycles / seconds if seconds else 0.0,
         "stage_seconds": simulation.seconds,
         "training": settings,
         "transport": simulation.transport,

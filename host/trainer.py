@@ -81,6 +81,10 @@ class TrainingConfig:
     def initial_learning_rate(self) -> float:
         return LEARNING_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
+    def steps(self, examples: int) -> int:
+        """Steps of the whole run on so many examples."""
+        return self.epochs * -(-examples // self.batch)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
@@ -231,8 +235,7 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
     ring.clear_counters()
     counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
-    count = -(-len(data.train_x) // config.batch)
-    total = config.epochs * count
+    total = config.steps(len(data.train_x))
 
     for epoch in range(1, config.epochs + 1):
         epoch_loss = 0.0

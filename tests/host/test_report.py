@@ -17,14 +17,16 @@ def simulation(**changes):
     return report.Simulation(**{
         "transport": "verilated", "threads": 2, "link_latency": 16, "configuration": {"lanes": 4},
         "configuration_hash": 0x1234, "cycles": 1_000_000,
-        "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0, "simulate": 4.0}, **changes})
+        "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0}, "simulation_seconds": 4.0,
+        **changes})
 
 
 def training(nodes=4, steps=6, **changes):
     generator = np.random.default_rng(1)
     rows = [
         Step(number=number + 1, epoch=number // 2 + 1, loss=2 / (number + 1), cycles=1100, bound=1000,
-             scatter_cycles=600, scatter_bound=500, words_sent=900 * (nodes - 1) + number, words_dense=1000 * (nodes - 1),
+             scatter_cycles=600, scatter_bound=500, words_sent=900 * (nodes - 1) + number,
+             words_dense=1000 * (nodes - 1),
              density=(0.5 + 0.05 * np.arange(nodes - 1) + generator.uniform(0, 0.1)).tolist())
         for number in range(steps)
     ]
@@ -53,18 +55,18 @@ class TestBuild:
         assert result["training"]["learning_rate"] == TrainingConfig().initial_learning_rate
 
     def test_no_time_at_all(self):
-        seconds = {**simulation().seconds, "simulate": 0.0}
-        result = report.build_report(TrainingConfig(), training(), simulation(seconds=seconds))
+        result = report.build_report(TrainingConfig(), training(), simulation(simulation_seconds=0.0))
         assert result["simulated_cycles_per_second"] == 0
 
 
 class TestVerdict:
-    def test_sentences(self):
-        assert report.verdict(build()) == ("Weights of all nodes identical to each other and to the golden model, bit "
-                                           "for bit, after each of 6 steps.")
-        assert report.verdict(build(nodes=1)) == ("Weights of the node identical to the golden model, bit for bit, after "
-                                                  "each of 6 steps.")
-        assert report.verdict(build(bit_exact=None)) == "Weights were not compared (--no-check) after each of 6 steps."
+    @pytest.mark.parametrize(("changes", "sentence"), [
+        ({}, "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 steps."),
+        ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
+        ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
+    ])
+    def test_sentences(self, changes, sentence):
+        assert report.verdict(build(**changes)) == sentence
 
 
 class TestTable:
@@ -73,7 +75,7 @@ class TestTable:
         with console.capture() as capture:
             console.print(report.table(build()))
         text = capture.get()
-        for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.900", "250,000",
+        for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.901", "250,000",
                      "Verilog 1.0 s"):
             assert part in text
 

@@ -1,0 +1,136 @@
+"""A ring on a transport chosen by name, with the time it takes."""
+
+import contextlib
+import dataclasses
+import enum
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hdl.config import NodeConfig
+from host.device import Device, Transport, Words
+from host.ring import TIMEOUT, Ring
+
+__all__ = ["LATENCY", "Session", "TransportName", "open_session"]
+
+#: Cycles of a link, unless another number is asked for.
+LATENCY = 16
+
+
+class TransportName(enum.Enum):
+    """Ways to nodes, by the names the command line knows them by."""
+
+    VERILATED = "verilated"
+    PYSIM = "pysim"
+
+
+class _Stopwatch:
+    """A transport that adds the time spent waiting for responses, which is when a simulation runs, to ``seconds``."""
+
+    seconds = 0.0
+
+    def __init__(self, transport: Transport):
+        self._transport = transport
+
+    def send(self, packet: Words) -> None:
+        self._transport.send(packet)
+
+    def receive(self, timeout_cycles: int) -> Words:
+        begun = time.perf_counter()
+        try:
+            return self._transport.receive(timeout_cycles)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A connected ring.
+
+    Members
+    -------
+    ring : Ring
+    config : NodeConfig
+        Of every node.
+    build_seconds : dict
+        Time per stage of the build; a stage whose result was there already has none.
+    """
+
+    ring: Ring
+    config: NodeConfig
+    build_seconds: dict[str, float]
+    _cycle: Callable[[], int]
+    _stopwatches: list[_Stopwatch]
+
+    @property
+    def cycle(self) -> int:
+        """Cycles simulated so far."""
+        return self._cycle()
+
+    @property
+    def seconds(self) -> float:
+        """Time that the simulation has taken so far."""
+        return sum(watch.seconds for watch in self._stopwatches)
+
+
+@contextlib.contextmanager
+def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
+                 threads: int = 1, latency: int = LATENCY, timeout: int = TIMEOUT, wave: Path | None = None,
+                 announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
+    """Build and start a ring, connect to it, and close it in the end.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of every node.
+    nodes : int
+        Ring size.
+    transport : TransportName
+    threads : int
+        Threads of the Verilated simulation; they change its speed alone.
+    latency : int
+        Cycles of each link, for words and for credits.
+    timeout : int
+        Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
+    wave : Path, optional
+        Write all signals to this file; Verilated only.
+    announce : callable
+        Called with the name of each stage of a build as it begins.
+    """
+    if not 1 <= nodes <= config.nodes_max:
+        raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
+    if latency < 1:
+        raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
+    with contextlib.ExitStack() as stack:
+        transports: list[Transport]
+        if transport is TransportName.VERILATED:
+            from host.verilated import open_ring
+
+            opened = stack.enter_context(
+                open_ring(config, nodes=nodes, threads=threads, wave=wave, announce=announce))
+            for link in opened.simulation.links:
+                link.set_latency(data=latency, credit=latency)
+            transports, seconds = list(opened.transports), opened.library.seconds
+
+            def cycle() -> int:
+                return opened.simulation.cycle
+        else:
+            from hdl.node import Node
+            from host.pysim import PysimRing
+
+            if wave is not None:
+                raise ValueError("A waveform can be had from the Verilated transport only")
+            simulation = PysimRing(lambda: Node(config), nodes=nodes, latency=latency)
+            transports, seconds = list(simulation.transports), {}
+
+            def cycle() -> int:
+                return simulation.cycle
+
+        watches = [_Stopwatch(one) for one in transports]
+        ring = Ring([Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)],
+                    timeout=timeout + 4 * latency)
+        ring.connect()
+        yield Session(ring, config, seconds, cycle, watches)
