@@ -3,9 +3,8 @@
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import ceil_log2, exact_log2
+from amaranth.utils import exact_log2
 
-from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
@@ -27,7 +26,7 @@ def tag_layout(lanes, update_lanes):
     ends that row and the burst.
     """
     return data.StructLayout(
-        {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes), "row_end": 1, "last": 1}
+        {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes + 1), "row_end": 1, "last": 1}
     )
 
 
@@ -104,7 +103,7 @@ class BurstController(wiring.Component):
             self.begin.eq(self.beat.valid & ~running),
             self.beat.valid.eq(commands.o.valid & (running | complete) & self.room),
             self.beat.last.eq(index == final[lane_bits:]),
-            self.beat.part.eq(index),
+            self.beat.part.eq(index & (parts - 1)),
             self.beat.row_end.eq(self.beat.last | (self.beat.part == parts - 1)),
             commands.o.ready.eq(self.beat.valid & self.beat.last),
         ]
@@ -250,7 +249,8 @@ class StreamedOptimizer(wiring.Component):
         self._update_lanes = update_lanes
         self._broadcasts = broadcasts
         self._planes = planes
-        self._dsps = dsps
+        self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
+        self._updates = [UpdateLane(dsps=dsps) for _ in range(update_lanes)]
         beats = stream.Signature(beat_layout(lanes))
         super().__init__(
             {
@@ -269,14 +269,22 @@ class StreamedOptimizer(wiring.Component):
         )
 
     @property
+    def multiplier_latency(self):
+        return self._updates[0].multiplier_latency
+
+    @property
+    def adder_latency(self):
+        return self._updates[0].adder_latency
+
+    @property
     def reducer_latency(self):
         """Cycles from a beat's gradients to their sum."""
-        return FloatAdder.latency * ceil_log2(self._workers)
+        return self._reducers[0].latency
 
     @property
     def update_latency(self):
         """All other cycles from the entry of a beat to the offer of its new weights."""
-        return GradientBuffer.latency + UpdateLane.latency + _QUEUE_LATENCY
+        return GradientBuffer.latency + self._updates[0].latency + _QUEUE_LATENCY
 
     @property
     def latency(self):
@@ -296,10 +304,9 @@ class StreamedOptimizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, update_lanes = self._lanes, self._update_lanes
-        reducer_latency = self.reducer_latency
-        # Beats after which state and weights are taken from their buffers, to meet the reduced gradient.
-        state_delay = reducer_latency
-        weight_delay = reducer_latency + UpdateLane.weight_offset
+        # How long after a beat's gradients its state and its weights are taken, to meet what is computed by then.
+        state_delay = self.reducer_latency
+        weight_delay = self.reducer_latency + self._updates[0].weight_offset
 
         m.submodules.control = control = BurstController(
             workers=self._workers, lanes=lanes, update_lanes=update_lanes, depth=self._depth
@@ -308,12 +315,12 @@ class StreamedOptimizer(wiring.Component):
 
         # Tag n is of the beat that entered n cycles ago.
         tags = [control.beat]
-        for age in range(GradientBuffer.latency + reducer_latency + UpdateLane.latency):
+        for age in range(self.latency - _QUEUE_LATENCY):
             tag = Signal(tag_layout(lanes, update_lanes), name=f"tag_{age + 1}")
             m.d.sync += tag.eq(tags[-1])
             tags.append(tag)
-        summed = tags[GradientBuffer.latency + reducer_latency]
-        remembered = tags[GradientBuffer.latency + reducer_latency + UpdateLane.state_latency]
+        summed = tags[GradientBuffer.latency + self.reducer_latency]
+        remembered = tags[GradientBuffer.latency + self.reducer_latency + self._updates[0].state_latency]
         updated = tags[-1]
 
         planes_used = Signal(self._planes)
@@ -354,8 +361,8 @@ class StreamedOptimizer(wiring.Component):
         m.d.comb += [new_weights.tag.eq(updated), new_state.tag.eq(remembered)]
         nonfinite = Signal(update_lanes)
         for index in range(update_lanes):
-            m.submodules[f"reducer_{index}"] = reducer = Reducer(workers=self._workers)
-            m.submodules[f"lane_{index}"] = lane = UpdateLane(dsps=self._dsps)
+            m.submodules[f"reducer_{index}"] = reducer = self._reducers[index]
+            m.submodules[f"update_{index}"] = lane = self._updates[index]
             for worker in range(self._workers):
                 m.d.comb += reducer.i[worker].eq(gradients[worker].o[index])
             m.d.comb += [

@@ -94,8 +94,8 @@ class GradientBuffer(wiring.Component):
         w_bank = Signal(range(banks))
         w_row = Signal(range(rows + 1))
         r_bank = Signal(range(banks))
-        r_row = Signal(range(rows))
-        r_slice = Signal(range(slices))
+        r_row = Signal(range(rows + 1))
+        r_slice = Signal(range(slices + 1))
         lengths = Array(Signal(range(rows + 1), name=f"length_{bank}") for bank in range(banks))
         occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
@@ -132,16 +132,16 @@ class GradientBuffer(wiring.Component):
         discard = Signal()
         m.d.comb += [
             discard.eq(self.take & self.finish),
-            read.addr.eq(Cat(r_row, r_bank)),
+            read.addr.eq(Cat(r_row[:row_bits], r_bank)),
             read.en.eq(self.take),
         ]
         with m.If(discard):
             m.d.sync += [r_slice.eq(0), r_row.eq(0), r_bank.eq(following(r_bank))]
         with m.Elif(self.take):
-            if slices > 1:
-                m.d.sync += r_slice.eq(r_slice + 1)
             with m.If(r_slice == slices - 1):
-                m.d.sync += r_row.eq(r_row + 1)
+                m.d.sync += [r_slice.eq(0), r_row.eq(r_row + 1)]
+            with m.Else():
+                m.d.sync += r_slice.eq(r_slice + 1)
         m.d.sync += [
             occupied.eq(occupied + filling_ends - discard),
             unclaimed.eq(unclaimed + filling_ends - self.claim),

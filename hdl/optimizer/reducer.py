@@ -37,25 +37,29 @@ class Reducer(wiring.Component):
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
         self._workers = workers
         self._format = format
+        # A tree of n leaves has n - 1 nodes, however it is balanced.
+        self._adders = [FloatAdder(format=format) for _ in range(workers - 1)]
         super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
 
     @property
     def latency(self):
-        return FloatAdder.latency * ceil_log2(self._workers)
+        """Cycles from the elements to their sum."""
+        return self._adders[0].latency * ceil_log2(self._workers) if self._adders else 0
 
     def elaborate(self, platform):
         m = Module()
+        adders = iter(self._adders)
         level = list(self.i)
         while len(level) > 1:
             sums = []
             for one, other in zip(level[::2], level[1::2], strict=False):
-                m.submodules += (adder := FloatAdder(format=self._format))
+                m.submodules += (adder := next(adders))
                 m.d.comb += [adder.a.eq(one), adder.b.eq(other)]
                 sums.append(adder.o)
             if len(level) % 2:
                 waiting = level[-1]
-                for _ in range(FloatAdder.latency):
-                    stage = Signal(self._format.width, name="waiting")
+                for _ in range(adder.latency):
+                    stage = Signal(self._format.width, name="waiting", reset_less=True)
                     m.d.sync += stage.eq(waiting)
                     waiting = stage
                 sums.append(waiting)

@@ -89,19 +89,42 @@ class UpdateLane(wiring.Component):
 
     def __init__(self, *, dsps=4):
         super().__init__()
-        self._dsps = dsps
+        self._scale = FloatMultiplier(dsps=dsps)
+        self._decay = FloatMultiplier(dsps=dsps)
+        self._accumulate = FloatAdder()
+        self._rate = FloatMultiplier(dsps=dsps)
+        self._subtract = FloatAdder()
 
-    state_latency = FloatMultiplier.latency + FloatAdder.latency
-    weight_offset = state_latency + FloatMultiplier.latency
-    latency = weight_offset + FloatAdder.latency
+    @property
+    def multiplier_latency(self):
+        return self._scale.latency
+
+    @property
+    def adder_latency(self):
+        return self._accumulate.latency
+
+    @property
+    def state_latency(self):
+        """Cycles from the sum to the new state."""
+        return self.multiplier_latency + self.adder_latency
+
+    @property
+    def weight_offset(self):
+        """Cycles from the sum to the weight that belongs to it."""
+        return self.state_latency + self.multiplier_latency
+
+    @property
+    def latency(self):
+        """Cycles from the sum to the new weight."""
+        return self.weight_offset + self.adder_latency
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.scale = scale = FloatMultiplier(dsps=self._dsps)
-        m.submodules.decay = decay = FloatMultiplier(dsps=self._dsps)
-        m.submodules.accumulate = accumulate = FloatAdder()
-        m.submodules.rate = rate = FloatMultiplier(dsps=self._dsps)
-        m.submodules.subtract = subtract = FloatAdder()
+        m.submodules.scale = scale = self._scale
+        m.submodules.decay = decay = self._decay
+        m.submodules.accumulate = accumulate = self._accumulate
+        m.submodules.rate = rate = self._rate
+        m.submodules.subtract = subtract = self._subtract
 
         accumulates = Signal()
         with m.Switch(self.settings.rule):

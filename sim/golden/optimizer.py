@@ -62,7 +62,7 @@ class Settings:
 
 def reduce(gradients: npt.ArrayLike) -> Bits:
     """The sum over the first axis, in the order of the hardware's tree."""
-    level = list(np.asarray(gradients, dtype=np.uint32))
+    level: list[Bits] = list(np.asarray(gradients, dtype=np.uint32))
     while len(level) > 1:
         sums = [add(one, other) for one, other in zip(level[::2], level[1::2], strict=False)]
         level = sums + level[len(sums) * 2:]

@@ -1,0 +1,115 @@
+"""The streamed optimizer on Verilator, in lockstep with its golden model.
+
+Example
+-------
+Two bursts of momentum, and every valid, ready and payload of all ports as the model has them::
+
+    pair = Lockstep(workers=2, lanes=4, depth=16)
+    bursts = [Burst(count=16, active=0b11), Burst(count=5, active=0b01)]
+    trace = pair.run(bursts, settings, pair.fills(bursts, settings, draw), cycles=200)
+    assert trace.ends[0] - trace.begins[0] + 1 == 4 + pair.model.reducer_latency + pair.model.update_latency
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.optimizer.burst import StreamedOptimizer, command_layout
+from hdl.optimizer.rules import settings_layout
+from hdl.stream import beat_layout
+from sim.golden.optimizer import Burst, Model, Settings, Trace
+from sim.payload import pack, to_int, unpack
+from sim.verilated.vectors import Feed, Unit
+
+__all__ = ["Lockstep", "MismatchError", "beats"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+class MismatchError(AssertionError):
+    """The gateware is not where the model is."""
+
+
+def beats(fills: Sequence[Bits], lanes: int) -> np.ndarray:
+    """Rows of an operand stream: each fill in as many beats as it takes, the last of them with ``last``."""
+    counts = [-(-len(fill) // lanes) for fill in fills]
+    elements = np.zeros((sum(counts), lanes), np.uint32)
+    keep = np.zeros((sum(counts), lanes), np.uint64)
+    last = np.zeros(sum(counts), np.uint8)
+    row = 0
+    for fill, count in zip(fills, counts, strict=True):
+        elements[row:row + count].reshape(-1)[:len(fill)] = fill
+        keep[row:row + count].reshape(-1)[:len(fill)] = 1
+        row += count
+        last[row - 1] = 1
+    bits = (keep << np.arange(lanes, dtype=np.uint64)).sum(axis=1)
+    return pack(beat_layout(lanes), {"elements": elements, "keep": bits, "last": last})
+
+
+class Lockstep:
+    """A Verilated streamed optimizer and the model of it.
+
+    Parameters
+    ----------
+    parameters : int
+        As of the gateware.
+    """
+
+    def __init__(self, *, workers: int = 2, lanes: int = 4, depth: int = 256, update_lanes: int | None = None,
+                 broadcasts: int = 1) -> None:
+        self.component = StreamedOptimizer(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes,
+                                           broadcasts=broadcasts)
+        self.unit = Unit(self.component)
+        self.model = Model(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes or lanes,
+                           broadcasts=broadcasts, adder=self.component.adder_latency,
+                           multiplier=self.component.multiplier_latency)
+
+    def fills(self, bursts: Sequence[Burst], settings: Settings,
+              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
+        """What the bursts need: for each stream and burst ``draw(stream, count)``."""
+        needed = {"weights": [burst.count for burst in bursts]}
+        for worker in range(self.model.workers):
+            needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
+        needed |= {f"state__{n}": needed["weights"] for n in range(settings.planes)}
+        return {name: [draw(name, count) for count in counts] for name, counts in needed.items()}
+
+    def drive(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
+              stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
+        """Run the gateware from where it is, and return every port per cycle."""
+        model = self.model
+        commands = {"count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]}
+        sources = {"command": Feed(pack(command_layout(model.workers, model.depth), commands), stalls.get("command"))}
+        for name in model.inputs():
+            rows = beats(fills.get(name, []), model.lanes)
+            sources[name] = Feed(rows, stalls.get(name))
+        scalars = {"rule": int(settings.rule), "gradient_scale": settings.gradient_scale,
+                   "learning_rate": settings.learning_rate, "momentum": settings.momentum}
+        return self.unit.lockstep(
+            sources=sources, sinks={name: stalls.get(name, True) for name in model.outputs()}, cycles=cycles,
+            inputs={"settings": to_int(settings_layout(), scalars)}, seed=seed)
+
+    def run(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
+            stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
+        """Run both, and demand that they agree in every cycle and every bit.
+
+        The unit must be idle, with empty buffers: as after a reset, or when all that it was given has left it.
+        """
+        stalls = stalls or {}
+        trace = self.model.run(bursts, settings, fills, stalls=stalls, cycles=cycles)
+        ports = self.drive(bursts, settings, fills, stalls=stalls, cycles=cycles, seed=seed)
+        for name, expected in trace.signals.items():
+            for cycle in np.flatnonzero(ports[name] != expected):
+                raise MismatchError(f"{name} must be {expected[cycle]} in cycle {cycle}, not {ports[name][cycle]}")
+        for name in self.model.outputs():
+            cycles_offered = np.flatnonzero(trace.beat[name] >= 0)
+            if not len(cycles_offered):
+                continue
+            rows, index = trace.rows[name], trace.beat[name][cycles_offered]
+            offered = unpack(beat_layout(self.model.lanes), ports[f"{name}__payload"][cycles_offered])
+            kept = rows.keep[index][:, None] >> np.arange(self.model.lanes) & 1
+            wrong = ((offered["elements"] != rows.elements[index]) & (kept != 0)).any(axis=1)
+            wrong |= (offered["keep"] != rows.keep[index]) | (offered["last"] != rows.last[index])
+            for position in np.flatnonzero(wrong):
+                raise MismatchError(f"{name} must offer row {index[position]} in cycle {cycles_offered[position]}")
+        return trace

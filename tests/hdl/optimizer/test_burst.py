@@ -1,0 +1,292 @@
+# amaranth: UnusedElaboratable=no
+import functools
+
+import cocotb
+import numpy as np
+import pytest
+
+from hdl.optimizer.burst import StreamedOptimizer, command_layout
+from hdl.optimizer.rules import settings_layout
+from hdl.stream import beat_layout
+from sim import regression
+from sim.golden.optimizer import NEVER, Burst, Rule, Settings
+from sim.payload import to_int
+from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
+from sim.verilated.optimizer import Lockstep
+
+# Every size of tree, lane counts in and inside, a bank of one row, bursts shorter than the pipeline.
+SHAPES = [
+    {"workers": 1, "lanes": 1, "depth": 4},
+    {"workers": 2, "lanes": 4, "depth": 64},
+    {"workers": 2, "lanes": 2, "depth": 2},
+    {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1},
+    {"workers": 4, "lanes": 4, "depth": 8, "update_lanes": 2, "broadcasts": 3},
+    {"workers": 8, "lanes": 2, "depth": 32, "update_lanes": 1},
+]
+
+CORNERS = np.array([0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x00800000, 0x3F800000, 0xBF800001, 0x7F7FFFFF,
+                    0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001], np.uint32)
+
+
+@functools.cache
+def pair(index):
+    return Lockstep(**SHAPES[index])
+
+
+def as_bits(*values):
+    return [int(bits) for bits in np.array(values, np.float32).view(np.uint32)]
+
+
+def settings(rule):
+    return Settings(rule, *as_bits(0.25, 0.1, 0.9))
+
+
+def ordinary(generator):
+    return lambda name, count: generator.standard_normal(count).astype(np.float32).view(np.uint32)
+
+
+def anything(generator):
+    """Corner values, any bit pattern, and ordinary numbers."""
+    def draw(name, count):
+        kind = generator.integers(3, size=count)
+        wild = generator.integers(1 << 32, size=count, dtype=np.uint32)
+        return np.choose(kind, [generator.choice(CORNERS, count), wild, ordinary(generator)(name, count)])
+    return draw
+
+
+def run_dry(pair, bursts):
+    """Cycles after which the slowest pattern has let everything through."""
+    return 2000 + 12 * sum(burst.count for burst in bursts)
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"workers": 0}, "Worker count must be between 1 and 8, not 0"),
+    ({"workers": 9}, "Worker count must be between 1 and 8, not 9"),
+    ({"workers": "2"}, "Worker count must be between 1 and 8, not '2'"),
+    ({"lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
+    ({"update_lanes": 8}, "Update lane count must be 1, 2, 4 or 8 and at most 4, not 8"),
+    ({"update_lanes": 3}, "Update lane count must be 1, 2, 4 or 8 and at most 4, not 3"),
+    ({"depth": 6}, "Depth must be a positive multiple of 4 lanes, not 6"),
+    ({"depth": 0}, "Depth must be a positive multiple of 4 lanes, not 0"),
+    ({"broadcasts": 0}, "Broadcast port count must be a positive integer, not 0"),
+    ({"planes": 2}, "State plane count must be 1, as many as the rules use, not 2"),
+    ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
+])
+def test_parameters(parameters, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
+        StreamedOptimizer(**parameters)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_latencies(index):
+    model = pair(index).model
+    component = pair(index).component
+    levels = {1: 0, 2: 1, 3: 2, 4: 2, 8: 3}[SHAPES[index]["workers"]]
+    assert component.reducer_latency == model.reducer_latency == levels * component.adder_latency
+    assert component.update_latency == model.update_latency
+    assert component.latency == component.reducer_latency + component.update_latency
+    assert component.queue_depth == model.queue_depth
+
+
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_isolated_burst(index, rule):
+    model = pair(index).model
+    for count in {1, model.lanes, model.depth - 1, model.depth} - {0}:
+        bursts = [Burst(count, (1 << model.workers) - 1)]
+        fills = pair(index).fills(bursts, settings(rule), ordinary(np.random.default_rng(count)))
+        pair(index).unit.reset()
+        trace = pair(index).run(bursts, settings(rule), fills, cycles=500)
+        beats = -(-count // model.update_lanes)
+        filled = -(-count // model.lanes)  # the cycle after the last beat of the fills, which began in cycle 0
+        assert trace.begins == [filled]
+        assert trace.ends[0] - trace.begins[0] + 1 == beats + model.reducer_latency + model.update_latency
+
+
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_steady_bursts(index, rule):
+    model = pair(index).model
+    bursts = [Burst(model.depth, (1 << model.workers) - 1)] * 64
+    fills = pair(index).fills(bursts, settings(rule), ordinary(np.random.default_rng(1)))
+    pair(index).unit.reset()
+    trace = pair(index).run(bursts, settings(rule), fills, cycles=500 + 64 * model.depth)
+    assert set(np.diff(trace.begins)) == {model.depth // model.update_lanes}
+    assert set(np.diff(trace.ends)) == {model.depth // model.update_lanes}
+
+
+@pytest.mark.parametrize("kind", [*STALLS, "mixed"])
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("index", range(len(SHAPES)))
+def test_lockstep(index, rule, kind):
+    model = pair(index).model
+    for seed in range(4):
+        print(f"seed {seed}")
+        generator = np.random.default_rng(seed)
+        bursts = [Burst(int(generator.integers(1, model.depth + 1)), int(generator.integers(1 << model.workers)))
+                  for _ in range(10)]
+        bursts += [Burst(model.depth, (1 << model.workers) - 1)] * 4
+        fills = pair(index).fills(bursts, settings(rule), anything(generator))
+        cycles = run_dry(pair(index), bursts)
+        patterns = {name: stall_array(generator.choice(STALLS) if kind == "mixed" else kind, cycles,
+                                      seed=int(generator.integers(1 << 30)), rate=generator.uniform(0.2, 0.9))
+                    for name in ["command", *model.inputs(), *model.outputs()]}
+        pair(index).unit.reset()
+        trace = pair(index).run(bursts, settings(rule), fills, stalls=patterns, cycles=cycles, seed=seed + 1)
+        assert max(trace.ends) < cycles
+        assert trace.signals["idle"][-1]
+        assert trace.signals["bursts"].sum() == len(bursts)
+        # All ports have sent every weight, once and in order, as the values alone have it.
+        for port in range(model.broadcasts):
+            assert (trace.rows[f"broadcast__{port}"].elements == trace.rows["weights_out"].elements).all()
+
+
+def test_slow_ports():
+    """Each port alone is silent for a thousand cycles, and then all are: nothing is lost, nothing done twice."""
+    model = pair(1).model
+    bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
+    fills = pair(1).fills(bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    ports = ["command", *model.inputs(), *model.outputs()]
+    late = np.arange(4000) >= 1000
+    for patterns in [*({port: late} for port in ports), dict.fromkeys(ports, late)]:
+        pair(1).unit.reset()
+        trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, stalls=patterns, cycles=4000)
+        assert max(trace.ends) < 4000
+        assert trace.signals["idle"][-1]
+
+
+@pytest.mark.parametrize("port", ["weights_out", "state_out__0", "broadcast__0"])
+def test_dead_port(port):
+    """A port that never moves holds one queue of rows; the others have the same rows, and no more."""
+    model = pair(1).model
+    bursts = [Burst(model.depth, 0b11)] * 6
+    fills = pair(1).fills(bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    pair(1).unit.reset()
+    dead = {port: np.zeros(1500, bool)}
+    trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, stalls=dead, cycles=1500)
+    assert trace.ends[-1] == NEVER
+    assert not trace.signals["idle"][-1]
+    for other in {"weights_out", "state_out__0", "broadcast__0"} - {port}:
+        assert trace.beat[other].max() + 1 == model.queue_depth
+
+
+def test_reset_within_bursts():
+    model = pair(1).model
+    bursts = [Burst(model.depth, 0b11)] * 3
+    fills = pair(1).fills(bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    for cycle in range(3, 130, 7):
+        pair(1).unit.reset()
+        pair(1).drive(bursts, settings(Rule.MOMENTUM), fills, stalls={}, cycles=cycle)
+        pair(1).unit.reset()
+        pair(1).run(bursts, settings(Rule.SGD), fills | {"state__0": []}, cycles=300)
+
+
+def test_settings_change_while_idle():
+    generator = np.random.default_rng(1)
+    pair(1).unit.reset()
+    for rule in (Rule.SGD, Rule.MOMENTUM, Rule.SGD, Rule.MOMENTUM):
+        scalars = Settings(rule, *as_bits(*generator.uniform(0.1, 1, 3)))
+        bursts = [Burst(9, 0b11), Burst(64, 0b01)]
+        trace = pair(1).run(bursts, scalars, pair(1).fills(bursts, scalars, ordinary(generator)), cycles=400)
+        assert trace.signals["idle"][-1]
+
+
+def test_fills_of_other_lengths():
+    """Of a fill longer than its burst, or than a bank, the rest is ignored; what a shorter one lacks is +0.0."""
+    model = pair(1).model
+    bursts = [Burst(5, 0b11), Burst(64, 0b11), Burst(64, 0b11), Burst(33, 0b11)]
+    fills = pair(1).fills(bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    draw = ordinary(np.random.default_rng(2))
+    fills["gradients__0"] = [draw("", count) for count in (32, 96, 1, 33)]
+    fills["gradients__1"] = [draw("", count) for count in (8, 64, 64, 64)]
+    pair(1).unit.reset()
+    trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
+    assert max(trace.ends) < 600
+    # The third burst's first worker sent one element: the others' new state is that of the second worker alone.
+    scale, _, momentum = np.array([0.25, 0.1, 0.9], np.float32)
+    third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1).view(np.float32)
+    state, gradient = fills["state__0"][2].view(np.float32), fills["gradients__1"][2].view(np.float32)
+    assert (third[1:] == momentum * state[1:] + scale * gradient[1:]).all()
+    assert model.depth == 64
+
+
+def test_not_finite():
+    """The pulse is of the reduced gradients of the burst alone, and comes before the burst's own."""
+    bursts = [Burst(5, 0b11)]
+    one, infinite = as_bits(1.0, np.inf)
+    for place, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:
+        fills = {"weights": [np.full(5, one, np.uint32)]}
+        for number in range(2):
+            fills[f"gradients__{number}"] = [np.full(8, one, np.uint32)]
+        if place is not None:
+            fills[f"gradients__{worker}"][0][place] = infinite
+        pair(1).unit.reset()
+        trace = pair(1).run(bursts, settings(Rule.SGD), fills, cycles=200)
+        assert trace.signals["nonfinite"].sum() == expected
+        if expected:
+            assert np.argmax(trace.signals["nonfinite"]) < np.argmax(trace.signals["bursts"])
+
+
+def scenario():
+    """Bursts of the cocotb regression, the same inside and outside of the simulator."""
+    generator = np.random.default_rng(7)
+    bursts = [Burst(int(count), int(active)) for count, active in zip(
+        generator.integers(1, 65, 12), generator.integers(4, size=12), strict=True)]
+    streams = {f"gradients__{n}": [b.count for b in bursts if b.active >> n & 1] for n in range(2)}
+    streams |= {name: [burst.count for burst in bursts] for name in ("weights", "state__0")}
+    fills = {name: [anything(generator)(name, count) for count in counts] for name, counts in streams.items()}
+    return bursts, fills
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def updates_every_weight(dut):
+    model = pair(1).model
+    layout = beat_layout(model.lanes)
+    parameters = regression.parameters()
+    bursts, fills = scenario()
+    rule = Rule(parameters["rule"])
+    scalars = settings(rule)
+    dut.settings.value = to_int(settings_layout(), {
+        "rule": int(rule), "gradient_scale": scalars.gradient_scale, "learning_rate": scalars.learning_rate,
+        "momentum": scalars.momentum})
+    if rule == Rule.SGD:
+        fills["state__0"] = []
+    seeds = iter(range(1, 100))
+
+    def pattern():
+        return stalls(parameters["stalls"], seed=next(seeds), rate=0.6)
+
+    await start(dut)
+    commands = Source(dut, "command", command_layout(2, model.depth), stalls=pattern())
+    cocotb.start_soon(commands.send([{"count": b.count, "active": b.active} for b in bursts]))
+    for name, stream in fills.items():
+        rows = []
+        for fill in stream:
+            for first in range(0, len(fill), model.lanes):
+                elements = [int(bits) for bits in fill[first:first + model.lanes]]
+                rows.append({"elements": elements + [0] * (model.lanes - len(elements)),
+                             "keep": (1 << len(elements)) - 1, "last": int(first + model.lanes >= len(fill))})
+        cocotb.start_soon(Source(dut, name, layout, stalls=pattern()).send(rows))
+    trace = model.run(bursts, scalars, fills, stalls={}, cycles=1)
+    outputs = [name for name in model.outputs() if len(trace.rows[name].elements)]
+    sinks = {name: Sink(dut, name, layout, stalls=pattern()) for name in outputs}
+    monitors = [Monitor(dut, name, layout) for name in outputs]
+    tasks = {name: cocotb.start_soon(sink.receive(len(trace.rows[name].elements))) for name, sink in sinks.items()}
+    for name, task in tasks.items():
+        rows = trace.rows[name]
+        for number, beat in enumerate(await task):
+            assert beat["keep"] == rows.keep[number]
+            assert beat["last"] == rows.last[number]
+            for lane in range(model.lanes):
+                if beat["keep"] >> lane & 1:
+                    assert beat["elements"][lane] == rows.elements[number][lane], (name, number, lane)
+    assert all(len(monitor.beats) == len(trace.rows[name].elements)
+               for name, monitor in zip(outputs, monitors, strict=True))
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_streams(rule):
+    for kind in STALLS:
+        regression.run(StreamedOptimizer(**SHAPES[1]), module=__name__,
+                       parameters={"rule": int(rule), "stalls": kind})
