@@ -7,6 +7,10 @@ mask word alone, and no group takes more than 33 words.
 An element is zero when all its bits except the sign are: -0.0 is compressed like +0.0, and comes back as +0.0.
 """
 
+import functools
+import operator
+from types import SimpleNamespace
+
 from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -32,12 +36,12 @@ def _check_lanes(lanes):
 
 def _lowest(bits):
     """The lowest one of some bits, alone."""
-    return bits & ~(bits - 1)[:len(bits)]
+    return Cat(bit & ~bits[:place].any() for place, bit in enumerate(bits))
 
 
 def _above_lowest(bits):
     """All ones of some bits except the lowest."""
-    return bits & (bits - 1)[:len(bits)]
+    return Cat(bit & bits[:place].any() for place, bit in enumerate(bits))
 
 
 def _slices(value, width):
@@ -119,62 +123,80 @@ class _Joiner(wiring.Component):
 
 
 class _Walker(wiring.Component):
-    """Walk the ones of a mask, lowest first, one per step.
+    """Walk the ones of some masks, lowest first, one place per step; a place is a bit that is set in any of them.
 
-    The mask is seen as rows. Only which rows have ones is kept here; the mask is kept by the parent, which selects
-    the row asked for. So the bits of one row are looked at in place of all.
+    Masks are seen as rows, and the bits of the present row are in registers, so that a step looks at one row and at
+    which rows have any ones. No cycle is lost between two rows, nor between the masks and the first place.
 
     Parameters
     ----------
-    rows : int
-        Rows of the mask.
+    masks : int
+        Masks that are walked together.
     width : int
         Bits of a row.
 
     Members
     -------
     start : In(1)
-        Begin with a new mask, in the next cycle.
+        Walk new masks from the next cycle on.
+    masks : In(masks of GROUP bits)
+        New masks.
     occupied : In(rows)
-        Rows of the new mask that have ones.
-    row : Out(rows)
-        One-hot: row of the present one.
-    bits : In(width)
-        Bits of this row.
-    place : Out(width)
-        One-hot: place of the present one in its row.
-    row_end, end : Out(1)
-        The present one is the last of its row, of the mask.
+        Rows of the new masks that have ones.
     step : In(1)
-        Go on to the next one.
+        Go on to the next place.
+    row : Out(rows)
+        One-hot: row of the present place.
+    place : Out(width)
+        One-hot: the present place in its row.
+    hits : Out(masks)
+        Masks that are set at the present place.
+    row_end, end : Out(1)
+        The present place is the last one of its row, of all.
     """
 
-    def __init__(self, *, rows, width):
+    def __init__(self, *, masks, width):
+        rows = GROUP // width
         super().__init__({
-            "start": In(1), "occupied": In(rows), "row": Out(rows), "bits": In(width), "place": Out(width),
-            "row_end": Out(1), "end": Out(1), "step": In(1),
+            "start": In(1), "masks": In(data.ArrayLayout(GROUP, masks)), "occupied": In(rows), "step": In(1),
+            "row": Out(rows), "place": Out(width), "hits": Out(masks), "row_end": Out(1), "end": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
+        width = len(self.place)
+        # Rows after the present one that have ones.
         ahead = Signal.like(self.occupied)
-        passed = Signal.like(self.bits)
-        bits = Signal.like(self.bits)
-
+        union = Signal(width)
+        first_row = Signal.like(self.row)
+        next_row = Signal.like(self.row)
         m.d.comb += [
-            bits.eq(self.bits & ~passed),
-            self.row.eq(_lowest(ahead)),
-            self.place.eq(_lowest(bits)),
-            self.row_end.eq(_above_lowest(bits) == 0),
-            self.end.eq(self.row_end & (_above_lowest(ahead) == 0)),
+            self.place.eq(_lowest(union)),
+            self.row_end.eq(~_above_lowest(union).any()),
+            self.end.eq(self.row_end & ~ahead.any()),
+            first_row.eq(Mux(self.start, _lowest(self.occupied), 0)),
+            next_row.eq(Mux(self.start, 0, _lowest(ahead))),
         ]
         with m.If(self.start):
-            m.d.sync += [ahead.eq(self.occupied), passed.eq(0)]
-        with m.Elif(self.step):
-            with m.If(self.row_end):
-                m.d.sync += [ahead.eq(_above_lowest(ahead)), passed.eq(0)]
-            with m.Else():
-                m.d.sync += passed.eq(passed | self.place)
+            m.d.sync += ahead.eq(_above_lowest(self.occupied))
+        with m.Elif(self.step & self.row_end):
+            m.d.sync += ahead.eq(_above_lowest(ahead))
+        with m.If(self.start | (self.step & self.row_end)):
+            m.d.sync += self.row.eq(first_row | next_row)
+
+        present = []
+        for number, new in enumerate(self.masks):
+            mask = Signal(GROUP, name=f"mask{number}")
+            bits = Signal(width, name=f"bits{number}")
+            with m.If(self.start):
+                m.d.sync += mask.eq(new)
+            with m.If(self.start | (self.step & self.row_end)):
+                m.d.sync += bits.eq(_select(first_row, _slices(new, width)) | _select(next_row, _slices(mask, width)))
+            with m.Elif(self.step):
+                m.d.sync += bits.eq(bits & ~self.place)
+            m.d.comb += self.hits[number].eq((bits & self.place).any())
+            present.append(bits)
+        m.d.comb += union.eq(functools.reduce(operator.or_, present))
         return m
 
 
@@ -199,7 +221,7 @@ class Encoder(wiring.Component):
     o : Out(stream of {data, last})
     """
 
-    latency = 2
+    latency = 3
 
     def __init__(self, *, lanes):
         _check_lanes(lanes)
@@ -234,33 +256,43 @@ class Encoder(wiring.Component):
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
 
+        # Hold one beat. The last one of a stream is held, as zeros, until its group is whole.
+        held = Signal.like(elements)
+        present = Signal(self._lanes)
+        ending = Signal()
+        held_valid = Signal()
+        room = Signal()
+        closing = Signal()
+        m.d.comb += self.i.ready.eq(~held_valid | (room & (closing | ~ending)))
+        with m.If(self.i.ready):
+            m.d.sync += [
+                held.eq(elements),
+                present.eq(Cat(self.i.payload.keep[lane] & elements[lane][:-1].any() for lane in lanes)),
+                ending.eq(self.i.payload.last),
+                held_valid.eq(self.i.valid),
+            ]
+        with m.Elif(room):
+            m.d.sync += present.eq(0)
+
         # Collect a group: its beats, except those of zeros only, and its mask.
         beat = Signal(range(GROUP // self._lanes))
         mask = Signal(GROUP - self._lanes)
         count = Signal(range(GROUP + 1))
-        flushing = Signal()
         group = Signal(_group_layout())
         group_valid = Signal()
-        present = Signal(self._lanes)
-        room = Signal()
-        accept = Signal()
-        closing = beat.all()
-        ending = flushing | self.i.payload.last
         m.d.comb += [
+            closing.eq(beat.all()),
             room.eq(((written ^ taken) != self.depth) & ~(closing & group_valid)),
-            self.i.ready.eq(room & ~flushing),
-            accept.eq(room & (self.i.valid | flushing)),
-            present.eq(Cat(elements[lane][:-1].any() & self.i.payload.keep[lane] & ~flushing for lane in lanes)),
             write.addr.eq(written),
-            write.data.elements.eq(elements),
+            write.data.elements.eq(held),
             write.data.present.eq(present),
-            write.en.eq(accept & present.any()),
+            write.en.eq(held_valid & room & present.any()),
         ]
         m.d.sync += written.eq(written + write.en)
         with m.If(joiner.groups.ready):
             m.d.sync += group_valid.eq(0)
-        with m.If(accept):
-            m.d.sync += [beat.eq(beat + 1), flushing.eq(ending & ~closing)]
+        with m.If(held_valid & room):
+            m.d.sync += beat.eq(beat + 1)
             with m.If(closing):
                 m.d.sync += [
                     group.mask.eq(Cat(mask, present)),
@@ -304,7 +336,8 @@ class Adder(wiring.Component):
 
     A group takes 1 + positions cycles, and its mask is offered :attr:`latency` cycles after the last word of the two
     groups was accepted. Nothing in the pipeline can be held, so a group or a position enters only while a place
-    behind it is free. ``a.ready`` and ``b.ready`` depend combinationally on the valid of each other, not on ``o``.
+    behind it is free. ``a.ready`` depends combinationally on nothing, nor does ``b.ready``: neither on ``o.ready`` nor
+    on a valid.
 
     Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
     ``error`` is raised, the output ends with what was summed so far, and the rest of both streams is discarded, up to
@@ -352,14 +385,12 @@ class Adder(wiring.Component):
     @property
     def latency(self):
         """Cycles from the acceptance of a group's last word to the offer of its mask."""
-        return FloatAdder.latency + 3
+        return FloatAdder.latency + 4
 
     def elaborate(self, platform):
         m = Module()
-        rows = GROUP // self._WIDTH
-
         m.submodules.adder = adder = FloatAdder(format=self._format)
-        m.submodules.walker = walker = _Walker(rows=rows, width=self._WIDTH)
+        m.submodules.walker = walker = _Walker(masks=2, width=self._WIDTH)
         m.submodules.groups = groups = Queue(shape=_group_layout(), depth=1 + _LUT_ROWS)
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = memory = Memory(shape=self._format.width, depth=self.depth, init=[])
@@ -377,42 +408,48 @@ class Adder(wiring.Component):
             value_places.eq(value_places - enter_value + joiner.values.ready + cancelled),
         ]
 
-        # Read: one position per cycle, and of each stream a word where its mask has a one.
-        a_mask = Signal(GROUP)
-        b_mask = Signal(GROUP)
-        a_bits = Signal(self._WIDTH)
-        b_bits = Signal(self._WIDTH)
-        a_wanted = Signal()
-        b_wanted = Signal()
-        a_done = Signal()
-        b_done = Signal()
-        a_ending = Signal()
-        b_ending = Signal()
+        # Hold one word of each stream, and which rows it has ones in, in case it is a mask.
+        words = []
+        for name, port in (("a", self.a), ("b", self.b)):
+            word = Signal(data.StructLayout({
+                "data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // self._WIDTH}), name=f"{name}_word")
+            take = Signal(name=f"{name}_take")
+            done = Signal(name=f"{name}_done")
+            ending = Signal(name=f"{name}_ending")
+            m.d.comb += [
+                port.ready.eq(~word.valid | take),
+                ending.eq(done | (take & word.last)),
+            ]
+            with m.If(port.ready):
+                m.d.sync += [
+                    word.data.eq(port.payload.data),
+                    word.last.eq(port.payload.last),
+                    word.occupied.eq(Cat(bits.any() for bits in _slices(port.payload.data, self._WIDTH))),
+                    word.valid.eq(port.valid),
+                ]
+            m.d.sync += done.eq(ending)
+            words.append(SimpleNamespace(held=word, take=take, done=done, ending=ending))
+        a, b = words
+
+        # Walk: one position per cycle, and of each stream a word where its mask has a one.
+        a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
-        union = self.a.payload.data | self.b.payload.data
         m.d.comb += [
-            a_bits.eq(_select(walker.row, _slices(a_mask, self._WIDTH))),
-            b_bits.eq(_select(walker.row, _slices(b_mask, self._WIDTH))),
-            walker.occupied.eq(Cat(bits.any() for bits in _slices(union, self._WIDTH))),
-            walker.bits.eq(a_bits | b_bits),
+            walker.masks[0].eq(a.held.data),
+            walker.masks[1].eq(b.held.data),
+            walker.occupied.eq(a.held.occupied | b.held.occupied),
             walker.step.eq(enter_value),
-            a_wanted.eq((a_bits & walker.place).any()),
-            b_wanted.eq((b_bits & walker.place).any()),
-            a_ending.eq(a_done | (self.a.valid & self.a.ready & self.a.payload.last)),
-            b_ending.eq(b_done | (self.b.valid & self.b.ready & self.b.payload.last)),
-            short.eq((a_wanted & a_done) | (b_wanted & b_done)),
+            short.eq((a_hit & a.done) | (b_hit & b.done)),
         ]
         m.d.sync += [
-            a_done.eq(a_ending),
-            b_done.eq(b_ending),
             entry.value.eq(enter_value),
             entry.closing.eq(closing),
-            entry.last.eq(a_ending | b_ending),
+            entry.last.eq(a.ending | b.ending),
             entry.position.eq(Cat(_index(walker.place), _index(walker.row))),
-            adder.a.eq(Mux(a_wanted, self.a.payload.data, 0)),
-            adder.b.eq(Mux(b_wanted, self.b.payload.data, 0)),
+            adder.a.eq(Mux(a_hit, a.held.data, 0)),
+            adder.b.eq(Mux(b_hit, b.held.data, 0)),
             self.position.eq(enter_value),
             self.added.eq(0),
             self.error.eq(0),
@@ -420,43 +457,41 @@ class Adder(wiring.Component):
 
         def close_group(*, short):
             m.next = "Masks"
-            m.d.sync += self.error.eq(short | (a_ending ^ b_ending))
-            with m.If(a_ending & b_ending):
+            m.d.sync += self.error.eq(short | (a.ending ^ b.ending))
+            with m.If(a.ending & b.ending):
                 close_pair()
-            with m.Elif(a_ending | b_ending):
+            with m.Elif(a.ending | b.ending):
                 m.next = "Rest"
 
         def close_pair():
             m.next = "Masks"
-            m.d.sync += [a_done.eq(0), b_done.eq(0), self.added.eq(1)]
+            m.d.sync += [a.done.eq(0), b.done.eq(0), self.added.eq(1)]
 
         with m.FSM():
             with m.State("Masks"):
                 m.d.comb += [
-                    self.a.ready.eq(self.b.valid & (group_places != 0)),
-                    self.b.ready.eq(self.a.valid & (group_places != 0)),
-                    enter_group.eq(self.a.valid & self.a.ready),
+                    enter_group.eq(a.held.valid & b.held.valid & (group_places != 0)),
+                    a.take.eq(enter_group),
+                    b.take.eq(enter_group),
                     walker.start.eq(1),
-                    closing.eq(enter_group & (union == 0)),
+                    closing.eq(enter_group & ~walker.occupied.any()),
                 ]
-                m.d.sync += [a_mask.eq(self.a.payload.data), b_mask.eq(self.b.payload.data)]
                 with m.If(enter_group):
                     m.next = "Values"
                 with m.If(closing):
                     close_group(short=0)
             with m.State("Values"):
-                ready = ~short & (value_places != 0)
                 m.d.comb += [
-                    self.a.ready.eq(ready & a_wanted & (self.b.valid | ~b_wanted)),
-                    self.b.ready.eq(ready & b_wanted & (self.a.valid | ~a_wanted)),
-                    enter_value.eq(ready & (self.a.valid | ~a_wanted) & (self.b.valid | ~b_wanted)),
+                    enter_value.eq((a.held.valid | ~a_hit) & (b.held.valid | ~b_hit) & (value_places != 0) & ~short),
+                    a.take.eq(enter_value & a_hit),
+                    b.take.eq(enter_value & b_hit),
                     closing.eq(short | (enter_value & walker.end)),
                 ]
                 with m.If(closing):
                     close_group(short=short)
             with m.State("Rest"):
-                m.d.comb += [self.a.ready.eq(~a_done), self.b.ready.eq(~b_done)]
-                with m.If(a_ending & b_ending):
+                m.d.comb += [a.take.eq(a.held.valid & ~a.done), b.take.eq(b.held.valid & ~b.done)]
+                with m.If(a.ending & b.ending):
                     close_pair()
 
         # Collect: what is not zero, and its bit of the mask.
@@ -505,8 +540,8 @@ class Decoder(wiring.Component):
 
     All elements are kept; ``o.last`` marks the last beat of the last group. One word is taken per cycle and one beat
     given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no bubble is between groups. A beat is
-    offered as soon as its words are there: the first one :attr:`latency` cycles after the acceptance of its last word
-    (of the mask, one cycle more). ``i.ready`` depends on registers alone.
+    offered as soon as its words are there: :attr:`latency` cycles after the last of its values was accepted, and not
+    earlier than :attr:`latency` + 1 cycles after the mask. ``i.ready`` depends on registers alone.
 
     A stream that ends inside a group raises ``error``; the rest of this group is zeros, from the beat on in which
     something is missing, and the next stream is sound again.
@@ -523,6 +558,8 @@ class Decoder(wiring.Component):
     error : Out(1)
         Pulse: a stream ended inside a group.
     """
+
+    latency = 3
 
     def __init__(self, *, lanes):
         _check_lanes(lanes)
@@ -545,12 +582,11 @@ class Decoder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        word = self.i.payload
         elements = self.o.payload.elements
 
         # With one lane every value ends its beat, and the walk only counts.
         width = 4 if self._lanes == 1 else self._lanes
-        m.submodules.walker = walker = _Walker(rows=GROUP // width, width=width)
+        m.submodules.walker = walker = _Walker(masks=1, width=width)
         lanes, beat_end = (C(1), C(1)) if self._lanes == 1 else (walker.place, walker.row_end)
 
         m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
@@ -559,6 +595,18 @@ class Decoder(wiring.Component):
         # One bit more than an address: beats that were written and read, modulo twice the depth.
         written = Signal(range(2 * self.depth))
         taken = Signal.like(written)
+
+        # Hold one word, and which rows it has ones in, in case it is a mask.
+        word = Signal(data.StructLayout({"data": GROUP, "last": 1, "valid": 1, "occupied": GROUP // width}))
+        room = Signal()
+        m.d.comb += self.i.ready.eq(~word.valid | room)
+        with m.If(self.i.ready):
+            m.d.sync += [
+                word.data.eq(self.i.payload.data),
+                word.last.eq(self.i.payload.last),
+                word.occupied.eq(Cat(bits.any() for bits in _slices(self.i.payload.data, width))),
+                word.valid.eq(self.i.valid),
+            ]
 
         # Collect: put values into the lanes of a beat. Beats of zeros are not stored.
         mask = Signal(GROUP)
@@ -570,12 +618,12 @@ class Decoder(wiring.Component):
         accept = Signal()
         breaking = Signal()
         m.d.comb += [
-            self.i.ready.eq(~broken & Mux(walking, (written ^ taken) != self.depth, ~mask_valid)),
-            accept.eq(self.i.valid & self.i.ready),
-            breaking.eq(accept & word.last & Mux(walking, ~walker.end, word.data.any())),
+            room.eq(~broken & Mux(walking, (written ^ taken) != self.depth, ~mask_valid)),
+            accept.eq(word.valid & room),
+            breaking.eq(accept & word.last & Mux(walking, ~walker.end, word.occupied.any())),
             walker.start.eq(~walking),
-            walker.occupied.eq(Cat(bits.any() for bits in _slices(word.data, width))),
-            walker.bits.eq(_select(walker.row, _slices(mask, width))),
+            walker.masks[0].eq(word.data),
+            walker.occupied.eq(word.occupied),
             walker.step.eq(accept),
             write.addr.eq(written),
             write.en.eq(Mux(accept & walking, lanes, 0)),
@@ -593,7 +641,7 @@ class Decoder(wiring.Component):
                 m.d.sync += [
                     mask.eq(word.data),
                     mask_valid.eq(1),
-                    walking.eq(word.data.any() & ~word.last),
+                    walking.eq(word.occupied.any() & ~word.last),
                     last_before.eq(last),
                 ]
 

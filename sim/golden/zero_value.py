@@ -122,6 +122,7 @@ class _Cycles:
             o_valid=np.zeros(self.end, np.bool_), o_payload=np.zeros((self.end, columns), np.uint32),
             o_last=np.zeros(self.end, np.bool_))
         self._accepted = -1
+        self._free = 0  # from this cycle on, the input register takes a beat
         self._departed = 0
 
     @staticmethod
@@ -132,16 +133,21 @@ class _Cycles:
         return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
 
     def accept(self, room: int, *, offered: bool = True) -> int:
-        """Cycle in which the next beat is accepted that finds room from some cycle on.
+        """Cycle in which the next beat leaves the input register, which it may from some cycle on.
 
         With ``offered`` false there is no next beat, and the unit stays ready.
         """
-        start = self._accepted + 1
-        valid = self._willing[min(start, self.end)] if offered else self.end
-        self._accepted = max(valid, room, start)
+        valid = self._willing[min(self._accepted + 1, self.end)] if offered else self.end
+        self._accepted = max(valid, self._free)
         self.trace.i_valid[valid:self._accepted + 1] = True
-        self.trace.i_ready[max(room, start):self._accepted + 1] = True
-        return self._accepted
+        self.trace.i_ready[self._free:self._accepted + 1] = True
+        self._free = max(self._accepted + 1, room)
+        return self._free
+
+    def repeat(self, room: int) -> int:
+        """Cycle in which the beat in the input register is processed once more."""
+        self._free = max(self._free + 1, room)
+        return self._free
 
     def load(self, available: int, payload: npt.ArrayLike, last: bool) -> int:
         """Cycle in which the output register takes its next word, which is there from some cycle on."""
@@ -180,7 +186,6 @@ def trace_encoder(elements: npt.ArrayLike, keep: npt.ArrayLike, last: npt.ArrayL
     fetched: list[int] = []  # per stored beat, the cycle in which it leaves the memory
     exhausted = 0  # when the beat that is being written has been
     masked = -1  # when the last mask was loaded
-    accepted = -1
     group: list[tuple[int, Bits]] = []  # the stored beats of this group: when, and their non-zero elements
     bits = np.zeros(GROUP, np.bool_)
     beat = 0
@@ -192,14 +197,14 @@ def trace_encoder(elements: npt.ArrayLike, keep: npt.ArrayLike, last: npt.ArrayL
         return max(place, masked + 1 if beat == beats - 1 else 0)
 
     for index in range(len(rows)):
-        accepted = cycles.accept(max(room(), accepted + 1))
+        accepted = cycles.accept(room())
         ending = bool(last[index])  # type: ignore[index]
         if present[index].any():
             group.append((accepted, rows[index, present[index]]))
         bits[beat * rows.shape[1]:(beat + 1) * rows.shape[1]] = present[index]
         beat += 1
-        while ending and beat < beats:  # filled with zeros, as if beats of zeros came
-            accepted = max(room(), accepted + 1)
+        while ending and beat < beats:
+            accepted = cycles.repeat(room())
             beat += 1
         if beat < beats:
             continue
@@ -214,7 +219,7 @@ def trace_encoder(elements: npt.ArrayLike, keep: npt.ArrayLike, last: npt.ArrayL
                 exhausted = cycles.load(0, value, ending and not left)
         group, beat = [], 0
         bits[:] = False
-    cycles.accept(max(room(), accepted + 1), offered=False)
+    cycles.accept(room(), offered=False)
     return cycles.trace
 
 
