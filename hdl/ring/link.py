@@ -61,8 +61,8 @@ class LinkTransmitter(wiring.Component):
     i : In(stream of word_layout())
     ring_o : Out(LinkSignature())
     may_start : Out(1)
-        There is a credit. Must be consulted in the cycle before the first word of a packet is offered, or in that in
-        which it is; a packet started without credit breaks the link.
+        There is a credit. Holds for a first word that is offered in this cycle or the next, if packets have at least
+        two words; a packet started without credit breaks the link.
     credits : Out(range(segments + 1))
         Packets that may be started.
     reset_link : In(1)
