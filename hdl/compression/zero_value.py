@@ -336,8 +336,7 @@ class Adder(wiring.Component):
 
     A group takes 1 + positions cycles, and its mask is offered :attr:`latency` cycles after the last word of the two
     groups was accepted. Nothing in the pipeline can be held, so a group or a position enters only while a place
-    behind it is free. ``a.ready`` depends combinationally on nothing, nor does ``b.ready``: neither on ``o.ready`` nor
-    on a valid.
+    behind it is free. ``a.ready`` and ``b.ready`` depend on registers alone.
 
     Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
     ``error`` is raised, the output ends with what was summed so far, and the rest of both streams is discarded, up to
@@ -385,7 +384,7 @@ class Adder(wiring.Component):
     @property
     def latency(self):
         """Cycles from the acceptance of a group's last word to the offer of its mask."""
-        return FloatAdder.latency + 4
+        return FloatAdder.latency + 5
 
     def elaborate(self, platform):
         m = Module()
@@ -393,9 +392,7 @@ class Adder(wiring.Component):
         m.submodules.walker = walker = _Walker(masks=2, width=self._WIDTH)
         m.submodules.groups = groups = Queue(shape=_group_layout(), depth=1 + _LUT_ROWS)
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
-        m.submodules.values = memory = Memory(shape=self._format.width, depth=self.depth, init=[])
-        write = memory.write_port()
-        read = memory.read_port()
+        m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 
         # Places behind the pipeline that are not spoken for.
         group_places = Signal(range(groups.depth + 1), init=groups.depth)
@@ -510,26 +507,20 @@ class Adder(wiring.Component):
             cancelled.eq(result.value & ~keep),
             mask_after.eq(mask | Cat(keep & (result.position == position) for position in range(GROUP))),
             count_after.eq(count + keep),
-            write.data.eq(adder.o),
-            write.en.eq(keep),
+            values.i.payload.eq(adder.o),
+            values.i.valid.eq(keep),
+            joiner.values.payload.eq(values.o.payload),
+            values.o.ready.eq(joiner.values.ready),
+        ]
+        # The group is one cycle later than its last value, and so not there before its first value is.
+        m.d.sync += [
             groups.i.payload.mask.eq(mask_after),
             groups.i.payload.count.eq(count_after),
             groups.i.payload.last.eq(result.last),
             groups.i.valid.eq(result.closing),
-        ]
-        m.d.sync += [
-            write.addr.eq(write.addr + keep),
             mask.eq(Mux(result.closing, 0, mask_after)),
             count.eq(Mux(result.closing, 0, count_after)),
         ]
-
-        # Write. The value to be written next is always on its way out of the memory.
-        first = Signal.like(read.addr)
-        m.d.comb += [
-            read.addr.eq(first + joiner.values.ready),
-            joiner.values.payload.eq(read.data),
-        ]
-        m.d.sync += first.eq(read.addr)
         connect_stream(m, groups.o, joiner.groups)
         connect_stream(m, joiner.o, self.o)
         return m
