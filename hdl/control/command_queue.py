@@ -162,8 +162,8 @@ class CommandQueue(wiring.Component):
     flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles ends with
     ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
-    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for flags
-    too: this empties the queue.
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for
+    flags too: this empties the queue.
 
     A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
     engine, or here, and nothing is started: no event is lost.

@@ -31,8 +31,9 @@ class HostPort(wiring.Component):
     done, apart from the length of the packet of a write: its words are written as they come, and the response says
     how many were.
 
-    Memories are read and written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and
-    no combinational path leads from one port to another.
+    A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
+    written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and no combinational path
+    leads from one port to another.
 
     Parameters
     ----------
@@ -57,6 +58,8 @@ class HostPort(wiring.Component):
         ``commands`` is not ready.
     events : In(stream of event_layout())
     """
+
+    latency = 6
 
     def __init__(self, *, config):
         self._config = config
