@@ -1,0 +1,296 @@
+# amaranth: UnusedElaboratable=no
+"""The command queue and its checker, against models: verdicts, order, flags in every cycle, nothing lost."""
+
+import random
+
+import cocotb
+import pytest
+from cocotb.triggers import FallingEdge
+
+from hdl.config import NodeConfig
+from hdl.control.command_queue import CommandChecker, CommandQueue, verdict_layout
+from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from sim import regression
+from sim.payload import to_int
+from sim.streams import Monitor, Sink, Source, cycles, stalls, start
+
+CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+CHECKED = 600
+
+
+def verdict(command, stateful):
+    """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
+    operation, length, size = command["operation"], command["length"], command["size"]
+    if operation not in list(Operation):
+        return EventStatus.UNKNOWN_OPERATION, operation
+    if operation == Operation.QUIESCE:
+        return EventStatus.OK, 0
+    outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
+    if outside or (operation == Operation.BROADCAST and command["root"] >= size):
+        return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
+    memories = []
+    if operation in (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+        memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
+    if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST):
+        memories.append((command["weight_base"], CONFIG.weight_words, 1))
+    if operation == Operation.FUSED_UPDATE and stateful:
+        memories.append((command["state_base"], CONFIG.state_words, size))
+    for base, capacity, shares in memories:
+        if base % 32 or base > capacity:
+            return EventStatus.BAD_BASE, base
+        groups = -(-length // 32)
+        needed = -(-groups // shares) * 32 if shares > 1 else length
+        if needed > capacity - base:
+            return EventStatus.BAD_LENGTH, (capacity - base) * shares
+    return EventStatus.OK, 0
+
+
+def random_command(generator, tag, **options):
+    """A command at and around the limits."""
+    size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
+
+    def base(capacity):
+        good = generator.randrange(0, capacity // 2, 32)
+        return generator.choice([0, 0, good, good, capacity, generator.choice([
+            good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
+
+    command = {
+        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 6, 255]),
+        "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
+        "size": size,
+        "port": generator.choice([0] * 20 + [1, 128]),
+        "gradient_base": base(CONFIG.gradient_words),
+        "weight_base": base(CONFIG.weight_words),
+        "state_base": base(CONFIG.state_words),
+        "length": generator.choice([
+            generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
+            generator.getrandbits(32)]),
+        "epoch": generator.getrandbits(8), "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
+        "iteration": generator.getrandbits(16), "wait": 0, "signal": 0, "tag": tag, "reserved": 0,
+    }
+    return {**command, **options}
+
+
+# The checker.
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def finds_what_is_wrong(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    source = Source(dut, "i", command_layout(), stalls=stalls(p["stalls"], seed=1))
+    sink = Sink(dut, "o", verdict_layout(), stalls=stalls(p["stalls"], seed=2))
+    offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
+    dut.stateful.value = p["stateful"]
+    commands = [random_command(generator, n) for n in range(CHECKED)]
+    cocotb.start_soon(source.send(commands))
+    seen = set()
+    for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
+        status, detail = verdict(command, p["stateful"])
+        assert (beat["status"], beat["detail"]) == (status, detail), f"command {n} of seed {p['seed']}: {command}"
+        seen.add(status)
+    assert seen == {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
+                    EventStatus.BAD_RANK}
+    assert offered.cycles == taken.cycles
+    if p["stalls"] == "none":
+        # Command and verdict are taken in one cycle, and the next command is there in the one after.
+        assert max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False)) <= CommandChecker.latency
+
+
+@pytest.mark.parametrize(("stateful", "kind"), [(0, "none"), (1, "none"), (1, "geometric")])
+def test_checker(stateful, kind):
+    regression.run(CommandChecker(config=CONFIG), module=__name__, testcase="finds_what_is_wrong",
+                   parameters={"stateful": stateful, "stalls": kind, "seed": 7 + stateful})
+
+
+# The queue.
+
+
+class Engine:
+    """Runs commands one after the other: each takes some cycles and ends with a random status."""
+
+    def __init__(self, dut, generator, kind):
+        self.dut = dut
+        self.started = []
+        self.ended = []
+        self._generator = generator
+        self._start = Sink(dut, "start", command_layout(), stalls=stalls(kind, seed=11))
+        self._completions = Source(dut, "completions", event_layout(), stalls=stalls(kind, seed=12))
+        cocotb.start_soon(self._run())
+
+    async def _run(self):
+        while True:
+            (command,) = await self._start.receive(1)
+            self.started.append(command)
+            await cycles(self.dut, self._generator.choice([0, 1, 30]))
+            status = self._generator.choice([EventStatus.OK, EventStatus.OK, EventStatus.OK, EventStatus.BAD_CRC])
+            event = {"tag": command["tag"], "status": status, "flags": self._generator.getrandbits(2),
+                     "detail": self._generator.getrandbits(32), "cycles": 30, "weight_version": 5}
+            self.ended.append(event)
+            await self._completions.send([event])
+
+
+async def watch_flags(dut, start_monitor, end_monitor):
+    """Flags in every cycle, from the handshakes seen; and that a command starts only with all it waits for."""
+    flags = 0
+    starts = ends = 0
+    signal = 0
+    while True:
+        await FallingEdge(dut.clk)
+        assert int(dut.flags.value) == flags
+        await cycles(dut, 1)
+        following = flags
+        if len(start_monitor.beats) > starts:
+            command = start_monitor.beats[starts]
+            starts += 1
+            assert command["wait"] & ~flags == 0
+            following &= ~command["wait"]
+            signal = command["signal"]
+        if len(end_monitor.beats) > ends:
+            if end_monitor.beats[ends]["status"] == EventStatus.OK:
+                following |= signal
+            ends += 1
+        flags = following | int(dut.set_flags.value)
+
+
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def runs_what_may_run(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    monitors = {name: Monitor(dut, name, layout) for name, layout in (
+        ("commands", command_layout()), ("start", command_layout()), ("completions", event_layout()),
+        ("events", event_layout()))}
+    cocotb.start_soon(watch_flags(dut, monitors["start"], monitors["completions"]))
+    engine = Engine(dut, random.Random(p["seed"] + 1), p["engine"])
+    source = Source(dut, "commands", command_layout(), stalls=stalls(p["source"], seed=p["seed"]))
+    sink = Sink(dut, "events", event_layout(), stalls=stalls(p["sink"], seed=p["seed"]))
+    dut.timeout.value = 200
+    dut.weight_version.value = 77
+    dut.stateful.value = 1
+
+    def mask():
+        few = generator.getrandbits(16) & generator.getrandbits(16)
+        return generator.choice([0, 0, 1 << generator.randrange(16), few])
+
+    commands = [random_command(generator, tag, wait=mask(), signal=mask()) for tag in range(150)]
+
+    async def set_flags():
+        setter = random.Random(p["seed"])
+        while True:
+            await cycles(dut, setter.randrange(20))
+            dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
+            await cycles(dut, 1)
+            dut.set_flags.value = 0
+
+    cocotb.start_soon(set_flags())
+    cocotb.start_soon(source.send(commands))
+    events = await sink.receive(len(commands))
+    ended = iter(engine.ended)
+    seen = set()
+    for command, event in zip(commands, events, strict=True):
+        assert event["tag"] == command["tag"]
+        status, detail = verdict(command, 1)
+        seen.add(EventStatus(event["status"]))
+        if status != EventStatus.OK:
+            assert event == {"tag": command["tag"], "status": status, "flags": 0, "detail": detail, "cycles": 0,
+                             "weight_version": 77}
+        elif event["status"] == EventStatus.WAIT_TIMEOUT:
+            assert event["detail"] & ~command["wait"] == 0
+            assert event["detail"] != 0
+            assert (event["flags"], event["cycles"], event["weight_version"]) == (0, 200, 77)
+        else:
+            assert event == next(ended)
+    assert next(ended, None) is None
+    assert seen >= {EventStatus.OK, EventStatus.BAD_CRC, EventStatus.WAIT_TIMEOUT, EventStatus.BAD_LENGTH}
+    assert [command["tag"] for command in engine.started] == [event["tag"] for event in engine.ended]
+    await cycles(dut, 2)
+    last = [event for event in events if event["status"] != EventStatus.OK][-1]
+    assert int(dut.last_error.value) == to_int(event_layout(), last) & 0xFFFFFFFF
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def holds_what_there_is_no_room_for(dut):
+    """With nobody to pop events, the queues fill up, and the engine waits with its event."""
+    depth = regression.parameters()["depth"]
+    await start(dut)
+    Engine(dut, random.Random(1), "none")
+    source = Source(dut, "commands", command_layout())
+    commands = [random_command(random.Random(1), tag, operation=Operation.QUIESCE) for tag in range(2 * depth + 3)]
+    cocotb.start_soon(source.send(commands))
+    await cycles(dut, 300 * depth)
+    # The queue of events, one event in the engine, and the queue of commands.
+    assert int(dut.full.value) == 1
+    assert int(dut.completions__valid.value) == 1
+    assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
+    sink = Sink(dut, "events", event_layout())
+    assert [event["tag"] for event in await sink.receive(len(commands))] == list(range(len(commands)))
+    await cycles(dut, 2)
+    assert int(dut.queue_status.value) == 0
+    assert int(dut.full.value) == 0
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def link_reset_empties_the_queue(dut):
+    depth = regression.parameters()["depth"]
+    await start(dut)
+    engine = Engine(dut, random.Random(1), "none")
+    source = Source(dut, "commands", command_layout())
+    sink = Sink(dut, "events", event_layout())
+    dut.timeout.value = 1 << 30
+    generator = random.Random(1)
+    bad = random_command(generator, 1, operation=99)
+    waiting = [random_command(generator, tag, operation=Operation.QUIESCE, wait=1) for tag in (0, 2)]
+    cocotb.start_soon(source.send([waiting[0], bad, waiting[1]][:depth]))
+    await cycles(dut, 200)
+    assert int(dut.queue_status.value) & 0b11 == 0b10
+    dut.link_reset.value = 1
+    statuses = [(event["tag"], event["status"]) for event in await sink.receive(min(depth, 3))]
+    assert statuses == [(0, EventStatus.LINK_RESET), (1, EventStatus.UNKNOWN_OPERATION),
+                        (2, EventStatus.LINK_RESET)][:depth]
+    dut.link_reset.value = 0
+    cocotb.start_soon(source.send([random_command(generator, 3, operation=Operation.QUIESCE)]))
+    assert [event["tag"] for event in await sink.receive(1)] == [3]
+    assert len(engine.started) == 1
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def settings_are_looked_at_when_a_command_starts(dut):
+    """A command that has waited is checked again: the rule has got state meanwhile, for which there is no room."""
+    await start(dut)
+    Engine(dut, random.Random(3), "none")
+    source = Source(dut, "commands", command_layout())
+    sink = Sink(dut, "events", event_layout())
+    dut.timeout.value = 1 << 30
+    dut.stateful.value = 0
+    command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
+                             length=128, gradient_base=0, weight_base=0, state_base=0, wait=1)
+    cocotb.start_soon(source.send([command]))
+    await cycles(dut, 100)
+    assert int(dut.queue_status.value) & 0b11 == 0b10
+    dut.stateful.value = 1
+    dut.set_flags.value = 1
+    await cycles(dut, 1)
+    dut.set_flags.value = 0
+    (event,) = await sink.receive(1)
+    assert (event["status"], event["detail"]) == (EventStatus.BAD_LENGTH, CONFIG.state_words)
+    assert int(dut.flags.value) == 1
+
+
+@pytest.mark.parametrize(("source", "sink", "engine", "depth", "seed"), [
+    ("none", "none", "none", 8, 1),
+    ("geometric", "geometric", "geometric", 1, 2),
+    ("none", "freeze", "alternating", 3, 3),
+])
+def test_queue(source, sink, engine, depth, seed):
+    regression.run(CommandQueue(config=CONFIG, depth=depth), module=__name__, testcase=[
+        "runs_what_may_run", "holds_what_there_is_no_room_for", "link_reset_empties_the_queue",
+        "settings_are_looked_at_when_a_command_starts",
+    ], parameters={"source": source, "sink": sink, "engine": engine, "depth": depth, "seed": seed})
+
+
+@pytest.mark.parametrize("depth", [0, 256, "8"])
+def test_depth_is_checked(depth):
+    with pytest.raises(ValueError, match=f"Queue depth must be between 1 and 255, not {depth!r}"):
+        CommandQueue(config=CONFIG, depth=depth)
