@@ -146,7 +146,8 @@ class Packetizer(wiring.Component):
         stage = Signal()  # a word of header or payload enters the output register
         word = Signal(32)
         fields = Signal(96)
-        crc = Signal(32)
+        crc = Signal(32)  # over the words before the one in the output register
+        crc_next = Signal(32)
         mixed = Signal(32)
 
         m.d.comb += [
@@ -154,12 +155,18 @@ class Packetizer(wiring.Component):
             stomp.eq(self.give_up & ~aborting & ~starting),
             fields.eq(Mux(Mux(starting, self.give_up, aborting),
                           self.abort_header.as_value(), self.header.payload.as_value())),
-            mixed.eq((crc | starting.replicate(32)) ^ word),  # the register starts at all ones
+            # A word goes into the CRC from the output register, where it stays until the next one comes.
+            mixed.eq(crc ^ self.o.payload.data),
+            crc_next.eq(_crc_after(mixed)),
         ]
         with m.If(room):
             m.d.sync += self.o.valid.eq(stage)
         with m.If(stage):
-            m.d.sync += [self.o.payload.data.eq(word), self.o.payload.last.eq(0), crc.eq(_crc_after(mixed))]
+            m.d.sync += [
+                self.o.payload.data.eq(word),
+                self.o.payload.last.eq(0),
+                crc.eq(crc_next | starting.replicate(32)),  # the register starts at all ones
+            ]
         with m.If(self.give_up):
             m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
 
@@ -170,7 +177,7 @@ class Packetizer(wiring.Component):
         def unless_stomped():
             with m.If(stomp):
                 with m.If(room):
-                    end_with(crc)
+                    end_with(crc_next)
                     m.next = "Word0"
             with m.Else():
                 yield
@@ -208,7 +215,7 @@ class Packetizer(wiring.Component):
                     m.next = "Trailer"
             with m.State("Trailer"), unless_stomped():
                 with m.If(room):
-                    end_with(~crc)
+                    end_with(~crc_next)
                     m.next = "Word0"
                     with m.If(aborting):
                         m.next = "Aborted"
