@@ -180,7 +180,6 @@ class Dataflow(wiring.Component):
         m.submodules.landing = landing = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.encoder = encoder = zero_value.Encoder(lanes=lanes)
-        m.submodules.encoded = encoded = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.adder = adder = zero_value.Adder()
         m.submodules.decoder = decoder = zero_value.Decoder(lanes=lanes)
         m.submodules.optimizer = optimizer = StreamedOptimizer(
@@ -193,6 +192,12 @@ class Dataflow(wiring.Component):
             dsps=config.multiplier_dsps,
         )
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        # A segment can wait at each way out, so that neither the encoder nor the ingress waits for the one before it,
+        # and on the way to the decoder, which may still be busy with a sum that has just left the adder.
+        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_pass = to_pass = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
         # What the own block gives to the gather, which lags one segment behind: new weights, or compressed sums.
         m.submodules.kept_weights = kept_weights = Queue(
             shape=beat_layout(lanes), depth=2 * segment // lanes, block=True
@@ -208,26 +213,31 @@ class Dataflow(wiring.Component):
             state_writers.append(writer)
 
         # Routes.
-        m.submodules.sent = sent = PacketMux(inputs=4)  # encoder, adder, own block, ingress
+        m.submodules.sent = sent = PacketMux(inputs=3)  # encoder, own block, what is passed on
+        m.submodules.passed = passed = PacketMux(inputs=2)  # adder, ingress
         m.submodules.received = received = PacketDemux(outputs=4)  # adder, decoder, assembler, egress
         m.submodules.summed = summed = PacketDemux(outputs=3)  # egress, own block, decoder
         m.submodules.compressed = compressed = PacketDemux(outputs=3)  # egress, adder, decoder
         m.submodules.decoded = decoded = PacketMux(inputs=3)  # ingress, adder, encoder
 
-        connect_stream(m, encoder.o, encoded.i)
-        connect_stream(m, encoded.o, compressed.i)
-        connect_stream(m, compressed.o[0], sent.i[0])
-        connect_stream(m, compressed.o[1], adder.b)
+        connect_stream(m, encoder.o, compressed.i)
+        connect_stream(m, compressed.o[0], to_send.i)
+        connect_stream(m, to_send.o, sent.i[0])
+        connect_stream(m, compressed.o[1], to_add.i)
+        connect_stream(m, to_add.o, adder.b)
         connect_stream(m, compressed.o[2], decoded.i[2])
         connect_stream(m, self.ingress, received.i)
         connect_stream(m, received.o[0], adder.a)
-        connect_stream(m, received.o[1], decoded.i[0])
+        connect_stream(m, received.o[1], to_decode.i)
+        connect_stream(m, to_decode.o, decoded.i[0])
         connect_stream(m, received.o[2], assembler.i)
-        connect_stream(m, received.o[3], sent.i[3])
+        connect_stream(m, received.o[3], passed.i[1])
         connect_stream(m, adder.o, summed.i)
-        connect_stream(m, summed.o[0], sent.i[1])
+        connect_stream(m, summed.o[0], passed.i[0])
         connect_stream(m, summed.o[1], kept_sums.i)
         connect_stream(m, summed.o[2], decoded.i[1])
+        connect_stream(m, passed.o, to_pass.i)
+        connect_stream(m, to_pass.o, sent.i[2])
         connect_stream(m, decoded.o, decoder.i)
         connect_stream(m, sent.o, self.egress)
 
@@ -249,10 +259,10 @@ class Dataflow(wiring.Component):
             connect_stream(m, weight_reader.o, serializer.i)
         with m.If(setup.sum):
             connect_stream(m, decoder.o, landing.i)
-            connect_stream(m, kept_sums.o, sent.i[2])
+            connect_stream(m, kept_sums.o, sent.i[1])
         with m.Else():
             connect_stream(m, assembler.o, landing.i)
-            connect_stream(m, serializer.o, sent.i[2])
+            connect_stream(m, serializer.o, sent.i[1])
         with m.If(setup.alone):  # nobody to give new weights to
             m.d.comb += optimizer.broadcast[0].ready.eq(1)
         with m.Else():
@@ -352,8 +362,8 @@ class Dataflow(wiring.Component):
             headers.o.ready.eq(self.header.ready),
         ]
         pending.append(headers.level != 0)
-        source = Mux(scatter, Mux(at.first, 0, 1), Mux(at.first & ~setup.relay, 2, 3))
-        egress_routes = ahead("egress_routes", fork.o[1], range(4), source)
+        source = Mux(at.first, Mux(scatter, 0, Mux(setup.relay, 2, 1)), 2)
+        egress_routes = ahead("egress_routes", fork.o[1], range(3), source)
         connect_stream(m, egress_routes.o, sent.route)
         with m.If(self.start):
             m.d.sync += sequence.eq(0)
@@ -361,11 +371,12 @@ class Dataflow(wiring.Component):
             m.d.sync += sequence.eq(sequence + 1)
 
         # Ingress: what to expect, and where it goes. A ring of one expects nothing and lands its own sums.
-        fork = split("ingress", 5)
+        fork = split("ingress", 6)
         at = fork.i.payload
         some, scatter = at.length != 0, at.phase == Phase.SCATTER
         gather = ~scatter
         final = scatter & at.last  # here the block is summed to its end
+        forwarded = gather & (~at.last | setup.pass_on)
         m.d.comb += fork.enable.eq(
             Cat(
                 ~setup.alone,
@@ -373,6 +384,7 @@ class Dataflow(wiring.Component):
                 some & ~setup.alone & scatter & ~(final & setup.fused),
                 some & (final | (gather & setup.sum)),
                 some & (gather | (final & setup.sum)),
+                some & (forwarded | (scatter & ~final)),
             )
         )
         coming = Signal(expected_layout())
@@ -396,7 +408,6 @@ class Dataflow(wiring.Component):
             m.d.sync += expected_sequence.eq(expected_sequence + 1)
 
         summing = scatter & ~(final & setup.fused)
-        forwarded = gather & (~at.last | setup.pass_on)
         mask = Cat(summing, ~summing & (scatter | setup.sum), gather & ~setup.sum, forwarded)
         received_routes = ahead("received_routes", fork.o[1], 4, mask)
         connect_stream(m, received_routes.o, received.route)
@@ -408,6 +419,8 @@ class Dataflow(wiring.Component):
         connect_stream(m, decoded_routes.o, decoded.route)
         base = Mux(setup.sum, setup.gradient_row, setup.weight_row)
         job("landing_jobs", fork.o[4], landing_writer, base, at.group, at.length)
+        passed_routes = ahead("passed_routes", fork.o[5], range(2), gather)
+        connect_stream(m, passed_routes.o, passed.route)
 
         # Encode: the first step is sent as it is, what follows is added to what comes in.
         fork = split("encode", 2)
@@ -470,7 +483,7 @@ class Dataflow(wiring.Component):
         pulses = self.pulses
         kept = Cat(encoder.i.payload.keep[lane] for lane in range(lanes))
         m.d.comb += [
-            pulses.compressed_words.eq(taken(self.egress) & ((sent.route.payload <= 1) | setup.sum)),
+            pulses.compressed_words.eq(taken(self.egress) & (scattering | setup.sum)),
             pulses.encodes.eq(taken(encoder.o) & encoder.o.payload.last),
             pulses.compressed_adds.eq(taken(adder.o) & adder.o.payload.last),
             pulses.positions_added.eq(adder.position),
@@ -478,7 +491,7 @@ class Dataflow(wiring.Component):
             pulses.optimizer_bursts.eq(optimizer.bursts),
             pulses.scatter_reduce.eq(self.busy & scattering),
             pulses.stall_encoder.eq(starved & (sent.route.payload == 0)),
-            pulses.stall_optimizer.eq(starved & (sent.route.payload == 2) & setup.fused),
+            pulses.stall_optimizer.eq(starved & (sent.route.payload == 1) & setup.fused),
             pulses.stall_memory.eq(Cat(*refused).any()),
             pulses.local_nan.eq(gradient_reader.nan | encode_reader.nan),
             pulses.not_finite.eq(optimizer.nonfinite | (setup.sum & taken(decoder.o) & infinite)),
