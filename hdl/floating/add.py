@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from .format import FP32, FloatFormat
-from .stages import leading_zeros, register, round_and_pack, shift_left, shift_right
+from .stages import Mark, leading_zeros, register, round_and_pack, shift_left, shift_right
 
 __all__ = ["FloatAdder"]
 
@@ -90,32 +90,33 @@ class FloatAdder(wiring.Component):
         # sticky bit again. The position below the sum makes the carry in.
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
                  Cat(aligned.subtract & ~aligned.sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
+        mark = Mark(aligned.exponent, len(total))
         summed = register(
             m, "summed",
             total=total, sticky=aligned.sticky, subtract=aligned.subtract,
+            rows=mark.rows, columns=mark.columns,
+            largest=aligned.exponent == format.exponent_ones - 1,
             sign=aligned.sign, exponent=aligned.exponent, infinite=aligned.infinite, nan=aligned.nan)
 
-        # 5: how far to normalise: no further than the exponent reaches.
-        zeros, none = leading_zeros(m, summed.total)
-        left = Signal(range(-len(summed.total), format.exponent_ones))
-        m.d.comb += left.eq(summed.exponent - zeros)
-        subnormal = left[-1]
+        # 5: how far to normalise. The exponent overflows only by a carry out of the sum.
+        amount, none = leading_zeros(m, summed.total | mark.place(summed.rows, summed.columns))
         counted = register(
             m, "counted",
-            total=summed.total, sticky=summed.sticky, amount=Mux(subnormal, summed.exponent, zeros)[:len(zeros)],
-            exponent=Mux(subnormal | none, 0, left[:format.exponent_bits]),
-            sign=summed.sign & ~(none & summed.subtract),
-            infinite=summed.infinite | (left == format.exponent_ones - 1), nan=summed.nan)
+            total=summed.total, sticky=summed.sticky, amount=amount, none=none, exponent=summed.exponent,
+            sign=summed.sign & (summed.total.any() | ~summed.subtract),
+            infinite=summed.infinite | (summed.largest & summed.total[-1]), nan=summed.nan)
 
         # 6: normalise.
         normalised = register(
             m, "normalised",
             total=shift_left(m, counted.total, counted.amount), sticky=counted.sticky,
-            sign=counted.sign, exponent=counted.exponent, infinite=counted.infinite, nan=counted.nan)
+            sign=counted.sign, exponent=Mux(counted.none, 0, counted.exponent - counted.amount),
+            infinite=counted.infinite, nan=counted.nan)
 
         # 7: round.
         m.d.comb += self.o.eq(round_and_pack(
-            m, format, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.total[2:],
+            m, format, sign=normalised.sign, exponent=normalised.exponent[:format.exponent_bits],
+            significand=normalised.total[2:],
             sticky=normalised.total[:2].any() | normalised.sticky,
             infinite=normalised.infinite, nan=normalised.nan))
         return m

@@ -1,11 +1,12 @@
 """Floating-point multiplication."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
+from . import product
 from .format import FP32, FloatFormat
-from .stages import leading_zeros, register, round_and_pack, shift_right
+from .stages import Mark, leading_zeros, register, round_and_pack, shift_right
 
 __all__ = ["FloatMultiplier"]
 
@@ -49,62 +50,79 @@ class FloatMultiplier(wiring.Component):
         """Number of multiplier blocks used at most."""
         return self._dsps
 
-    latency = 7
+    @property
+    def latency(self):
+        """Cycles from the operands to their product."""
+        return 4 + product.latency(width=self._format.fraction_bits + 1, dsps=self._dsps)
 
     def elaborate(self, platform):
         m = Module()
         format = self._format
+        width = format.fraction_bits + 1
         a = data.View(format.layout, self.a)
         b = data.View(format.layout, self.b)
-        width = format.fraction_bits + 1
 
-        # 1: open the operands.
+        # Open the operands. Subnormal numbers have the exponent of the smallest normal one.
         a_normal = a.exponent.any()
         b_normal = b.exponent.any()
         opened = register(
             m, "opened",
-            a=Cat(a.fraction, a_normal), b=Cat(b.fraction, b_normal), sign=a.sign ^ b.sign,
-            a_exponent=a.exponent, b_exponent=b.exponent,
-            a_special=a.exponent.all(), b_special=b.exponent.all(),
-            a_fraction=a.fraction.any(), b_fraction=b.fraction.any())
+            a=Cat(a.fraction, a_normal), a_exponent=Cat(a.exponent[0] | ~a_normal, a.exponent[1:]),
+            b=Cat(b.fraction, b_normal), b_exponent=Cat(b.exponent[0] | ~b_normal, b.exponent[1:]),
+            sign=a.sign ^ b.sign,
+            a_special=a.exponent.all(), a_fraction=a.fraction.any(),
+            b_special=b.exponent.all(), b_fraction=b.fraction.any())
 
-        # 2, 3, 4: product (placeholder split), exponent.
-        a_zero = ~opened.a[-1] & ~opened.a_fraction
-        b_zero = ~opened.b[-1] & ~opened.b_fraction
-        nan = ((opened.a_special & opened.a_fraction) | (opened.b_special & opened.b_fraction) |
-               (opened.a_special & b_zero) | (opened.b_special & a_zero))
-        exponent = Signal(range(-format.bias, 2 * format.exponent_ones))
-        m.d.comb += exponent.eq(opened.a_exponent + opened.b_exponent + ~opened.a[-1] + ~opened.b[-1] - format.bias)
-        partial = register(m, "partial", product=opened.a * opened.b, exponent=exponent, sign=opened.sign,
-                           infinite=opened.a_special | opened.b_special, nan=nan)
-        crossed = register(m, "crossed", **vars(partial))
-        zeros_bits = width.bit_length()
-        reach = Signal(range(-(1 << len(exponent)), 1 << len(exponent)))
-        m.d.comb += reach.eq((1 << zeros_bits) - 1 - crossed.exponent)
-        limit = Signal(zeros_bits + 1)
-        m.d.comb += limit.eq(Mux(reach[zeros_bits + 1:].any(), ~0, reach))
-        product = register(m, "product", limit=limit, **vars(crossed))
+        # Multiply the significands. Meanwhile, add the exponents: the sum is that of a product whose highest bit is
+        # its leading one, less one.
+        m.submodules.product = multiplier = product.Product(width=width, dsps=self._dsps)
+        m.d.comb += [multiplier.a.eq(opened.a), multiplier.b.eq(opened.b)]
+        a_zero = ~(opened.a[-1] | opened.a_fraction)
+        b_zero = ~(opened.b[-1] | opened.b_fraction)
+        passing = register(
+            m, "passing",
+            exponent=(Cat(C(1, 1), opened.a_exponent) + Cat(C(1, 1), opened.b_exponent))[1:], sign=opened.sign,
+            infinite=opened.a_special | opened.b_special,
+            nan=(opened.a_special & (opened.a_fraction | b_zero)) | (opened.b_special & (opened.b_fraction | a_zero)))
+        for _ in range(multiplier.latency - 2):
+            passing = register(m, "passing", **vars(passing))
+        # The bias is one less than a power of two.
+        split = format.exponent_bits - 1
+        exponent = Signal(signed(format.exponent_bits + 2))
+        m.d.comb += exponent.eq(Cat(passing.exponent[:split], passing.exponent[split:] - 1))
 
-        # 5
-        zeros, none = leading_zeros(m, product.product[width - 1:])
-        left = Signal(reach.shape())
-        m.d.comb += left.eq(product.exponent - zeros)
-        subnormal = left[-1]
+        # Where to stop normalising. A negative exponent asks for a shift to the right instead.
+        highest = width + 1
+        count_bits = (highest - 1).bit_length()
+        mark = Mark(exponent[:-1], highest)
+        negative = exponent[-1]
+        beyond = ~exponent[count_bits:].all()
+        located = register(
+            m, "located",
+            rows=Mux(negative, 0, mark.rows), columns=mark.columns, negative=negative,
+            right=Mux(negative, ~exponent[:count_bits] | beyond.replicate(count_bits), 0), **vars(passing) | {"exponent": exponent})
+
+        # How far to normalise.
+        top = multiplier.o[-highest:]
+        marked = Mux(located.negative, 0, top) | mark.place(located.rows, located.columns)
+        zeros, none = leading_zeros(m, marked)
         counted = register(
             m, "counted",
-            product=product.product,
-            amount=Mux(subnormal, product.limit, ~zeros & ((1 << zeros_bits) - 1)),
-            exponent=Mux(subnormal | none, 0, left[:format.exponent_bits]),
-            sign=product.sign,
-            infinite=product.infinite | (left >= format.exponent_ones - 1), nan=product.nan)
+            product=multiplier.o, zeros=zeros, right=Cat(~zeros | located.right, located.negative),
+            none=none, exponent=located.exponent, sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # 6
+        # Normalise.
         window, sticky = shift_right(
-            m, Cat(C(0, (1 << zeros_bits) - width), counted.product), counted.amount, width=width + 1)
-        shifted = register(m, "shifted", window=window, sticky=sticky, exponent=counted.exponent,
-                           sign=counted.sign, infinite=counted.infinite, nan=counted.nan)
+            m, Cat(C(0, (1 << count_bits) - width), counted.product), counted.right, width=highest)
+        base = Signal(signed(len(exponent)))
+        m.d.comb += base.eq(counted.exponent - counted.zeros)
+        normalised = register(
+            m, "normalised",
+            window=window, sticky=sticky, exponent=Mux(counted.none, 0, base[:format.exponent_bits]),
+            sign=counted.sign, infinite=counted.infinite | (base >= format.exponent_ones - 1), nan=counted.nan)
 
+        # Round.
         m.d.comb += self.o.eq(round_and_pack(
-            m, format, sign=shifted.sign, exponent=shifted.exponent, significand=shifted.window,
-            sticky=shifted.sticky, infinite=shifted.infinite, nan=shifted.nan))
+            m, format, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.window,
+            sticky=normalised.sticky, infinite=normalised.infinite, nan=normalised.nan))
         return m

@@ -31,7 +31,7 @@ def leading_zeros(m, value):
     Returns
     -------
     count : Value
-        Number of leading zeros; unspecified where ``value`` is zero.
+        Number of leading zeros; all ones where ``value`` is zero.
     none : Value
         ``value`` is zero.
     """
@@ -39,6 +39,10 @@ def leading_zeros(m, value):
         return C(0, 0), ~value[0]
     if len(value) == 2:  # without the zero-width multiplexer of two single bits, which Verilog cannot express
         return ~value[1], ~value.any()
+    # A slice of an expression is all of the expression once more, in the Verilog: here that would be for every bit.
+    bits = Signal(len(value), name=f"bits{len(value)}")
+    m.d.comb += bits.eq(value)
+    value = bits
     lower_width = 1 << (ceil_log2(len(value)) - 1)
     padding = 2 * lower_width - len(value)
     high, high_none = leading_zeros(m, value[lower_width - padding:])
@@ -48,6 +52,31 @@ def leading_zeros(m, value):
     m.d.comb += none.eq(high_none & low_none)
     m.d.comb += count.eq(Cat(Mux(high_none, low, high), high_none))
     return count, none
+
+
+class Mark:
+    """A one as many places below the highest as a number says, if there are so many places.
+
+    Normalising must stop where the exponent is used up, for there begin the subnormal numbers: a count of leading
+    zeros that runs into this mark is the smaller of the two. The mark is decoded in one stage into rows and columns,
+    and made from them in the next one, where this hides in the logic of the count.
+
+    Parameters
+    ----------
+    number : Value
+        Unsigned.
+    width : int
+        Number of places.
+    """
+
+    def __init__(self, number, width):
+        self._width = width
+        self.rows = Cat(number[3:] == row for row in range(-(-width // 8)))
+        self.columns = Cat(number[:3] == column for column in range(8))
+
+    def place(self, rows, columns):
+        """The mark, from registered rows and columns."""
+        return Cat(row & column for row in rows for column in columns)[:self._width][::-1]
 
 
 def shift_left(m, value, amount):

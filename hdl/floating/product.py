@@ -1,0 +1,91 @@
+"""Product of two significands, from multiplier blocks and logic."""
+
+from amaranth.hdl import Cat, Module, Mux
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .stages import register
+
+__all__ = ["Product", "latency"]
+
+BLOCK_WIDTH = 18
+
+
+def latency(*, width, dsps):
+    """Cycles from the operands of a :class:`Product` to their product."""
+    return 2 if width <= BLOCK_WIDTH or dsps == 4 else 3
+
+
+class Product(wiring.Component):
+    """Multiply two unsigned integers.
+
+    Operands wider than a multiplier block are cut into a low part as wide as a block and a high part. The partial
+    products that find no block are sums of shifted rows. The product of the operands of one cycle is on ``o``
+    :attr:`latency` cycles later: 2 where every partial product has its block, else 3.
+
+    Parameters
+    ----------
+    width : int
+        Width of an operand; at most 36.
+    dsps : int
+        Number of multiplier blocks to use at most: 4, 2 or 1.
+
+    Members
+    -------
+    a, b : In(width)
+    o : Out(2 * width)
+    """
+
+    def __init__(self, *, width, dsps):
+        if not isinstance(width, int) or not 1 <= width <= 2 * BLOCK_WIDTH:
+            raise ValueError(f"Width must be an integer between 1 and {2 * BLOCK_WIDTH}, not {width!r}")
+        if dsps not in (1, 2, 4):
+            raise ValueError(f"DSP block count must be 4, 2 or 1, not {dsps!r}")
+        self._width = width
+        self._dsps = dsps
+        super().__init__({"a": In(width), "b": In(width), "o": Out(2 * width)})
+
+    @property
+    def latency(self):
+        """Cycles from the operands to their product."""
+        return latency(width=self._width, dsps=self._dsps)
+
+    def elaborate(self, platform):
+        m = Module()
+        a_low, a_high = self.a[:BLOCK_WIDTH], self.a[BLOCK_WIDTH:]
+        b_low, b_high = self.b[:BLOCK_WIDTH], self.b[BLOCK_WIDTH:]
+
+        def rows(value, digits):
+            """Half as many terms as there are digits, each the sum of two rows."""
+            row = [Mux(digit, value, 0) for digit in digits] + [0]
+            return [(row[index] + (row[index + 1] << 1)) << index for index in range(0, len(digits), 2)]
+
+        if self._width <= BLOCK_WIDTH:
+            block = register(m, "block", o=self.a * self.b)
+            product = register(m, "product", o=block.o)
+            m.d.comb += self.o.eq(product.o)
+            return m
+
+        # Everything but the product of the low parts is a multiple of 2 to the BLOCK_WIDTH.
+        if self._dsps == 4:
+            blocks = register(
+                m, "blocks", low=a_low * b_low, middle=a_high * b_low, other=a_low * b_high, high=a_high * b_high)
+            low = Cat(blocks.low, blocks.high)
+            above = [blocks.middle, blocks.other]
+        else:
+            blocks = register(m, "blocks", low=a_low * b_low)
+            if self._dsps == 2:
+                middle = [a_high * b_low]
+            else:
+                middle = rows(b_low, a_high)
+            terms = middle + rows(self.a, b_high)
+            terms = list(vars(register(m, "terms", **{str(i): term for i, term in enumerate(terms)})).values())
+            half = len(terms) // 2
+            halves = register(m, "halves", low=blocks.low, left=sum(terms[:half]), right=sum(terms[half:]))
+            low = halves.low
+            above = [halves.left, halves.right]
+        product = register(
+            m, "product", low=low[:BLOCK_WIDTH],
+            high=(low[BLOCK_WIDTH:] + sum(above))[:2 * self._width - BLOCK_WIDTH])
+        m.d.comb += self.o.eq(Cat(product.low, product.high))
+        return m
