@@ -157,7 +157,7 @@ REGISTERS = _table(
     _setting(
         "CONTROL", "Acts on the whole node.", kind=Kind.BITFIELD, width=2,
         fields=(
-            Field(name="link_reset", bit=0, doc="Held: resets the link and the collective engine while it is 1."),
+            Field(name="link_reset", bit=0, doc="Held: while it is 1 the link is reset, and all commands end with LINK_RESET."),
             Field(name="clear_counters", bit=1, doc="Writing 1 sets every counter to zero; reads as 0."),
         ),
     ),
@@ -184,7 +184,7 @@ REGISTERS = _table(
     _counter("WORDS_RECEIVED", "Words received from the ring, headers and CRCs included."),
     _counter("PACKETS_SENT", "Packets sent on the ring."),
     _counter("PACKETS_RECEIVED", "Packets received from the ring, refused ones included."),
-    _counter("COMPRESSED_WORDS", "Words out of the encoder and the compressed-domain adder."),
+    _counter("COMPRESSED_WORDS", "Payload words that were sent in compressed form."),
     _counter("ELEMENTS_ENCODED", "Elements into the encoder.", increment=4),
     _counter("COMPRESSED_ADDS", "Segments added in compressed form."),
     _counter("POSITIONS_ADDED", "Non-zero positions that the compressed-domain adder has taken."),
@@ -192,12 +192,12 @@ REGISTERS = _table(
     _counter("DECODES", "Segments decoded."),
     _counter("OPTIMIZER_BURSTS", "Bursts of the optimizer."),
     _counter("SCATTER_REDUCE_CYCLES", "Cycles of the scatter-reduce phase of commands."),
-    _counter("COMMAND_CYCLES", "Cycles in which a command was running."),
+    _counter("COMMAND_CYCLES", "Cycles in which the engine was busy with a command."),
     _counter("STALL_NO_CREDIT", "Cycles in which a packet was ready and the successor had given no credit."),
     _counter("STALL_INGRESS_EMPTY", "Cycles in which the engine waited for a word of its predecessor."),
     _counter("STALL_ENCODER", "Cycles in which the engine waited for the encoder."),
     _counter("STALL_OPTIMIZER", "Cycles in which the engine waited for the optimizer."),
-    _counter("STALL_MEMORY", "Cycles in which the engine waited for a memory port."),
+    _counter("STALL_MEMORY", "Cycles in which a memory made a part of the engine wait for its port."),
     _counter("PACKETS_REFUSED", "Packets refused."),
 )
 
