@@ -100,6 +100,7 @@ class Node(wiring.Component):
             queue.timeout.eq(registers.timeout),
             queue.weight_version.eq(engine.weight_version),
             queue.set_flags.eq(registers.set_flags),
+            queue.link_reset.eq(registers.link_reset),
             registers.flags.eq(queue.flags),
             registers.last_error.eq(queue.last_error),
             registers.queue_status.eq(queue.queue_status),

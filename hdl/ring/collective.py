@@ -108,12 +108,12 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        flush = Signal()
+        idle = Signal()  # the datapath is held in reset, unless a command runs
         longest_packet = packet_words(config.segment)
 
         m.submodules.planner = planner = Planner(elements=longest_vector(config), segment=config.segment)
         dataflow = Dataflow(config=config)
-        m.submodules.dataflow = ResetInserter(flush)(dataflow)
+        m.submodules.dataflow = ResetInserter(idle)(dataflow)
         m.submodules.packetizer = packetizer = Packetizer()
         m.submodules.depacketizer = depacketizer = Depacketizer()
         m.submodules.transmitter = transmitter = LinkTransmitter(
@@ -191,9 +191,9 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += setup.plan.eq(planner.plan)
             scatters = Mux(has_scatter, steps, 0)
             tour(setup.egress_scatter, scatters, rank, planner.own)
-            tour(setup.ingress_scatter, Mux(alone & setup.sum, 1, scatters), setup.predecessor, planner.before)
+            tour(setup.ingress_scatter, Mux(alone & setup.sum, 1, scatters), setup.predecessor, planner.previous)
             tour(setup.encode, Mux(setup.sum, command.size, scatters), rank, planner.own)
-            tour(setup.own_scatter, setup.fused, setup.successor, planner.after)
+            tour(setup.own_scatter, setup.fused, setup.successor, planner.following)
             with m.If(is_broadcast):
                 sends = setup.successor != command.root
                 is_root = rank == command.root
@@ -204,10 +204,10 @@ class CollectiveEngine(wiring.Component):
             with m.Else():
                 gathers = Mux(has_gather, steps, 0)
                 m.d.sync += [setup.relay.eq(0), setup.pass_on.eq(0)]
-                tour(setup.egress_gather, gathers, setup.successor, planner.after)
+                tour(setup.egress_gather, gathers, setup.successor, planner.following)
                 tour(setup.ingress_gather, gathers, rank, planner.own)
                 gives = has_gather & ~has_scatter & ~alone
-                tour(setup.own_gather, gives, setup.successor, planner.after)
+                tour(setup.own_gather, gives, setup.successor, planner.following)
 
         # Packets that the datapath has handed out and that are not through yet.
         leaving, coming = Signal(4), Signal(4)
@@ -302,7 +302,7 @@ class CollectiveEngine(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                m.d.comb += [flush.eq(1), packetizer.give_up.eq(~aborted), depacketizer.drain.eq(1)]
+                m.d.comb += [packetizer.give_up.eq(~aborted), depacketizer.drain.eq(~abort_seen)]
                 with m.If(packetizer.aborted):
                     m.d.sync += aborted.eq(1)
                 m.d.sync += waited.eq(waited + 1)
@@ -317,6 +317,7 @@ class CollectiveEngine(wiring.Component):
                 with m.If(self.event.ready):
                     m.next = "Idle"
 
+        m.d.comb += idle.eq(~(fsm.ongoing("Launch") | fsm.ongoing("Settle") | fsm.ongoing("Run")))
         busy = ~fsm.ongoing("Idle") & ~fsm.ongoing("Report")
         with m.If(busy):
             m.d.sync += event.cycles.eq(event.cycles + 1)

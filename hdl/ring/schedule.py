@@ -90,7 +90,7 @@ class Planner(wiring.Component):
     done : Out(1)
         High for a cycle when the results are there.
     plan : Out(plan_layout(elements))
-    before, own, after : Out
+    previous, own, following : Out
         First group of blocks rank - 1, rank and rank + 1, modulo ``size``.
     """
 
@@ -110,9 +110,9 @@ class Planner(wiring.Component):
                 "rank": In(range(16)),
                 "done": Out(1),
                 "plan": Out(plan_layout(elements)),
-                "before": Out(group),
+                "previous": Out(group),
                 "own": Out(group),
-                "after": Out(group),
+                "following": Out(group),
             }
         )
 
@@ -161,11 +161,11 @@ class Planner(wiring.Component):
             with m.State("Deal"):
                 # Block by block, since the first group of the next is the sum of all sizes before it.
                 with m.If((block == self.rank - 1) | ((self.rank == 0) & (block == plan.size - 1))):
-                    m.d.sync += self.before.eq(start)
+                    m.d.sync += self.previous.eq(start)
                 with m.If(block == self.rank):
                     m.d.sync += self.own.eq(start)
                 with m.If((block == self.rank + 1) | ((self.rank == plan.size - 1) & (block == 0))):
-                    m.d.sync += self.after.eq(start)
+                    m.d.sync += self.following.eq(start)
                 m.d.sync += [
                     start.eq(start + plan.quotient + (block < plan.remainder)),
                     block.eq(block + 1),
