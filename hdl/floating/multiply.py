@@ -21,7 +21,7 @@ class FloatMultiplier(wiring.Component):
     Parameters
     ----------
     format : FloatFormat
-        Format of both operands and of the result.
+        Format of both operands and of the result; at most 35 bits of fraction.
     dsps : int
         Number of 18 by 18 multiplier blocks to use at most: 4, 2 or 1. The rest of the product is made of logic.
 
@@ -34,6 +34,8 @@ class FloatMultiplier(wiring.Component):
     def __init__(self, *, format=FP32, dsps=4):
         if not isinstance(format, FloatFormat):
             raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        if format.fraction_bits > 35:
+            raise ValueError(f"Fraction width must be at most 35, not {format.fraction_bits!r}")
         if dsps not in (1, 2, 4):
             raise ValueError(f"DSP block count must be 4, 2 or 1, not {dsps!r}")
         self._format = format
@@ -100,7 +102,8 @@ class FloatMultiplier(wiring.Component):
         located = register(
             m, "located",
             rows=Mux(negative, 0, mark.rows), columns=mark.columns, negative=negative,
-            right=Mux(negative, ~exponent[:count_bits] | beyond.replicate(count_bits), 0), **vars(passing) | {"exponent": exponent})
+            right=Mux(negative, ~exponent[:count_bits] | beyond.replicate(count_bits), 0),
+            exponent=exponent, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
 
         # How far to normalise.
         top = multiplier.o[-highest:]

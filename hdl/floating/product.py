@@ -1,6 +1,6 @@
 """Product of two significands, from multiplier blocks and logic."""
 
-from amaranth.hdl import Cat, Module, Mux
+from amaranth.hdl import C, Cat, Module, Mux
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -57,8 +57,9 @@ class Product(wiring.Component):
 
         def rows(value, digits):
             """Half as many terms as there are digits, each the sum of two rows."""
-            row = [Mux(digit, value, 0) for digit in digits] + [0]
-            return [(row[index] + (row[index + 1] << 1)) << index for index in range(0, len(digits), 2)]
+            row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
+            pairs = range(0, len(digits), 2)
+            return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]
 
         if self._width <= BLOCK_WIDTH:
             block = register(m, "block", o=self.a * self.b)
@@ -67,25 +68,20 @@ class Product(wiring.Component):
             return m
 
         # Everything but the product of the low parts is a multiple of 2 to the BLOCK_WIDTH.
+        blocks = {"low": a_low * b_low}
         if self._dsps == 4:
-            blocks = register(
-                m, "blocks", low=a_low * b_low, middle=a_high * b_low, other=a_low * b_high, high=a_high * b_high)
-            low = Cat(blocks.low, blocks.high)
-            above = [blocks.middle, blocks.other]
+            blocks = register(m, "blocks", **blocks, left=a_high * b_low, right=a_low * b_high, high=a_high * b_high)
+            low, left, right = Cat(blocks.low, blocks.high), blocks.left, blocks.right
         else:
-            blocks = register(m, "blocks", low=a_low * b_low)
-            if self._dsps == 2:
-                middle = [a_high * b_low]
-            else:
-                middle = rows(b_low, a_high)
-            terms = middle + rows(self.a, b_high)
-            terms = list(vars(register(m, "terms", **{str(i): term for i, term in enumerate(terms)})).values())
+            middle = [a_high * b_low] if self._dsps == 2 else rows(b_low, a_high)
+            terms = dict(enumerate(middle + rows(self.a, b_high)))
+            blocks = register(m, "blocks", **blocks, **{f"term{index}": term for index, term in terms.items()})
+            terms = [getattr(blocks, f"term{index}") for index in terms]
             half = len(terms) // 2
             halves = register(m, "halves", low=blocks.low, left=sum(terms[:half]), right=sum(terms[half:]))
-            low = halves.low
-            above = [halves.left, halves.right]
+            low, left, right = halves.low, halves.left, halves.right
         product = register(
             m, "product", low=low[:BLOCK_WIDTH],
-            high=(low[BLOCK_WIDTH:] + sum(above))[:2 * self._width - BLOCK_WIDTH])
+            high=(low[BLOCK_WIDTH:] + left + right)[:2 * self._width - BLOCK_WIDTH])
         m.d.comb += self.o.eq(Cat(product.low, product.high))
         return m

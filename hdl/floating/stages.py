@@ -83,7 +83,7 @@ def shift_left(m, value, amount):
     """Shift left within the width of ``value``, coarse steps first."""
     for bit in reversed(range(len(amount))):
         shifted = Signal(len(value), name=f"left{1 << bit}")
-        m.d.comb += shifted.eq(Mux(amount[bit], value << (1 << bit), value))
+        m.d.comb += shifted.eq(Mux(amount[bit], value.shift_left(1 << bit), value))
         value = shifted
     return value
 
@@ -141,7 +141,7 @@ def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, 
         Cat(significand[:-1], exponent) + Cat(sticky | lowest, C(0, format.fraction_bits), hidden))
     with m.If(infinite | nan):
         m.d.sync += result.exponent.eq(format.exponent_ones)
-        m.d.sync += result.fraction.eq(nan << (format.fraction_bits - 1))
+        m.d.sync += result.fraction.eq(nan.shift_left(format.fraction_bits - 1))
     with m.Else():
         m.d.sync += Cat(result.fraction, result.exponent).eq(rounded[1:])
     m.d.sync += result.sign.eq(sign & ~nan)
