@@ -11,7 +11,7 @@ import functools
 import operator
 from types import SimpleNamespace
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -49,12 +49,12 @@ def _slices(value, width):
     return [value[start:start + width] for start in range(0, len(value), width)]
 
 
-def _select(one_hot, values):
-    """The value whose bit is set, or zero if there is none."""
-    chosen = C(0)
-    for bit, value in zip(one_hot, values, strict=True):
-        chosen = chosen | Mux(bit, value, 0)
-    return chosen
+def _first(flags, values):
+    """The value of the lowest flag that is set, or the last value if none is."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return Mux(flags[:half].any(), _first(flags[:half], values[:half]), _first(flags[half:], values[half:]))
 
 
 def _index(one_hot):
@@ -145,21 +145,23 @@ class _Walker(wiring.Component):
         Rows of the new masks that have ones.
     step : In(1)
         Go on to the next place.
-    row : Out(rows)
-        One-hot: row of the present place.
+    row : Out(range(rows))
+        Row of the present place.
     place : Out(width)
         One-hot: the present place in its row.
     hits : Out(masks)
         Masks that are set at the present place.
-    row_end, end : Out(1)
-        The present place is the last one of its row, of all.
+    rest : Out(width)
+        Places after it in its row.
+    end : Out(1)
+        The present place is the last one.
     """
 
     def __init__(self, *, masks, width):
         rows = GROUP // width
         super().__init__({
             "start": In(1), "masks": In(data.ArrayLayout(GROUP, masks)), "occupied": In(rows), "step": In(1),
-            "row": Out(rows), "place": Out(width), "hits": Out(masks), "row_end": Out(1), "end": Out(1),
+            "row": Out(range(rows)), "place": Out(width), "hits": Out(masks), "rest": Out(width), "end": Out(1),
         })
 
     def elaborate(self, platform):
@@ -168,21 +170,18 @@ class _Walker(wiring.Component):
         # Rows after the present one that have ones.
         ahead = Signal.like(self.occupied)
         union = Signal(width)
-        first_row = Signal.like(self.row)
-        next_row = Signal.like(self.row)
+        # Rows that the next row is one of, and whether it is asked for.
+        candidates = Signal.like(self.occupied)
+        turn = Signal()
         m.d.comb += [
             self.place.eq(_lowest(union)),
-            self.row_end.eq(~_above_lowest(union).any()),
-            self.end.eq(self.row_end & ~ahead.any()),
-            first_row.eq(Mux(self.start, _lowest(self.occupied), 0)),
-            next_row.eq(Mux(self.start, 0, _lowest(ahead))),
+            self.rest.eq(_above_lowest(union)),
+            self.end.eq(~self.rest.any() & ~ahead.any()),
+            turn.eq(self.start | (self.step & ~self.rest.any())),
+            candidates.eq(Mux(self.start, self.occupied, ahead)),
         ]
-        with m.If(self.start):
-            m.d.sync += ahead.eq(_above_lowest(self.occupied))
-        with m.Elif(self.step & self.row_end):
-            m.d.sync += ahead.eq(_above_lowest(ahead))
-        with m.If(self.start | (self.step & self.row_end)):
-            m.d.sync += self.row.eq(first_row | next_row)
+        with m.If(turn):
+            m.d.sync += [self.row.eq(_first(candidates, range(len(candidates)))), ahead.eq(_above_lowest(candidates))]
 
         present = []
         for number, new in enumerate(self.masks):
@@ -190,8 +189,8 @@ class _Walker(wiring.Component):
             bits = Signal(width, name=f"bits{number}")
             with m.If(self.start):
                 m.d.sync += mask.eq(new)
-            with m.If(self.start | (self.step & self.row_end)):
-                m.d.sync += bits.eq(_select(first_row, _slices(new, width)) | _select(next_row, _slices(mask, width)))
+            with m.If(turn):
+                m.d.sync += bits.eq(_first(candidates, _slices(Mux(self.start, new, mask), width)))
             with m.Elif(self.step):
                 m.d.sync += bits.eq(bits & ~self.place)
             m.d.comb += self.hits[number].eq((bits & self.place).any())
@@ -311,7 +310,7 @@ class Encoder(wiring.Component):
         m.d.comb += [
             joiner.groups.payload.eq(group),
             joiner.groups.valid.eq(group_valid),
-            joiner.values.payload.eq(_select(_lowest(waiting), chosen)),
+            joiner.values.payload.eq(_first(waiting, [chosen[lane] for lane in lanes])),
             exhausted.eq((waiting == 0) | (joiner.values.ready & (_above_lowest(waiting) == 0))),
             read.addr.eq(taken),
         ]
@@ -432,21 +431,26 @@ class Adder(wiring.Component):
         a_hit, b_hit = walker.hits
         short = Signal()
         closing = Signal()
+        # Without a reset of their own, so that theirs can make the zeros.
+        left = Signal.like(adder.a, reset_less=True)
+        right = Signal.like(adder.b, reset_less=True)
         entry = Signal(data.StructLayout({"value": 1, "closing": 1, "last": 1, "position": range(GROUP)}))
         m.d.comb += [
             walker.masks[0].eq(a.held.data),
             walker.masks[1].eq(b.held.data),
             walker.occupied.eq(a.held.occupied | b.held.occupied),
             walker.step.eq(enter_value),
+            adder.a.eq(left),
+            adder.b.eq(right),
             short.eq((a_hit & a.done) | (b_hit & b.done)),
         ]
         m.d.sync += [
             entry.value.eq(enter_value),
             entry.closing.eq(closing),
             entry.last.eq(a.ending | b.ending),
-            entry.position.eq(Cat(_index(walker.place), _index(walker.row))),
-            adder.a.eq(Mux(a_hit, a.held.data, 0)),
-            adder.b.eq(Mux(b_hit, b.held.data, 0)),
+            entry.position.eq(Cat(_index(walker.place), walker.row)),
+            left.eq(Mux(a_hit, a.held.data, 0)),
+            right.eq(Mux(b_hit, b.held.data, 0)),
             self.position.eq(enter_value),
             self.added.eq(0),
             self.error.eq(0),
@@ -573,12 +577,16 @@ class Decoder(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        elements = self.o.payload.elements
+        # Without a reset of their own, so that theirs can make the zeros.
+        elements = Signal.like(self.o.payload.elements, reset_less=True)
 
-        # With one lane every value ends its beat, and the walk only counts.
-        width = 4 if self._lanes == 1 else self._lanes
+        # A row of the walk is one beat, or several.
+        width = max(self._lanes, 4)
         m.submodules.walker = walker = _Walker(masks=1, width=width)
-        lanes, beat_end = (C(1), C(1)) if self._lanes == 1 else (walker.place, walker.row_end)
+        places = _slices(walker.place, self._lanes)
+        rests = _slices(walker.rest, self._lanes)
+        lanes = functools.reduce(operator.or_, places)
+        beat_end = Cat(place.any() & ~rest.any() for place, rest in zip(places, rests, strict=True)).any()
 
         m.submodules.beats = memory = Memory(shape=elements.shape(), depth=self.depth, init=[])
         write = memory.write_port(granularity=1)
@@ -647,6 +655,7 @@ class Decoder(wiring.Component):
         m.d.comb += [
             read.addr.eq(taken),
             go.eq(active & (self.o.ready | ~self.o.valid) & (~present.any() | stored | broken)),
+            self.o.payload.elements.eq(elements),
             self.o.payload.keep.eq(~0),
         ]
         with m.If(self.o.ready | ~self.o.valid):
