@@ -231,20 +231,20 @@ class Depacketizer(wiring.Component):
 
     A packet waits at its first word until an ``expected`` record is offered and ``active`` is high. Its header is
     then held against the record, which is taken with the third word, and payload words are given on as they come:
-    latency is :attr:`latency` cycle, throughput one word per cycle, without a bubble inside a packet or between
+    latency is :attr:`latency` cycles, throughput one word per cycle, without a bubble inside a packet or between
     packets. The exception is the last payload word, which is kept until the CRC has been checked and is offered in
-    the cycle of ``done``. So nothing downstream ever completes on a damaged packet. ``payload`` is a register;
-    ``i.ready`` depends combinationally on ``payload.ready``, on the word at ``i`` and on ``active``, ``drain``,
-    ``epoch`` and ``expected.valid``; ``expected.ready`` on ``i.valid``, ``drain`` and ``payload.ready``.
+    the cycle of ``done``. So nothing downstream ever completes on a damaged packet. Words pass a register at ``i``
+    and one at ``payload``; ``i.ready`` depends combinationally on ``payload.ready``, ``active``, ``drain`` and
+    ``expected.valid``; ``expected.ready`` on ``drain`` and ``payload.ready``.
 
     Some packets are dealt with although no record is offered, as soon as ``active`` is high: those of an older epoch
     (by the sign of the difference modulo 256) are dropped silently, an ABORT packet of this epoch is refused, and so
     is a lone word.
 
-    **Refusal.** Every verdict falls at the end of the packet, one per packet: ``error`` is high for the cycle after
-    the packet's last word, in place of ``done``. The CRC comes first: if it is wrong, nothing else in the packet can
-    be believed, and this is the only fault for which an old packet is refused as well. Then comes the ABORT packet or
-    stomped CRC; then the first mismatch, in the order in which they are listed here:
+    **Refusal.** Every verdict falls at the end of the packet, one per packet: ``error`` is high for one cycle,
+    :attr:`latency` cycles after the packet's last word, in place of ``done``. The CRC comes first: if it is wrong,
+    nothing else in the packet can be believed, and this is the only fault for which an old packet is refused as well.
+    Then comes the ABORT packet or stomped CRC; then the first mismatch, in the order in which they are listed here:
 
     =====================  ===========================================  ==============================================
     ``code``               cause                                        ``detail``, high half and low half
@@ -279,7 +279,7 @@ class Depacketizer(wiring.Component):
     payload : Out(stream of word_layout())
         The words of accepted packets; ``last`` on the last word of each. A packet of length 0 gives none.
     epoch : In(8)
-        The epoch of this command.
+        The epoch of this command; must hold from the cycle before ``active`` rises.
     active : In(1)
         Level: a command is being carried out.
     drain : In(1)
@@ -302,7 +302,7 @@ class Depacketizer(wiring.Component):
         Level: forgets everything, the word on offer included, and takes the next word for the first of a packet.
     """
 
-    latency = 1
+    latency = 2
 
     i: In(stream.Signature(word_layout()))
     expected: In(stream.Signature(expected_layout()))
@@ -321,11 +321,19 @@ class Depacketizer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        word = self.i.payload.data
-        ending = self.i.payload.last
         expected = self.expected.payload
+        # One word waits in a register, together with what it would mean as the first of a packet or as a mask: this
+        # depends on many of its bits, and much depends on it.
+        held = Signal(word_layout())
+        occupied = Signal()
+        fresh = Signal()  # the word has come with the last edge
+        older, older_fresh, older_held = Signal(), Signal(), Signal()
+        aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
+        empty = Signal()
+        word, ending = held.data, held.last
         header = Signal(header_layout())  # each field is valid in the cycle of its word
-        first = Signal()  # the word at i is the first of a packet
+        first = Signal()  # the word is the first of a packet
+        ready = Signal()
         take = Signal()
         room = Signal()
         crc = Signal(32)
@@ -354,15 +362,42 @@ class Depacketizer(wiring.Component):
         final = Signal()
         kept = Signal()  # the word in the output register waits for the verdict
 
+        def is_older(word):
+            return (data.View(header_layout(), word.replicate(3)).epoch - self.epoch)[7]
+
+        def is_abort(word):
+            fields = data.View(header_layout(), word.replicate(3))
+            return (fields.type == PacketType.ABORT) & (fields.epoch == self.epoch)
+
         m.d.comb += [
             header.eq(word.replicate(3)),
-            take.eq(self.i.valid & self.i.ready),
+            take.eq(occupied & ready),
+            self.i.ready.eq(take | ~occupied),
             room.eq(self.payload.ready | ~self.payload.valid),
             mixed.eq((crc | first.replicate(32)) ^ word),
             wanted.eq(~(outdated | by_abort | discarded | mismatch)),
-            self.starved.eq(~self.i.valid & (~first | self.expected.valid)),
+            self.starved.eq(~occupied & (~first | self.expected.valid)),
         ]
         m.d.sync += [self.accepted.eq(0), finished.eq(0)]
+        with m.If(self.i.ready):
+            m.d.sync += [
+                occupied.eq(self.i.valid),
+                held.eq(self.i.payload),
+                empty.eq(self.i.payload.data == 0),
+            ]
+        # The epoch may change while a word waits. Both comparisons are made in every cycle and chosen from afterwards,
+        # so that neither has to wait for `i.ready`.
+        m.d.sync += [
+            fresh.eq(self.i.ready),
+            older_fresh.eq(is_older(self.i.payload.data)),
+            older_held.eq(is_older(word)),
+            aborting_fresh.eq(is_abort(self.i.payload.data)),
+            aborting_held.eq(is_abort(word)),
+        ]
+        m.d.comb += [
+            older.eq(Mux(fresh, older_fresh, older_held)),
+            aborting.eq(Mux(fresh, aborting_fresh, aborting_held)),
+        ]
         with m.If(take):
             m.d.sync += [
                 crc.eq(_crc_after(mixed)),
@@ -394,12 +429,10 @@ class Depacketizer(wiring.Component):
 
         with m.FSM():
             with m.State("Word0"):
-                older = (header.epoch - self.epoch)[7]
-                aborting = (header.type == PacketType.ABORT) & (header.epoch == self.epoch)
                 at_once = older | aborting | ending
                 m.d.comb += [
                     first.eq(1),
-                    self.i.ready.eq(
+                    ready.eq(
                         self.drain | (self.active & ~self.error & ~halted & (at_once | self.expected.valid))
                     ),
                 ]
@@ -424,7 +457,7 @@ class Depacketizer(wiring.Component):
                         )
                     go_on("Word1")
             with m.State("Word1"):
-                m.d.comb += self.i.ready.eq(1)
+                m.d.comb += ready.eq(1)
                 with m.If(take):
                     due_sequence = Mux(self.expected.valid, expected.sequence, 0)
                     with m.If(~mismatch & ~ending):
@@ -439,7 +472,7 @@ class Depacketizer(wiring.Component):
                         )
                     go_on("Word2")
             with m.State("Word2"):
-                m.d.comb += self.i.ready.eq(room | ~wanted | self.drain)
+                m.d.comb += ready.eq(room | ~wanted | self.drain)
                 with m.If(take):
                     # A record is there unless the packet is one of those that do not need it.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
@@ -470,10 +503,10 @@ class Depacketizer(wiring.Component):
                                 m.next = "Trailer"
             with m.State("Payload"):
                 masked = (codec == Codec.ZERO_VALUE) & (values == 0)  # the word is a mask
-                group_ends = Mux(masked, word == 0, values <= 1)
+                group_ends = Mux(masked, empty, values <= 1)
                 overrun = masked & (missing == 1) & (word & beyond).any()
                 m.d.comb += [
-                    self.i.ready.eq(room | self.drain | discarded),
+                    ready.eq(room | self.drain | discarded),
                     final.eq((missing == 1) & group_ends),
                 ]
                 with m.If(take):
@@ -492,12 +525,13 @@ class Depacketizer(wiring.Component):
                             self.payload.valid.eq(~final),
                             kept.eq(final),
                             values.eq(Mux(masked, _population(word), values - (values != 0))),
-                            missing.eq(missing - group_ends),
                         ]
+                        with m.If(group_ends):
+                            m.d.sync += missing.eq(missing - 1)
                         with m.If(final):
                             m.next = "Trailer"
             with m.State("Trailer"):
-                m.d.comb += self.i.ready.eq(1)
+                m.d.comb += ready.eq(1)
                 with m.If(take):
                     go_on("Skip")
                     with m.If(~ending):
@@ -505,7 +539,7 @@ class Depacketizer(wiring.Component):
                     with m.Elif(~discarded & (word == ~crc)):
                         m.d.sync += self.payload.valid.eq(kept)
             with m.State("Skip"):
-                m.d.comb += self.i.ready.eq(1)
+                m.d.comb += ready.eq(1)
                 with m.If(take):
                     go_on("Skip")
 
