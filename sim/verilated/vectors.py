@@ -232,8 +232,9 @@ def _fit(port: Port, values: Any) -> np.ndarray:
         form = "one number" if words == 1 else f"{words} words of 32 bits"
         raise ValueError(f"Rows of {port.name} must be {form} each, not an array of shape {given.shape!r}")
     rows = np.ascontiguousarray(given, dtype)
-    if (rows & ~_ones(port)).any() or (given.dtype != dtype and (rows != given).any()):
-        raise ValueError(f"Values of {port.name} must be of {port.width} bits, not {given.max()!r}")
+    wrong = ((rows & ~_ones(port)) != 0) | (rows != given)
+    if wrong.any():
+        raise ValueError(f"Values of {port.name} must be of {port.width} bits, not {given[wrong][0].item()!r}")
     return rows
 
 

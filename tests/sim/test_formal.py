@@ -1,0 +1,71 @@
+# amaranth: UnusedElaboratable=no
+from pathlib import Path
+
+import pytest
+from amaranth.hdl import Assert, Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In
+
+from sim import formal
+
+
+class Counts(wiring.Component):
+    """Claims that a counter which stops at ``stop`` never exceeds ``bound``."""
+
+    step: In(1)
+
+    def __init__(self, *, stop, bound):
+        super().__init__()
+        self._stop, self._bound = stop, bound
+
+    def elaborate(self, platform):
+        m = Module()
+        count = Signal(4)
+        with m.If(self.step & (count != self._stop)):
+            m.d.sync += count.eq(count + 1)
+        m.d.comb += Assert(count <= self._bound)
+        return m
+
+
+class Free(wiring.Component):
+    """Claims that a stream nobody drives keeps the rule."""
+
+    i: In(stream.Signature(2))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += Assert(formal.holds(m, "i", self.i))
+        return m
+
+
+def test_proof():
+    formal.prove(Counts(stop=5, bound=5), depth=2)
+
+
+def test_counterexample():
+    with pytest.raises(formal.RefutedError, match=r"(?s)DONE \(FAIL.*traces are in (\S+)$") as caught:
+        formal.prove(Counts(stop=5, bound=4), depth=8)
+    assert list(Path(str(caught.value).rsplit(" ", 1)[1]).glob("engine_0/trace.vcd"))
+
+
+def test_what_induction_cannot_decide_is_not_proven():
+    with pytest.raises(formal.RefutedError, match=r"DONE \(UNKNOWN"):
+        formal.prove(Counts(stop=5, bound=8), depth=4)
+
+
+def test_bound_of_a_bounded_check():
+    formal.prove(Counts(stop=15, bound=9), depth=9, mode="bmc")
+    with pytest.raises(formal.RefutedError, match=r"DONE \(FAIL"):
+        formal.prove(Counts(stop=15, bound=9), depth=12, mode="bmc")
+
+
+def test_holds_is_not_vacuous():
+    with pytest.raises(formal.RefutedError, match=r"DONE \(FAIL"):
+        formal.prove(Free(), depth=4)
+
+
+def test_arguments():
+    with pytest.raises(ValueError, match=r"^Mode must be one of prove, bmc, not 'cover'$"):
+        formal.prove(Free(), depth=4, mode="cover")
+    with pytest.raises(ValueError, match=r"^Depth must be a positive integer, not 0$"):
+        formal.prove(Free(), depth=0)

@@ -1,0 +1,135 @@
+# amaranth: UnusedElaboratable=no
+import shutil
+import subprocess
+import sys
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from sim.verilated import toolchain
+from sim.verilated.verilog import Port, convert
+
+
+class Invert(wiring.Component):
+    a: In(3)
+    o: Out(3)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.o.eq(~self.a)
+        return m
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Searches anew, and forgets what it found."""
+    functions = (toolchain.compiler, toolchain.verilator)
+    for function in functions:
+        function.cache_clear()
+    yield monkeypatch
+    for function in functions:
+        function.cache_clear()
+
+
+@pytest.mark.parametrize("missing", ["perl", "make"])
+def test_missing_program(fresh, missing):
+    which = shutil.which
+    fresh.setattr(shutil, "which", lambda name, *rest: None if name == missing else which(name, *rest))
+    with pytest.raises(toolchain.ToolError, match=rf"^{missing} is needed .* 'apt-get install {missing}'$"):
+        toolchain.verilator()
+
+
+def test_missing_compiler(fresh):
+    which = shutil.which
+    compilers = ("c++", "g++", "clang++")
+    fresh.delenv("CXX", raising=False)
+    fresh.setattr(shutil, "which", lambda name, *rest: None if name in compilers else which(name, *rest))
+    with pytest.raises(toolchain.ToolError, match=r"^A C\+\+ compiler .* is needed .* 'apt-get install g\+\+'$"):
+        toolchain.verilator()
+
+
+def test_chosen_compiler(fresh):
+    fresh.setenv("CXX", "no-such-compiler")
+    with pytest.raises(toolchain.ToolError, match=r"^no-such-compiler is needed \(environment variable CXX\)"):
+        toolchain.compiler()
+
+
+def test_environment(monkeypatch):
+    monkeypatch.setenv("VERILATOR_ROOT", "/nowhere")
+    environment = toolchain.environment()
+    assert "VERILATOR_ROOT" not in environment
+    text = subprocess.run(["verilator", "--help"], env=environment, capture_output=True, text=True, check=True).stdout
+    assert "--top-module" in text
+
+
+def test_cached_builds_once(tmp_path):
+    calls = []
+
+    def build(folder):
+        calls.append(folder)
+        (folder / "product").write_text("done")
+
+    for _ in range(2):
+        directory = toolchain.cached(tmp_path / "thing", build)
+        assert (directory / "product").read_text() == "done"
+    assert len(calls) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+
+
+def test_cached_keeps_nothing_of_a_failure(tmp_path):
+    def build(folder):
+        (folder / "half").write_text("half")
+        raise toolchain.ToolError("no")
+
+    with pytest.raises(toolchain.ToolError, match=r"^no$"):
+        toolchain.cached(tmp_path / "thing", build)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cached_when_another_was_faster(tmp_path):
+    def build(folder):
+        toolchain.cached(tmp_path / "thing", lambda other: (other / "product").write_text("first"))
+        (folder / "product").write_text("second")
+
+    assert (toolchain.cached(tmp_path / "thing", build) / "product").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+
+
+def test_run_shows_the_end_of_output_and_log(tmp_path):
+    (tmp_path / "tool.log").write_text("from the log\n")
+    program = "print('from the output'); raise SystemExit(3)"
+    expected = "exit code 3\nfrom the output\n--- end of tool.log ---\nfrom the log"
+    with pytest.raises(toolchain.ToolError, match=expected):
+        toolchain.run([sys.executable, "-c", program], cwd=tmp_path, log=tmp_path / "tool.log")
+
+
+def test_digest_separates_parts():
+    assert toolchain.digest("ab", "c") != toolchain.digest("a", "bc")
+    assert toolchain.digest("a", b"b") == toolchain.digest(b"a", "b")
+
+
+def test_convert():
+    design = convert(Invert(), name="inverter")
+    assert design.ports == (Port("a", 3, True), Port("o", 3, False))
+    assert not design.clocked
+    assert "module inverter(" in design.text
+
+
+def test_convert_name():
+    with pytest.raises(ValueError, match=r"^Module name must be a Verilog identifier, not 'a b'$"):
+        convert(Invert(), name="a b")
+
+
+def test_convert_once(monkeypatch):
+    convert(Invert(), name="inverter")
+    monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("Yosys ran again"))
+    convert(Invert(), name="inverter")
+
+
+def test_verilator_error_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "BUILD", tmp_path)
+    with pytest.raises(toolchain.ToolError, match=r"(?s)verilator .* failed with exit code .*%Error.*broken\.v"):
+        toolchain.shared_library("broken", "module broken(; endmodule", harness=[], headers={})
+    assert list((tmp_path / "verilated").iterdir()) == []
