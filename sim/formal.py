@@ -99,7 +99,7 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
         try:
             toolchain.run(command, cwd=folder, env=toolchain.environment())
         except toolchain.ToolError as error:
-            traces = toolchain.BUILD / "formal" / f"{name}-refuted"
+            traces = toolchain.BUILD / "formal" / f"{name}-{key}-refuted"
             shutil.rmtree(traces, ignore_errors=True)
             shutil.copytree(folder / "work", traces)
             raise RefutedError(f"{error}\nThe traces are in {traces}") from None
