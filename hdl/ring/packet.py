@@ -536,8 +536,8 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
                     with m.If(~ending):
                         refuse(EventStatus.WRONG_LENGTH, 0, 0xffff)
-                    with m.Elif(~discarded & (word == ~crc)):
-                        m.d.sync += self.payload.valid.eq(kept)
+                    with m.Elif(kept & ~discarded & (word == ~crc)):
+                        m.d.sync += self.payload.valid.eq(1)
             with m.State("Skip"):
                 m.d.comb += ready.eq(1)
                 with m.If(take):

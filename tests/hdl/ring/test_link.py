@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+import dataclasses
 import itertools
 import random
 from collections import deque
@@ -11,9 +12,19 @@ from amaranth.lib.wiring import In, Out
 from cocotb.triggers import FallingEdge, RisingEdge
 
 from hdl.ring.link import LinkReceiver, LinkTransmitter
+from hdl.ring.packet import (
+    OVERHEAD_WORDS,
+    Depacketizer,
+    Packetizer,
+    expected_layout,
+    header_layout,
+    packet_words,
+)
 from hdl.stream import connect_stream, word_layout
 from sim import regression
-from sim.streams import STALLS, Monitor, Sink, cycles, stalls, start
+from sim.golden.packet import ABORT, Header, Refusal
+from sim.payload import to_int
+from sim.streams import STALLS, Monitor, Sink, Source, cycles, stalls, start
 
 PATIENCE = 20_000
 SEGMENTS = 3
@@ -468,6 +479,129 @@ def test_link_rate():
     # The credit of a packet is back 2 * 8 + 3 + 3 + 2 cycles after its last word has entered.
     regression.run(Link(segments=4, packet_words=PACKET_WORDS, distance=8), module=__name__, name="link",
                    testcase="hides_the_distance")
+
+
+# ---- A whole hop: packetizer, link, depacketizer
+
+
+class Hop(wiring.Component):
+    """What is between the datapaths of two neighbours, with the shortest wires."""
+
+    def __init__(self):
+        super().__init__({
+            "header": In(stream.Signature(header_layout())),
+            "payload": In(stream.Signature(word_layout())),
+            "give_up": In(1),
+            "abort_header": In(header_layout()),
+            "aborted": Out(1),
+            "expected": In(stream.Signature(expected_layout())),
+            "o": Out(stream.Signature(word_layout())),
+            "drain": In(1),
+            "done": Out(1),
+            "error": Out(1),
+            "code": Out(8),
+            "abort_seen": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.packetizer = packetizer = Packetizer()
+        m.submodules.link = link = Link(segments=2, packet_words=packet_words(64), distance=1)
+        m.submodules.depacketizer = depacketizer = Depacketizer()
+        connect_stream(m, self.header, packetizer.header)
+        connect_stream(m, self.payload, packetizer.payload)
+        connect_stream(m, packetizer.o, link.i)
+        connect_stream(m, link.o, depacketizer.i)
+        connect_stream(m, self.expected, depacketizer.expected)
+        connect_stream(m, depacketizer.payload, self.o)
+        m.d.comb += [
+            packetizer.may_start.eq(link.may_start),
+            packetizer.give_up.eq(self.give_up),
+            packetizer.abort_header.eq(self.abort_header),
+            self.aborted.eq(packetizer.aborted),
+            depacketizer.active.eq(1),
+            depacketizer.drain.eq(self.drain),
+            self.done.eq(depacketizer.done),
+            self.error.eq(depacketizer.error),
+            self.code.eq(depacketizer.code),
+            self.abort_seen.eq(depacketizer.abort_seen),
+        ]
+        return m
+
+
+HOP_LATENCY = Packetizer.latency + LinkTransmitter.latency + LinkReceiver.latency + Depacketizer.latency
+
+
+async def start_hop(dut):
+    dut.give_up.value = dut.drain.value = 0
+    await start(dut)
+    return (Source(dut, "header", header_layout()), Source(dut, "payload", word_layout()),
+            Source(dut, "expected", expected_layout()), Sink(dut, "o", word_layout()))
+
+
+def hop_header(sequence, length):
+    header = Header(source=1, destination=2, sequence=sequence, length=length)
+    return dataclasses.asdict(header), {name: getattr(header, name) for name, _ in expected_layout()}
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def carries_payloads(dut):
+    """With two credits of 70 words the distance is hidden: only header and CRC cost anything."""
+    header, payload, expected, sink = await start_hop(dut)
+    entry, output = Monitor(dut, "payload", word_layout()), Monitor(dut, "o", word_layout())
+    headers, records = zip(*(hop_header(n, 64) for n in range(12)), strict=True)
+    beats = framed([[n * 64 + k for k in range(64)] for n in range(12)])
+    cocotb.start_soon(header.send(headers))
+    cocotb.start_soon(payload.send(beats))
+    cocotb.start_soon(expected.send(records))
+    assert await sink.receive(len(beats)) == beats
+    # A payload word is offered to the packetizer when the three of the header have gone, and the last one of each
+    # packet waits for the CRC.
+    delays = [out - into for into, out in zip(entry.cycles, output.cycles, strict=True)]
+    assert delays == ([HOP_LATENCY + 1] * 63 + [HOP_LATENCY + 2]) * 12
+    assert output.cycles[-1] - output.cycles[0] == 12 * 68 - OVERHEAD_WORDS
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def carries_surrender(dut):
+    """The neighbour is told, at any moment, that there is no more to come, and the link is clean afterwards."""
+    header, payload, expected, sink = await start_hop(dut)
+    cocotb.start_soon(sink.receive())
+    abort = {**dataclasses.asdict(Header()), "type": ABORT}
+    dut.abort_header.value = to_int(header_layout(), abort)
+    for moment in range(40):
+        headers, records = zip(*(hop_header(n, 8) for n in range(4)), strict=True)
+        tasks = [cocotb.start_soon(header.send(headers)), cocotb.start_soon(expected.send(records)),
+                 cocotb.start_soon(payload.send(framed([[n] * 8 for n in range(4)])))]
+        await cycles(dut, moment)
+        dut.give_up.value = 1
+        await wait_for(dut, lambda: dut.error.value, "error")
+        assert int(dut.code.value) == Refusal.PEER_ABORT
+        seen = dut.abort_seen.value
+        dut.drain.value = 1
+        if not seen:
+            await wait_for(dut, lambda: dut.abort_seen.value, "abort_seen")
+        await wait_for(dut, lambda: dut.aborted.value, "aborted")
+        for task in tasks:
+            task.cancel()
+        for name in ("header", "payload", "expected"):
+            getattr(dut, f"{name}__valid").value = 0
+        await cycles(dut, 2)
+        dut.give_up.value = dut.drain.value = 0
+        await cycles(dut, 2)
+        # Both credits are there.
+        headers, records = zip(*(hop_header(n, 1) for n in range(2)), strict=True)
+        sending = [cocotb.start_soon(header.send(headers)), cocotb.start_soon(expected.send(records)),
+                   cocotb.start_soon(payload.send(framed([[n] for n in range(2)])))]
+        for _ in range(2):
+            await wait_for(dut, lambda: dut.done.value, "done")
+            await cycles(dut, 1)
+        for task in sending:
+            await task
+
+
+def test_hop():
+    regression.run(Hop(), module=__name__, name="hop", testcase=["carries_payloads", "carries_surrender"])
 
 
 # ---- Parameters
