@@ -71,8 +71,7 @@ def _group_layout():
 class _Joiner(wiring.Component):
     """Write groups as words: the mask, then as many values as it has ones.
 
-    The values of a group must be there, one per cycle, from the cycle after the one in which the group is taken; they
-    have no valid. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
+    Throughput is one word per cycle. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -82,14 +81,14 @@ class _Joiner(wiring.Component):
     Members
     -------
     groups : In(stream of {mask, count, last})
-    values : In(stream of width, always valid)
+    values : In(stream of width)
     o : Out(stream of {data, last})
     """
 
     def __init__(self, *, width):
         super().__init__({
             "groups": In(stream.Signature(_group_layout())),
-            "values": In(stream.Signature(unsigned(width), always_valid=True)),
+            "values": In(stream.Signature(unsigned(width))),
             "o": Out(stream.Signature(word_layout())),
         })
 
@@ -116,9 +115,10 @@ class _Joiner(wiring.Component):
                 m.d.sync += [
                     self.o.payload.data.eq(self.values.payload),
                     self.o.payload.last.eq(last & (left == 1)),
-                    left.eq(left - 1),
-                    self.o.valid.eq(1),
+                    self.o.valid.eq(self.values.valid),
                 ]
+                with m.If(self.values.valid):
+                    m.d.sync += left.eq(left - 1)
         return m
 
 
@@ -310,6 +310,7 @@ class Encoder(wiring.Component):
         m.d.comb += [
             joiner.groups.payload.eq(group),
             joiner.groups.valid.eq(group_valid),
+            joiner.values.valid.eq(waiting.any()),
             joiner.values.payload.eq(_first(waiting, [chosen[lane] for lane in lanes])),
             exhausted.eq((waiting == 0) | (joiner.values.ready & (_above_lowest(waiting) == 0))),
             read.addr.eq(taken),
@@ -383,7 +384,7 @@ class Adder(wiring.Component):
     @property
     def latency(self):
         """Cycles from the acceptance of a group's last word to the offer of its mask."""
-        return FloatAdder.latency + 5
+        return FloatAdder.latency + 4
 
     def elaborate(self, platform):
         m = Module()
@@ -401,7 +402,7 @@ class Adder(wiring.Component):
         cancelled = Signal()
         m.d.sync += [
             group_places.eq(group_places - enter_group + (joiner.groups.valid & joiner.groups.ready)),
-            value_places.eq(value_places - enter_value + joiner.values.ready + cancelled),
+            value_places.eq(value_places - enter_value + (joiner.values.valid & joiner.values.ready) + cancelled),
         ]
 
         # Hold one word of each stream, and which rows it has ones in, in case it is a mask.
@@ -513,19 +514,17 @@ class Adder(wiring.Component):
             count_after.eq(count + keep),
             values.i.payload.eq(adder.o),
             values.i.valid.eq(keep),
-            joiner.values.payload.eq(values.o.payload),
-            values.o.ready.eq(joiner.values.ready),
-        ]
-        # The group is one cycle later than its last value, and so not there before its first value is.
-        m.d.sync += [
             groups.i.payload.mask.eq(mask_after),
             groups.i.payload.count.eq(count_after),
             groups.i.payload.last.eq(result.last),
             groups.i.valid.eq(result.closing),
+        ]
+        m.d.sync += [
             mask.eq(Mux(result.closing, 0, mask_after)),
             count.eq(Mux(result.closing, 0, count_after)),
         ]
         connect_stream(m, groups.o, joiner.groups)
+        connect_stream(m, values.o, joiner.values)
         connect_stream(m, joiner.o, self.o)
         return m
 
