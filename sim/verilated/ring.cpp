@@ -31,8 +31,6 @@ constexpr uint64_t NEVER = UINT64_MAX;
 // nor on the number of threads.
 constexpr uint64_t GRID = 16;
 
-constexpr uint32_t RESET_CYCLES = 4;
-
 thread_local std::string error;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -264,8 +262,6 @@ struct HostQueue {
     uint64_t put = 0;
     uint64_t taken = 0;
 
-    void clear() { *this = {}; }
-
     void save(VerilatedSerialize& os) const {
         words.save(os);
         ends.save(os);
@@ -283,26 +279,15 @@ class alignas(64) Node {
 public:
     Node(VerilatedContext* context, const std::string& name, Link& from, Link& to)
         : m_model(new Vnode{context, name.c_str()}), m_from(from), m_to(to) {
-        m_model->host_o___05Fready = 1;
+        m_model->eval();
     }
     ~Node() { m_model->final(); }
 
-    void reset() {
-        input.clear();
-        output.clear();
+    // Empties queues and counters; the node itself is reset by restore_model().
+    void clear() {
+        input = {};
+        output = {};
         waits = last_taken = last_given = 0;
-        m_model->rst = 1;
-        offer(0, 0);
-        m_model->host_i___05Fvalid = 0;
-        m_model->ring_i___05Fvalid = 0;
-        m_model->ring_o___05Fcredit = 0;
-        for (uint32_t cycle = 0; cycle < RESET_CYCLES; ++cycle) {
-            m_model->clk = 0;
-            m_model->eval();
-            m_model->clk = 1;
-            m_model->eval();
-        }
-        m_model->rst = 0;
     }
 
     // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
@@ -321,7 +306,10 @@ public:
         m_model->ring_o___05Fcredit = !credits.empty() && credits.front() == cycle;
         if (m_model->ring_o___05Fcredit) credits.pop();
         m_model->host_i___05Fvalid = !input.words.empty();
-        if (m_model->host_i___05Fvalid) offer(input.words.front(), input.taken + 1 == input.ends.front());
+        if (m_model->host_i___05Fvalid) {
+            const uint64_t last = input.taken + 1 == input.ends.front();
+            m_model->host_i___05Fpayload = last << 32 | input.words.front();
+        }
 
         m_model->clk = 0;
         m_model->eval();
@@ -352,20 +340,22 @@ public:
     }
 
     Vnode& model() { return *m_model; }
+    void save_model(VerilatedSerialize& os) { os << *m_model; }
+    void restore_model(VerilatedDeserialize& is) { is >> *m_model; }
     bool finished() const { return m_model->contextp()->gotFinish(); }
 
     void save(VerilatedSerialize& os) {
         input.save(os);
         output.save(os);
         os << waits << last_taken << last_given;
-        os << *m_model;
+        save_model(os);
     }
 
     void restore(VerilatedDeserialize& is) {
         input.restore(is);
         output.restore(is);
         is >> waits >> last_taken >> last_given;
-        is >> *m_model;
+        restore_model(is);
     }
 
     HostQueue input;
@@ -375,8 +365,6 @@ public:
     uint64_t last_given = 0;
 
 private:
-    void offer(uint32_t data, bool last) { m_model->host_i___05Fpayload = data | uint64_t{last} << 32; }
-
     std::unique_ptr<Vnode> m_model;
     Link& m_from;
     Link& m_to;
@@ -458,6 +446,7 @@ struct Ring {
     std::vector<std::unique_ptr<Link>> links;
     std::vector<std::unique_ptr<Node>> nodes;
     std::unique_ptr<Crew> crew;
+    std::vector<uint8_t> initial;  // any node, as it is after reset
     std::vector<uint8_t> saved;
     uint64_t quantum = GRID;
     uint64_t cycle = 0;
@@ -479,13 +468,19 @@ struct Ring {
             nodes.emplace_back(new Node{contexts[index % contexts.size()].get(), "node" + std::to_string(index),
                                         *links[(index + count - 1) % count], *links[index]});
         }
-        reset();
+        Saver os{initial};
+        nodes.front()->save_model(os);
+        os.flush();
     }
 
     void reset() {
         cycle = 0;
         for (auto& link : links) link->reset();
-        for (auto& node : nodes) node->reset();
+        for (auto& node : nodes) {
+            node->clear();
+            Restorer is{initial.data(), initial.size()};
+            node->restore_model(is);
+        }
     }
 
     uint64_t smallest_latency() const {

@@ -181,7 +181,7 @@ class RingLink:
 class VerilatedRing:
     """Nodes in a ring, simulated cycle by cycle.
 
-    The nodes start after reset, in cycle 0. All threads and quanta give the same cycles.
+    The nodes start in cycle 0, as configured. All threads and quanta give the same cycles.
 
     Parameters
     ----------
@@ -250,9 +250,9 @@ class VerilatedRing:
         return result
 
     def reset(self) -> None:
-        """Reset all nodes, drop all that is queued or on its way, and start again at cycle 0.
+        """Start again at cycle 0 with all nodes as configured, memories included; drop what is queued or on its way.
 
-        Memories keep their contents, as gateware does; links keep latency, rate and cut.
+        Links keep latency, rate and cut.
         """
         self._library.ring_reset(self._ring)
 
