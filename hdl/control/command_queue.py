@@ -33,8 +33,8 @@ class CommandChecker(wiring.Component):
     behind the base is a whole number of groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every
     node of a ring comes to the same verdict, and nothing has to be divided.
 
-    A verdict takes :attr:`latency` cycles at most. ``i`` is taken together with ``o``: ``i.ready`` depends
-    combinationally on ``o.ready``.
+    A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
+    are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -49,8 +49,6 @@ class CommandChecker(wiring.Component):
         The optimizer's rule has state.
     """
 
-    latency = 24
-
     def __init__(self, *, config):
         self._config = config
         super().__init__({
@@ -58,6 +56,10 @@ class CommandChecker(wiring.Component):
             "o": Out(stream.Signature(verdict_layout())),
             "stateful": In(1),
         })
+
+    @property
+    def latency(self):
+        return 16 + self._config.nodes_max.bit_length()
 
     def elaborate(self, platform):
         m = Module()
@@ -165,6 +167,9 @@ class CommandQueue(wiring.Component):
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for
     flags too: this empties the queue.
 
+    ``start`` is valid :attr:`latency` cycles after the queue has taken a QUIESCE whose turn it is, and later by the
+    checker's latency less one at most for any other command.
+
     A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
     engine, or here, and nothing is started: no event is lost.
 
@@ -200,6 +205,8 @@ class CommandQueue(wiring.Component):
         First word of the latest event that was not OK.
     queue_status : Out(queue_status_layout())
     """
+
+    latency = 3
 
     def __init__(self, *, config, depth=8):
         if not isinstance(depth, int) or not 1 <= depth <= 255:

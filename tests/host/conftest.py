@@ -5,6 +5,7 @@ one ring, both connected, with the configuration they have in common.
 """
 
 import contextlib
+import functools
 
 import pytest
 from amaranth.hdl import Module
@@ -17,10 +18,13 @@ from hdl.control.host_port import HostPort
 from hdl.control.protocol import EventStatus
 from hdl.control.registers import RegisterFile
 from hdl.memory import HostAccess, LanedMemory
+from hdl.node import Node
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
 from host.device import Device
 from host.pysim import PysimRing
+from host.verilated import OpenRing
+from sim.verilated.build import build_ring
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -93,7 +97,20 @@ def pysim():
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 
-RINGS = [pysim]
+@functools.cache
+def library():
+    """The Verilated ring of the default configuration, built or looked up once per run of the tests."""
+    return build_ring(Node(NodeConfig()))
+
+
+@contextlib.contextmanager
+def verilated():
+    """Whole nodes, Verilated."""
+    with OpenRing(library(), nodes=2, threads=1) as ring:
+        yield [Device(transport, NodeConfig(), name=f"node {n}") for n, transport in enumerate(ring.transports)]
+
+
+RINGS = [pysim, verilated]
 
 
 @pytest.fixture(params=RINGS, ids=lambda factory: factory.__name__)
