@@ -51,9 +51,9 @@ def job_layout(rows, elements):
 class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
-    Ports of either kind are served in order of priority, port 0 first; a port that loses waits. A read that is
-    granted in the same cycle as a write of its row returns the old elements. ``ready`` of a port depends
-    combinationally on ``valid`` of the ports before it.
+    Read ports take turns. Write ports are served in order of priority, port 0 first. A port that loses waits. A read
+    that is granted in the same cycle as a write of its row returns the old elements. ``ready`` of a port depends
+    combinationally on ``valid`` of the others of its kind, and on its own if it reads.
 
     Parameters
     ----------
@@ -93,16 +93,24 @@ class LanedMemory(wiring.Component):
 
         elements = Signal(32 * self._lanes)
         m.d.sync += elements.eq(read.data)
-        taken = Const(0)
+        # The port after the one served last comes first.
+        count = len(self.read)
+        served = Signal(range(max(count, 2)))
+        granted = Signal(count)
+        with m.Switch(served):
+            for latest in range(count):
+                with m.Case(latest):
+                    for n in reversed(range(latest + 1, latest + 1 + count)):
+                        with m.If(self.read[n % count].valid):
+                            m.d.comb += granted.eq(1 << (n % count))
         for n, port in enumerate(self.read):
-            granted = Signal(name=f"read_granted_{n}")
             fetched = Signal(name=f"read_fetched_{n}")
-            m.d.comb += [port.ready.eq(~taken), granted.eq(port.valid & ~taken), port.elements.eq(elements)]
-            with m.If(granted):
+            m.d.comb += [port.ready.eq(granted[n]), port.elements.eq(elements)]
+            m.d.sync += [fetched.eq(granted[n]), port.response.eq(fetched)]
+            with m.If(granted[n]):
                 m.d.comb += read.addr.eq(port.row)
-            m.d.sync += [fetched.eq(granted), port.response.eq(fetched)]
-            taken = taken | port.valid
-        m.d.comb += read.en.eq(taken)
+                m.d.sync += served.eq(n)
+        m.d.comb += read.en.eq(granted.any())
 
         taken = Const(0)
         for port in self.write:

@@ -82,8 +82,8 @@ def pulses_layout():
     return data.StructLayout(
         {
             "compressed_words": 1,
-            "elements_encoded": 4,
-            "encodes": 1,
+            "elements_encoded": 5,
+            "encodes": 2,
             "compressed_adds": 1,
             "positions_added": 1,
             "decodes": 1,
@@ -119,8 +119,8 @@ class Dataflow(wiring.Component):
     expected : Out(stream of expected_layout())
     ingress : In(stream of word_layout())
         To and from the depacketizer: the packets to come, and their payload once the header has matched.
-    gradient_read : array of 2 Out(read_signature)
-        The optimizer's local gradient, then the encoder.
+    gradient_read : array of 3 Out(read_signature)
+        The optimizer's local gradient, then what is sent first, then what is added.
     gradient_write : Out(write_signature)
     weight_read : Out(read_signature)
     weight_write : array of 2 Out(write_signature)
@@ -145,7 +145,7 @@ class Dataflow(wiring.Component):
                 "egress": Out(stream.Signature(word_layout())),
                 "expected": Out(stream.Signature(expected_layout())),
                 "ingress": In(stream.Signature(word_layout())),
-                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(2),
+                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(3),
                 "gradient_write": Out(write_signature(gradient_rows, lanes)),
                 "weight_read": Out(read_signature(weight_rows, lanes)),
                 "weight_write": Out(write_signature(weight_rows, lanes)).array(2),
@@ -169,9 +169,18 @@ class Dataflow(wiring.Component):
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=gradient_rows, lanes=lanes, elements=segment, gradients=True
         )
-        m.submodules.encode_reader = encode_reader = RowReader(
-            rows=gradient_rows, lanes=lanes, elements=segment, gradients=True
-        )
+        # What is sent in the first step and what is added to ingress later have an encoder each: together they make
+        # N words for each N - 1 words on the link.
+        readers, encoders = [], []
+        for name in ("sending", "adding"):
+            reader = RowReader(rows=gradient_rows, lanes=lanes, elements=segment, gradients=True)
+            encoder = zero_value.Encoder(lanes=lanes)
+            m.submodules[f"{name}_reader"] = reader
+            m.submodules[f"{name}_encoder"] = encoder
+            connect_stream(m, reader.o, encoder.i)
+            readers.append(reader)
+            encoders.append(encoder)
+        sending, adding = encoders
         m.submodules.weight_reader = weight_reader = RowReader(rows=weight_rows, lanes=lanes, elements=segment)
         m.submodules.weight_writer = weight_writer = RowWriter(rows=weight_rows, lanes=lanes, elements=segment)
         # What comes to rest from the ring: sums in the gradient memory, weights in the weight memory.
@@ -179,7 +188,6 @@ class Dataflow(wiring.Component):
         m.submodules.landing_writer = landing_writer = RowWriter(rows=landing_rows, lanes=lanes, elements=segment)
         m.submodules.landing = landing = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
-        m.submodules.encoder = encoder = zero_value.Encoder(lanes=lanes)
         m.submodules.adder = adder = zero_value.Adder()
         m.submodules.decoder = decoder = zero_value.Decoder(lanes=lanes)
         m.submodules.optimizer = optimizer = StreamedOptimizer(
@@ -217,15 +225,11 @@ class Dataflow(wiring.Component):
         m.submodules.passed = passed = PacketMux(inputs=2)  # adder, ingress
         m.submodules.received = received = PacketDemux(outputs=4)  # adder, decoder, assembler, egress
         m.submodules.summed = summed = PacketDemux(outputs=3)  # egress, own block, decoder
-        m.submodules.compressed = compressed = PacketDemux(outputs=3)  # egress, adder, decoder
         m.submodules.decoded = decoded = PacketMux(inputs=3)  # ingress, adder, encoder
 
-        connect_stream(m, encoder.o, compressed.i)
-        connect_stream(m, compressed.o[0], to_send.i)
+        connect_stream(m, sending.o, to_send.i)
         connect_stream(m, to_send.o, sent.i[0])
-        connect_stream(m, compressed.o[1], to_add.i)
-        connect_stream(m, to_add.o, adder.b)
-        connect_stream(m, compressed.o[2], decoded.i[2])
+        connect_stream(m, adding.o, to_add.i)
         connect_stream(m, self.ingress, received.i)
         connect_stream(m, received.o[0], adder.a)
         connect_stream(m, received.o[1], to_decode.i)
@@ -241,7 +245,6 @@ class Dataflow(wiring.Component):
         connect_stream(m, decoded.o, decoder.i)
         connect_stream(m, sent.o, self.egress)
 
-        connect_stream(m, encode_reader.o, encoder.i)
         connect_stream(m, gradient_reader.o, optimizer.gradients[1])
         connect_stream(m, optimizer.weights_out, weight_writer.i)
         for plane in range(config.state_planes):
@@ -263,14 +266,17 @@ class Dataflow(wiring.Component):
         with m.Else():
             connect_stream(m, assembler.o, landing.i)
             connect_stream(m, serializer.o, sent.i[1])
-        with m.If(setup.alone):  # nobody to give new weights to
+        with m.If(setup.alone):  # nothing to add, and nobody to give new weights to
+            connect_stream(m, to_add.o, decoded.i[2])
             m.d.comb += optimizer.broadcast[0].ready.eq(1)
         with m.Else():
+            connect_stream(m, to_add.o, adder.b)
             connect_stream(m, optimizer.broadcast[0], kept_weights.i)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))
-        wiring.connect(m, reader=encode_reader.port, memory=wiring.flipped(self.gradient_read[1]))
+        wiring.connect(m, reader=readers[0].port, memory=wiring.flipped(self.gradient_read[1]))
+        wiring.connect(m, reader=readers[1].port, memory=wiring.flipped(self.gradient_read[2]))
         wiring.connect(m, reader=weight_reader.port, memory=wiring.flipped(self.weight_read))
         wiring.connect(m, writer=weight_writer.port, memory=wiring.flipped(self.weight_write[1]))
         for plane in range(config.state_planes):
@@ -425,11 +431,10 @@ class Dataflow(wiring.Component):
         # Encode: the first step is sent as it is, what follows is added to what comes in.
         fork = split("encode", 2)
         at = fork.i.payload
-        m.d.comb += fork.enable.eq((at.length != 0).replicate(2))
-        job("encode_jobs", fork.o[0], encode_reader, setup.gradient_row, at.group, at.length)
-        mask = Cat(at.first & ~setup.alone, ~at.first, at.first & setup.alone)
-        compressed_routes = ahead("compressed_routes", fork.o[1], 3, mask)
-        connect_stream(m, compressed_routes.o, compressed.route)
+        sends = at.first & ~setup.alone
+        m.d.comb += fork.enable.eq(Cat(sends, ~sends) & (at.length != 0).replicate(2))
+        job("sending_jobs", fork.o[0], readers[0], setup.gradient_row, at.group, at.length)
+        job("adding_jobs", fork.o[1], readers[1], setup.gradient_row, at.group, at.length)
 
         # Own block: a burst of the optimizer for each segment, or a read of the weights it gives away.
         fork = split("own", 4 + 2 * config.state_planes)
@@ -481,10 +486,12 @@ class Dataflow(wiring.Component):
             )
         ]
         pulses = self.pulses
-        kept = Cat(encoder.i.payload.keep[lane] for lane in range(lanes))
         m.d.comb += [
             pulses.compressed_words.eq(taken(self.egress) & (scattering | setup.sum)),
-            pulses.encodes.eq(taken(encoder.o) & encoder.o.payload.last),
+            pulses.encodes.eq(sum(taken(encoder.o) & encoder.o.payload.last for encoder in encoders)),
+            pulses.elements_encoded.eq(
+                sum(taken(encoder.i) & encoder.i.payload.keep[lane] for encoder in encoders for lane in range(lanes))
+            ),
             pulses.compressed_adds.eq(taken(adder.o) & adder.o.payload.last),
             pulses.positions_added.eq(adder.position),
             pulses.decodes.eq(taken(decoder.o) & decoder.o.payload.last),
@@ -493,10 +500,8 @@ class Dataflow(wiring.Component):
             pulses.stall_encoder.eq(starved & (sent.route.payload == 0)),
             pulses.stall_optimizer.eq(starved & (sent.route.payload == 1) & setup.fused),
             pulses.stall_memory.eq(Cat(*refused).any()),
-            pulses.local_nan.eq(gradient_reader.nan | encode_reader.nan),
+            pulses.local_nan.eq(gradient_reader.nan | readers[0].nan | readers[1].nan),
             pulses.not_finite.eq(optimizer.nonfinite | (setup.sum & taken(decoder.o) & infinite)),
             pulses.malformed.eq(adder.error),
         ]
-        with m.If(taken(encoder.i)):
-            m.d.comb += pulses.elements_encoded.eq(sum(kept))
         return m

@@ -177,11 +177,14 @@ def test_readers(bench, pattern):
     values, last = beats_of(content, gradient, lanes)
     assert (kept(beats, lanes) == canonical(values)).all()
     assert (beats["last"] == last).all()
+    other, beats = taken(trace, "weight", beat_layout(lanes))
     if pattern == "none":
-        # The first port is never kept waiting: no bubble within or between jobs.
-        assert when[0] == RowReader.latency
-        assert when[-1] - when[0] == len(when) - 1
-    _, beats = taken(trace, "weight", beat_layout(lanes))
+        # The ports take turns, and together they use every cycle, within jobs and from one to the next.
+        both = np.sort(np.concatenate([when, other]))
+        shared = 2 * min(len(when), len(other))
+        assert both[0] == RowReader.latency
+        assert both[-1] - both[0] == len(both) - 1
+        assert (np.isin(both[:shared], when).sum(), np.isin(both[:shared], other).sum()) == (shared // 2, shared // 2)
     values, last = beats_of(content, weight, lanes)
     assert (kept(beats, lanes) == values).all()
     assert (beats["last"] == last).all()
