@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Bursts: gradients in, new weights out to memory and to every worker, and the gradients gone."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """What an update computes: the rules, their settings, and the datapath of one lane."""
 
 import dataclasses

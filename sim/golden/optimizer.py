@@ -47,12 +47,12 @@ class Rule(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The scalars of an update, as bit patterns."""
+    """The scalars of an update, as bit patterns; :func:`update` alone also takes arrays of them."""
 
     rule: Rule
-    gradient_scale: int
-    learning_rate: int
-    momentum: int = 0
+    gradient_scale: int | Bits
+    learning_rate: int | Bits
+    momentum: int | Bits = 0
 
     @property
     def planes(self) -> int:
@@ -71,12 +71,12 @@ def reduce(gradients: npt.ArrayLike) -> Bits:
 
 def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings) -> tuple[Bits, list[Bits]]:
     """New weights and new state. Planes that the rule does not use stay as they are."""
-    gradient = multiply(np.uint32(settings.gradient_scale), total)
+    gradient = multiply(settings.gradient_scale, total)
     new_state = list(state)
     if settings.rule == Rule.MOMENTUM:
-        gradient = add(multiply(np.uint32(settings.momentum), state[0]), gradient)
+        gradient = add(multiply(settings.momentum, state[0]), gradient)
         new_state[0] = gradient
-    return add(weights, multiply(np.uint32(settings.learning_rate), gradient) ^ _SIGN), new_state
+    return add(weights, multiply(settings.learning_rate, gradient) ^ _SIGN), new_state
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ Two bursts of momentum, and every valid, ready and payload of all ports as the m
 
     pair = Lockstep(workers=2, lanes=4, depth=16)
     bursts = [Burst(count=16, active=0b11), Burst(count=5, active=0b01)]
-    trace = pair.run(bursts, settings, pair.fills(bursts, settings, draw), cycles=200)
+    trace = pair.run(bursts, settings, operands(pair.model, bursts, settings, draw), cycles=200)
     assert trace.ends[0] - trace.begins[0] + 1 == 4 + pair.model.reducer_latency + pair.model.update_latency
 """
 
@@ -22,7 +22,7 @@ from sim.golden.optimizer import Burst, Model, Settings, Trace
 from sim.payload import pack, to_int, unpack
 from sim.verilated.vectors import Feed, Unit
 
-__all__ = ["Lockstep", "MismatchError", "beats"]
+__all__ = ["Lockstep", "MismatchError", "beats", "operands"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -47,6 +47,16 @@ def beats(fills: Sequence[Bits], lanes: int) -> np.ndarray:
     return pack(beat_layout(lanes), {"elements": elements, "keep": bits, "last": last})
 
 
+def operands(model: Model, bursts: Sequence[Burst], settings: Settings,
+             draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
+    """What the bursts need: for each stream and burst ``draw(stream, count)``."""
+    needed = {"weights": [burst.count for burst in bursts]}
+    for worker in range(model.workers):
+        needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
+    needed |= {f"state__{n}": needed["weights"] for n in range(settings.planes)}
+    return {name: [draw(name, count) for count in counts] for name, counts in needed.items()}
+
+
 class Lockstep:
     """A Verilated streamed optimizer and the model of it.
 
@@ -64,15 +74,6 @@ class Lockstep:
         self.model = Model(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes or lanes,
                            broadcasts=broadcasts, adder=self.component.adder_latency,
                            multiplier=self.component.multiplier_latency)
-
-    def fills(self, bursts: Sequence[Burst], settings: Settings,
-              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-        """What the bursts need: for each stream and burst ``draw(stream, count)``."""
-        needed = {"weights": [burst.count for burst in bursts]}
-        for worker in range(self.model.workers):
-            needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]
-        needed |= {f"state__{n}": needed["weights"] for n in range(settings.planes)}
-        return {name: [draw(name, count) for count in counts] for name, counts in needed.items()}
 
     def drive(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
               stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
