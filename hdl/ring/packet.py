@@ -329,6 +329,7 @@ class Depacketizer(wiring.Component):
         fresh = Signal()  # the word has come with the last edge
         older, older_fresh, older_held = Signal(), Signal(), Signal()
         aborting, aborting_fresh, aborting_held = Signal(), Signal(), Signal()
+        sudden, sudden_fresh, sudden_held = Signal(), Signal(), Signal()  # one of these two
         empty = Signal()
         word, ending = held.data, held.last
         header = Signal(header_layout())  # each field is valid in the cycle of its word
@@ -385,18 +386,21 @@ class Depacketizer(wiring.Component):
                 held.eq(self.i.payload),
                 empty.eq(self.i.payload.data == 0),
             ]
-        # The epoch may change while a word waits. Both comparisons are made in every cycle and chosen from afterwards,
-        # so that neither has to wait for `i.ready`.
+        # The epoch may change while a word waits. Both comparisons are made in every cycle and chosen from
+        # afterwards, so that neither has to wait for `i.ready`.
         m.d.sync += [
             fresh.eq(self.i.ready),
             older_fresh.eq(is_older(self.i.payload.data)),
             older_held.eq(is_older(word)),
             aborting_fresh.eq(is_abort(self.i.payload.data)),
             aborting_held.eq(is_abort(word)),
+            sudden_fresh.eq(is_older(self.i.payload.data) | is_abort(self.i.payload.data)),
+            sudden_held.eq(is_older(word) | is_abort(word)),
         ]
         m.d.comb += [
             older.eq(Mux(fresh, older_fresh, older_held)),
             aborting.eq(Mux(fresh, aborting_fresh, aborting_held)),
+            sudden.eq(Mux(fresh, sudden_fresh, sudden_held)),
         ]
         with m.If(take):
             m.d.sync += [
@@ -427,38 +431,36 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
+        # Registers are written as soon as their word is there, where nothing depends on them before it is taken.
         with m.FSM():
             with m.State("Word0"):
-                at_once = older | aborting | ending
+                # After anything but a good packet a cycle is left for the verdict.
+                stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
                 m.d.comb += [
                     first.eq(1),
-                    ready.eq(
-                        self.drain | (self.active & ~self.error & ~halted & (at_once | self.expected.valid))
-                    ),
+                    ready.eq(self.drain | (self.active & ~stop & (sudden | ending | self.expected.valid))),
                 ]
+                m.d.sync += [
+                    outdated.eq(older),
+                    by_abort.eq(aborting),
+                    discarded.eq(self.drain),
+                    source.eq(header.source),
+                    reason.eq(0),
+                    mismatch.eq(0),
+                    mismatch_detail.eq(0),
+                ]
+                coding, due_coding = word[:8], Cat(PacketType.DATA, expected.codec)
+                with m.If(self.expected.valid & ~sudden & ~ending):
+                    check(
+                        (header.epoch != expected.epoch, EventStatus.WRONG_SEQUENCE, header.epoch, expected.epoch),
+                        (header.source != expected.source, EventStatus.WRONG_SOURCE, header.source, expected.source),
+                        (coding != due_coding, EventStatus.WRONG_CODEC, coding, due_coding),
+                    )
                 with m.If(take):
-                    m.d.sync += [
-                        outdated.eq(older),
-                        by_abort.eq(aborting),
-                        discarded.eq(self.drain),
-                        source.eq(header.source),
-                        reason.eq(0),
-                        mismatch.eq(0),
-                        mismatch_detail.eq(0),
-                    ]
-                    coding, due_coding = word[:8], Cat(PacketType.DATA, expected.codec)
-                    with m.If(self.expected.valid & ~older & ~aborting & ~ending):
-                        check(
-                            (header.epoch != expected.epoch,
-                             EventStatus.WRONG_SEQUENCE, header.epoch, expected.epoch),
-                            (header.source != expected.source,
-                             EventStatus.WRONG_SOURCE, header.source, expected.source),
-                            (coding != due_coding, EventStatus.WRONG_CODEC, coding, due_coding),
-                        )
                     go_on("Word1")
             with m.State("Word1"):
                 m.d.comb += ready.eq(1)
-                with m.If(take):
+                with m.If(occupied):
                     due_sequence = Mux(self.expected.valid, expected.sequence, 0)
                     with m.If(~mismatch & ~ending):
                         m.d.sync += mismatch_detail.eq(Cat(due_sequence, header.sequence))
@@ -472,35 +474,36 @@ class Depacketizer(wiring.Component):
                         )
                     go_on("Word2")
             with m.State("Word2"):
+                tail = header.length[:5]
                 m.d.comb += ready.eq(room | ~wanted | self.drain)
+                m.d.sync += [
+                    codec.eq(expected.codec),
+                    missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
+                    beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
+                    values.eq(0),
+                    kept.eq(0),
+                ]
+                with m.If(by_abort & ~ending):
+                    m.d.sync += reason.eq(header.length)
+                with m.If(occupied & wanted):
+                    check(
+                        (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
+                        (header.block != expected.block,
+                         EventStatus.WRONG_BLOCK, header.block, expected.block),
+                        (header.segment != expected.segment,
+                         EventStatus.WRONG_BLOCK, header.segment | 0x8000, expected.segment | 0x8000),
+                        (header.length != expected.length,
+                         EventStatus.WRONG_LENGTH, header.length, expected.length),
+                    )
                 with m.If(take):
                     # A record is there unless the packet is one of those that do not need it.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
-                    tail = header.length[:5]
-                    m.d.sync += [
-                        reason.eq(Mux(by_abort & ~ending, header.length, 0)),
-                        codec.eq(expected.codec),
-                        missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
-                        beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
-                        values.eq(0),
-                        kept.eq(0),
-                    ]
                     go_on("Skip")
-                    with m.If(wanted):
-                        check(
-                            (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
-                            (header.block != expected.block,
-                             EventStatus.WRONG_BLOCK, header.block, expected.block),
-                            (header.segment != expected.segment,
-                             EventStatus.WRONG_BLOCK, header.segment | 0x8000, expected.segment | 0x8000),
-                            (header.length != expected.length,
-                             EventStatus.WRONG_LENGTH, header.length, expected.length),
-                        )
-                        with m.If(~self.drain & ~ending & (word == expected.as_value()[-32:])):
-                            m.d.sync += self.accepted.eq(1)
-                            m.next = "Payload"
-                            with m.If(header.length == 0):
-                                m.next = "Trailer"
+                    with m.If(wanted & ~self.drain & ~ending & (word == expected.as_value()[-32:])):
+                        m.d.sync += self.accepted.eq(1)
+                        m.next = "Payload"
+                        with m.If(header.length == 0):
+                            m.next = "Trailer"
             with m.State("Payload"):
                 masked = (codec == Codec.ZERO_VALUE) & (values == 0)  # the word is a mask
                 group_ends = Mux(masked, empty, values <= 1)
@@ -509,30 +512,27 @@ class Depacketizer(wiring.Component):
                     ready.eq(room | self.drain | discarded),
                     final.eq((missing == 1) & group_ends),
                 ]
+                m.d.sync += kept.eq(final)
+                with m.If(room):
+                    m.d.sync += [
+                        self.payload.payload.data.eq(word),
+                        self.payload.payload.last.eq(final),
+                        self.payload.valid.eq(occupied & ~(final | ending | overrun | discarded)),
+                    ]
+                with m.If(occupied & (ending | overrun)):
+                    refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
                 with m.If(take):
+                    m.d.sync += values.eq(Mux(masked, _population(word), values - (values != 0)))
+                    with m.If(group_ends):
+                        m.d.sync += missing.eq(missing - 1)
                     go_on("Payload")
-                    with m.If(self.drain | discarded):
+                    with m.If(self.drain | discarded | overrun):
                         go_on("Skip")
-                    with m.Elif(ending):
-                        refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
-                    with m.Elif(overrun):
-                        refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
-                        m.next = "Skip"
-                    with m.Else():
-                        m.d.sync += [
-                            self.payload.payload.data.eq(word),
-                            self.payload.payload.last.eq(final),
-                            self.payload.valid.eq(~final),
-                            kept.eq(final),
-                            values.eq(Mux(masked, _population(word), values - (values != 0))),
-                        ]
-                        with m.If(group_ends):
-                            m.d.sync += missing.eq(missing - 1)
-                        with m.If(final):
-                            m.next = "Trailer"
+                    with m.Elif(final & ~ending):
+                        m.next = "Trailer"
             with m.State("Trailer"):
                 m.d.comb += ready.eq(1)
-                with m.If(take):
+                with m.If(occupied):
                     go_on("Skip")
                     with m.If(~ending):
                         refuse(EventStatus.WRONG_LENGTH, 0, 0xffff)
@@ -540,7 +540,7 @@ class Depacketizer(wiring.Component):
                         m.d.sync += self.payload.valid.eq(1)
             with m.State("Skip"):
                 m.d.comb += ready.eq(1)
-                with m.If(take):
+                with m.If(occupied):
                     go_on("Skip")
 
         with m.If(self.error):
