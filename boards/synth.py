@@ -25,9 +25,11 @@ from pathlib import Path
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
-__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Tools", "Unit", "measure", "wrapper"]
+__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Tools", "Unit", "measure", "table", "wrapper"]
 
 RESULTS = toolchain.BUILD / "synth"
+DEFAULT_PART = "LFE5U-85F-6"
+DEFAULT_MAPPER = "abc9"
 
 
 class SynthesisError(RuntimeError):
@@ -75,10 +77,14 @@ UNITS = {
     "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
     "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
     "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
+    "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
+    "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
+    "rows.segment_buffer": Unit("hdl.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
     "ring.packetizer": Unit("hdl.ring.packet:Packetizer", {}),
     "ring.depacketizer": Unit("hdl.ring.packet:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.dataflow": Unit("hdl.ring.dataflow:Dataflow", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
@@ -234,10 +240,12 @@ def _count(cells: dict) -> dict:
     }
 
 
-def measure(name: str, *, options: dict | None = None, part: str = "LFE5U-85F-6", seeds: int = 3,
-            frequency: float = 120.0, native: bool = False, mapper: str = "abc9", path: bool = False,
+def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART, seeds: int = 3,
+            frequency: float = 120.0, native: bool = False, mapper: str = DEFAULT_MAPPER, path: bool = False,
             progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise and place one unit and write ``build/synth/<name>.json``.
+
+    The name in the result is the unit's, followed by what differs from the defaults: ``floating.multiply-dsps=2``.
 
     Parameters
     ----------
@@ -269,9 +277,11 @@ def measure(name: str, *, options: dict | None = None, part: str = "LFE5U-85F-6"
     chip, tools = Part(part), Tools(native=native)
     options = options or {}
     design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
-    label = "-".join([name, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
+                **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
+    label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
     key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions))
-    folder = RESULTS / "cache" / f"{label}-{key}"
+    folder = RESULTS / "cache" / f"{name}-{key}"
     progress(f"{label}: synthesis")
     netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, design, tools, mapper))
     reached = []
@@ -298,6 +308,19 @@ def measure(name: str, *, options: dict | None = None, part: str = "LFE5U-85F-6"
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{label}.json").write_text(json.dumps(result, indent=2) + "\n")
     return result
+
+
+def table() -> str:
+    """All results in ``build/synth`` as a table in Markdown."""
+    lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Fmax MHz: median (range) | Seeds |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    for path in sorted(RESULTS.glob("*.json")):
+        row = json.loads(path.read_text())
+        fmax = row["fmax_mhz"]
+        counts = " | ".join(str(row[name]) for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"))
+        lines.append(f"| {row['name']} | {row['part']} | {counts} | {fmax['median']:.0f} ({fmax['min']:.0f} to "
+                     f"{fmax['max']:.0f}) | {row['seeds']} |")
+    return "\n".join(lines)
 
 
 def _fmax(report: dict) -> float:
@@ -330,11 +353,14 @@ def _option(text: str) -> tuple[str, int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m boards.synth", description=__doc__.partition("\n")[0])
-    parser.add_argument("--unit", required=True, action="append", help="unit to place; may be given several times")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--unit", action="append", help="unit to place; may be given several times")
+    chosen.add_argument("--list", action="store_true", help="show the names of all units")
+    chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
     parser.add_argument("--seeds", type=int, default=3, help="placements per unit")
-    parser.add_argument("--part", default="LFE5U-85F-6", help="part with speed grade")
+    parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
-    parser.add_argument("--mapper", choices=MAPPERS, default="abc9", help="how logic becomes LUTs")
+    parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="how logic becomes LUTs")
     parser.add_argument("--path", action="store_true", help="show the critical path of each placement")
     parser.add_argument("--native", action="store_true", help="use yosys and nextpnr-ecp5 on PATH")
     parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
@@ -342,6 +368,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", type=_option, action="append", default=[], metavar="NAME=NUMBER", dest="options",
                         help="a parameter of the unit; may be given several times")
     values = parser.parse_args(arguments)
+    if values.list:
+        print("\n".join(sorted(UNITS)))
+        return 0
+    if values.table:
+        print(table())
+        return 0
     options = dict(values.options)
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
     try:
