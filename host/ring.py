@@ -217,8 +217,6 @@ class Ring:
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""
-        if len(gradients) != self.nodes:
-            raise ValueError(f"Gradients must be one vector per node, {self.nodes}, not {len(gradients)}")
         self._write(Space.GRADIENT, gradients)
 
     def read_gradients(self, length: int) -> Vector:
@@ -227,13 +225,19 @@ class Ring:
 
     def write_weights(self, weights: npt.NDArray[Any]) -> None:
         """The same vector to all nodes."""
-        self._write(Space.WEIGHT, [weights] * self.nodes)
+        self.write_weights_of([weights] * self.nodes)
+
+    def write_weights_of(self, weights: Sequence[npt.NDArray[Any]]) -> None:
+        """One vector per node, in order of rank."""
+        self._write(Space.WEIGHT, weights)
 
     def read_weights(self, length: int, ranks: Sequence[int] | None = None) -> Vector:
         """One row per node."""
         return self._read(Space.WEIGHT, length, range(self.nodes) if ranks is None else ranks)
 
     def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]]) -> None:
+        if len(vectors) != self.nodes:
+            raise ValueError(f"Vectors must be one per node, {self.nodes}, not {len(vectors)}")
         self._all(lambda rank, device: device.submit_write_memory(space, 0, vectors[rank]))
 
     def _write_register(self, name: str, value: float) -> None:

@@ -1,0 +1,258 @@
+import contextlib
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.node import Node
+from host.device import Command, Device, EventStatus, Operation
+from host.ring import Ring, RingError, Rule, Settings, block_bounds
+from host.session import TransportName, open_session
+from host.verilated import OpenRing
+from sim.golden import optimizer
+from sim.golden import ring as golden
+from sim.verilated.build import build_ring
+
+CONFIG = NodeConfig()
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1, -1], dtype=np.float32)
+SETTINGS = {"gradient_scale": 0.25, "learning_rate": 0.1, "momentum": 0.9}
+
+
+@functools.cache
+def library():
+    """The simulated ring; making sure that it is up to date takes longer than most tests."""
+    return build_ring(Node(CONFIG))
+
+
+@contextlib.contextmanager
+def open_nodes(nodes, *, threads=1, latency=16, timeout=3000):
+    """Ring and simulation, whose links can be cut."""
+    with OpenRing(library(), nodes=nodes, threads=threads) as opened:
+        for link in opened.simulation.links:
+            link.set_latency(data=latency, credit=latency)
+        devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
+        ring = Ring(devices, timeout=timeout)
+        ring.connect()
+        yield ring, opened.simulation
+
+
+def vectors(generator, nodes, length, *, density=0.6, special=0.02):
+    """Gradients with zeros, and with numbers of every kind, whose bits are uniform."""
+    values = generator.integers(0, 1 << 32, (nodes, length), dtype=np.uint32).view(np.float32)
+    ordinary = generator.standard_normal((nodes, length)).astype(np.float32)
+    kind = generator.random((nodes, length))
+    values = np.where(kind < 0.9, ordinary, values)
+    values = np.where(kind < special, generator.choice(SPECIAL, (nodes, length)), values)
+    values[generator.random((nodes, length)) >= density] = 0
+    return np.ascontiguousarray(values)
+
+
+def assert_same(found, expected):
+    assert np.array_equal(found.view(np.uint32), np.broadcast_to(golden.bits(golden.floats(expected)), found.shape))
+
+
+def words_sent(ring):
+    return [counters["WORDS_SENT"] for counters in ring.counters()]
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("nodes", range(1, 17))
+    def test_are_those_of_the_golden_model(self, nodes):
+        for length in [*range(0, 200, 7), 4810, 16384]:
+            assert block_bounds(length, nodes) == golden.block_bounds(length, nodes)
+
+
+class TestCollectives:
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
+    @pytest.mark.parametrize("length", [0, 1, 33, 1300])
+    def test_values_words_and_counts(self, nodes, length):
+        generator = np.random.default_rng(nodes * 10_000 + length)
+        gradients = vectors(generator, nodes, length)
+        weights = vectors(generator, nodes, length)
+        with open_nodes(nodes) as (ring, _):
+            def prepare():
+                ring.write_gradients(list(gradients))
+                ring.clear_counters()
+
+            prepare()
+            ring.all_reduce(length)
+            total, traffic = golden.all_reduce(golden.bits(gradients))
+            assert_same(ring.read_gradients(length), total)
+            assert words_sent(ring) == traffic.words.tolist()
+
+            prepare()
+            ring.reduce_scatter(length)
+            scattered, traffic = golden.reduce_scatter(golden.bits(gradients))
+            assert_same(ring.read_gradients(length), scattered)
+            assert words_sent(ring) == traffic.words.tolist()
+
+            state = [np.zeros(length, dtype=np.uint32)]
+            updated = golden.bits(weights[0])
+            ring.write_weights(weights[0])
+            ring.clear_state(length)
+            for rule in (Rule.SGD, Rule.MOMENTUM, Rule.MOMENTUM):
+                prepare()
+                ring.write_settings(Settings(rule=rule, **SETTINGS))
+                ring.fused_update(length)
+                update = golden.fused_update(
+                    golden.bits(gradients), updated, state,
+                    optimizer.Settings(optimizer.Rule(rule), *golden.bits(list(SETTINGS.values())).tolist()))
+                updated, state = update.weights, update.state
+                assert_same(ring.read_weights(length), updated)
+                assert words_sent(ring) == update.traffic.words.tolist()
+            assert_same(ring.read_state(length), state[0])
+
+    @pytest.mark.parametrize("nodes", [2, 3, 4])
+    def test_weights_alone(self, nodes):
+        length = 700
+        weights = vectors(np.random.default_rng(nodes), nodes, length)
+        with open_nodes(nodes) as (ring, _):
+            for root in range(nodes):
+                ring.write_weights_of(list(weights))
+                ring.broadcast(length, root=root)
+                assert_same(ring.read_weights(length), golden.broadcast(golden.bits(weights), root))
+            ring.write_weights_of(list(weights))
+            ring.clear_counters()
+            ring.all_gather(length)
+            gathered, traffic = golden.all_gather(golden.bits(weights))
+            assert_same(ring.read_weights(length), gathered)
+            assert words_sent(ring) == traffic.words.tolist()
+            ring.quiesce()
+
+    def test_same_bits_for_any_threads_and_latency(self):
+        generator = np.random.default_rng(5)
+        gradients, weights = vectors(generator, 4, 1000), vectors(generator, 1, 1000)[0]
+        results = []
+        for threads, latency in [(1, 16), (2, 16), (2, 1), (1, 90)]:
+            with open_nodes(4, threads=threads, latency=latency) as (ring, _):
+                ring.write_weights(weights)
+                ring.write_gradients(list(gradients))
+                ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5))
+                outcome = ring.fused_update(1000)
+                results.append((ring.read_weights(1000).tobytes(), words_sent(ring), outcome.cycles))
+        assert len({weights for weights, _, _ in results}) == 1
+        assert all(words == results[0][1] for _, words, _ in results)
+        cycles = [cycles for _, _, cycles in results]
+        assert cycles[0] == cycles[1]
+        assert cycles[2] < cycles[0] < cycles[3]
+
+    def test_counts_of_units(self):
+        """One encode per block sent first or added to, no decompression on the way."""
+        nodes, length = 4, 4096  # four segments per block
+        gradients = np.ones((nodes, length), dtype=np.float32)
+        with open_nodes(nodes) as (ring, _):
+            ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+            for operation, expected in (("fused_update", (3, 2, 1)), ("all_reduce", (4, 3, 4))):
+                ring.write_gradients(list(gradients))
+                ring.clear_counters()
+                getattr(ring, operation)(length)
+                for counters in ring.counters():
+                    found = tuple(counters[name] for name in ("ENCODES", "COMPRESSED_ADDS", "DECODES"))
+                    assert found == tuple(4 * count for count in expected)
+
+    def test_findings(self):
+        with open_nodes(3) as (ring, _):
+            gradients = np.ones((3, 100), dtype=np.float32)
+            ring.write_gradients(list(gradients))
+            outcome = ring.all_reduce(100)
+            assert outcome.cycles > 100
+            assert outcome.local_nan == outcome.not_finite == ()
+            gradients[1, 5] = np.nan
+            ring.write_gradients(list(gradients))
+            outcome = ring.all_reduce(100)
+            assert outcome.local_nan == (1,)
+            assert outcome.not_finite
+            gradients[:, 5] = 3e38
+            ring.write_gradients(list(gradients))
+            outcome = ring.all_reduce(100)
+            assert outcome.local_nan == ()
+            assert outcome.not_finite
+
+
+class TestFailures:
+    def check_usable(self, ring, nodes):
+        gradients = np.arange(nodes * 600, dtype=np.float32).reshape(nodes, 600)
+        ring.write_gradients(list(gradients))
+        ring.all_reduce(600)
+        assert_same(ring.read_gradients(600), golden.all_reduce(golden.bits(gradients))[0])
+
+    @pytest.mark.parametrize("link", [0, 3])
+    def test_cut_link_is_named(self, link):
+        with open_nodes(4) as (ring, simulation):
+            ring.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
+            simulation.links[link].cut(simulation.cycle + 400)
+            with pytest.raises(RingError) as caught:
+                ring.all_reduce(2000)
+            after = (link + 1) % 4
+            assert str(caught.value).startswith(
+                f"all-reduce failed: the link from node {link} to node {after} has lost ")
+            assert f"waited for a packet from node {link}" in str(caught.value)
+            assert caught.value.cause == link
+            assert len(str(caught.value).splitlines()) == 5
+            simulation.links[link].mend()
+            ring.recover()
+            self.check_usable(ring, 4)
+
+    def test_damaged_word(self):
+        with open_nodes(4) as (ring, simulation):
+            ring.write_gradients(list(np.ones((4, 2000), dtype=np.float32)))
+            carried = simulation.links[1].status().words_carried
+            simulation.links[1].corrupt(word=carried + 300, bit=7)
+            with pytest.raises(RingError, match=r"^all-reduce failed: node 2: .* ended with BAD_CRC: ") as caught:
+                ring.all_reduce(2000)
+            assert caught.value.cause == 2
+            assert [event.status for event in caught.value.events].count(EventStatus.PEER_ABORT) == 3
+            self.check_usable(ring, 4)
+
+    def test_too_long(self):
+        with open_nodes(2) as (ring, _):
+            with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* ended with BAD_LENGTH: "):
+                ring.all_reduce(CONFIG.gradient_words + 32)
+            self.check_usable(ring, 2)
+
+    def test_recover_while_a_command_runs(self):
+        """One node alone was given a command; it would wait for the others."""
+        with open_nodes(3) as (ring, _):
+            ring.devices[1].push(Command(operation=Operation.ALL_REDUCE, rank=1, size=3, length=500))
+            ring.recover()
+            assert ring.devices[1].pop_event(0) is None
+            self.check_usable(ring, 3)
+
+
+class TestArguments:
+    def test_no_devices(self):
+        with pytest.raises(ValueError, match=r"^A ring must have at least one node$"):
+            Ring([])
+
+    def test_gradients_for_other_nodes(self):
+        with open_nodes(2) as (ring, _):
+            with pytest.raises(ValueError, match=r"^Vectors must be one per node, 2, not 3$"):
+                ring.write_gradients([np.zeros(3, dtype=np.float32)] * 3)
+
+    @pytest.mark.parametrize(("length", "state", "message"), [
+        (16385, False, r"^Vector must have at most the 16,384 elements of a node's memories, not 16,385$"),
+        (16384, True, r"^Block must have at most the 8,192 elements of a node's state plane, not 16,384: take more "
+                      r"nodes, or an optimizer without state$"),
+    ])
+    def test_room(self, length, state, message):
+        with open_nodes(1) as (ring, _):
+            ring.require(16384, state=False)
+            with pytest.raises(ValueError, match=message):
+                ring.require(length, state=state)
+
+
+class TestSession:
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"nodes": 17}, r"^Ring must have between 1 and 16 nodes, not 17$"),
+        ({"nodes": 2, "latency": 0}, r"^Link latency must be at least 1 cycle, not 0$"),
+    ])
+    def test_errors(self, options, message):
+        with pytest.raises(ValueError, match=message), open_session(CONFIG, **options):
+            pass
+
+    def test_no_waves_from_pysim(self, tmp_path):
+        options = {"nodes": 1, "transport": TransportName.PYSIM, "wave": tmp_path / "wave.fst"}
+        with pytest.raises(ValueError, match=r"^A waveform can be had from the Verilated transport only$"):
+            with open_session(CONFIG, **options):
+                pass
