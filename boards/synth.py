@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Area and speed of one unit, placed and routed out of context on a named ECP5 part.
 
 Run as ``python -m boards.synth --unit floating.add --seeds 3``. See docs/synthesis.md for what is counted, and
