@@ -69,6 +69,7 @@ class TinyNode(wiring.Component):
             host_port.commands_full.eq(queue.full),
             queue.stateful.eq(registers.rule),
             queue.timeout.eq(registers.timeout),
+            queue.link_reset.eq(registers.link_reset),
             queue.weight_version.eq(registers.weight_version),
             queue.set_flags.eq(registers.set_flags),
             registers.flags.eq(queue.flags),

@@ -324,6 +324,17 @@ def test_flags_that_do_not_come(device):
     assert device.pop_event(PATIENCE).check().tag == 2
 
 
+def test_link_reset_empties_the_queue(device):
+    for tag in range(3):
+        device.push(quiesce(tag, wait=1))
+    device.write_register("CONTROL", 0b01)
+    events = [device.pop_event(PATIENCE) for _ in range(3)]
+    assert [(event.tag, event.status) for event in events] == [(tag, EventStatus.LINK_RESET) for tag in range(3)]
+    device.write_register("CONTROL", 0b00)
+    device.push(quiesce(3))
+    assert device.pop_event(PATIENCE).check().tag == 3
+
+
 def test_command_fields_are_checked():
     with pytest.raises(ValueError, match="Command's tag must be a number of 16 bits, not 65536"):
         quiesce(1 << 16).words()
