@@ -695,10 +695,6 @@ int64_t ring_wave_open(Ring* ring, const char* path) {
         ring->wave.reset(new VerilatedFstC);
         for (auto& node : ring->nodes) node->model().trace(ring->wave.get(), 99);
         ring->wave->open(path);
-        if (!ring->wave->isOpen()) {
-            ring->wave.reset();
-            throw std::runtime_error(std::string("cannot write ") + path);
-        }
         return 0;
 #else
         (void)ring;

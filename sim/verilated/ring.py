@@ -347,6 +347,8 @@ class VerilatedRing:
 
     def start_wave(self, path: Path) -> None:
         """Write all signals of all nodes to an FST file from here on; needs a traced library."""
+        with path.open("wb"):
+            pass  # the FST writer says nothing about a path that cannot be written
         self._checked(self._library.ring_wave_open(self._ring, str(path).encode()))
 
     def stop_wave(self) -> None:
