@@ -456,7 +456,7 @@ async def joins_two_nodes(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def hides_the_distance(dut):
-    """Full rate as long as the packets on credit are longer than the way there and back."""
+    """Full rate, if the other packets on credit are as long as the way there and back."""
     dut.i__valid.value = 0
     await start(dut)
     packets = [[n] * PACKET_WORDS for n in range(40)]
@@ -465,7 +465,8 @@ async def hides_the_distance(dut):
     output = Monitor(dut, "o", word_layout())
     cocotb.start_soon(starting(dut, packets, pattern=itertools.repeat(True)))
     assert await sink.receive(len(beats)) == beats
-    assert output.cycles == list(range(output.cycles[0], output.cycles[0] + len(beats)))
+    hidden = output.cycles == list(range(output.cycles[0], output.cycles[0] + len(beats)))
+    assert hidden == regression.parameters()["hidden"]
 
 
 @pytest.mark.parametrize("distance", [1, 16])
@@ -475,10 +476,11 @@ def test_link(distance, kinds):
                    testcase="joins_two_nodes", parameters={"source": kinds[0], "sink": kinds[1], "seed": 600})
 
 
-def test_link_rate():
-    # The credit of a packet is back 2 * 8 + 3 + 3 + 2 cycles after its last word has entered.
-    regression.run(Link(segments=4, packet_words=PACKET_WORDS, distance=8), module=__name__, name="link",
-                   testcase="hides_the_distance")
+@pytest.mark.parametrize(("distance", "hidden"), [(2, True), (3, False)])
+def test_link_rate(distance, hidden):
+    """Credits hide the distance if (segments - 1) * packet_words >= 8 + 2 * distance, and not otherwise."""
+    regression.run(Link(segments=2, packet_words=PACKET_WORDS, distance=distance), module=__name__, name="link",
+                   testcase="hides_the_distance", parameters={"hidden": hidden})
 
 
 # ---- A whole hop: packetizer, link, depacketizer
