@@ -83,17 +83,18 @@ class FloatAdder(wiring.Component):
         aligned = register(
             m, "aligned",
             large=opened.large, small=Mux(far, 0, shifted) ^ opened.subtract.replicate(len(value)),
-            sticky=Mux(far, opened.small.any(), lost), subtract=opened.subtract,
+            lost=Cat(lost, far & opened.small.any()), subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
         # 4: add or subtract. What the sticky bit stands for is below the sum: subtracting it leaves one less and a
         # sticky bit again. The position below the sum makes the carry in.
+        sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
-                 Cat(aligned.subtract & ~aligned.sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
+                 Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
         mark = Mark(aligned.exponent, len(total))
         summed = register(
             m, "summed",
-            total=total, sticky=aligned.sticky, subtract=aligned.subtract,
+            total=total, sticky=sticky, subtract=aligned.subtract,
             rows=mark.rows, columns=mark.columns,
             largest=aligned.exponent == format.exponent_ones - 1,
             sign=aligned.sign, exponent=aligned.exponent, infinite=aligned.infinite, nan=aligned.nan)

@@ -88,44 +88,53 @@ class FloatMultiplier(wiring.Component):
             nan=(opened.a_special & (opened.a_fraction | b_zero)) | (opened.b_special & (opened.b_fraction | a_zero)))
         for _ in range(multiplier.latency - 2):
             passing = register(m, "passing", **vars(passing))
-        # The bias is one less than a power of two.
-        split = format.exponent_bits - 1
+        # The bias is one less than a power of two, and one was added above.
+        places = width + 1
+        index_bits = (places - 1).bit_length()
+        unbias = 1 << (format.exponent_bits - 1)
         exponent = Signal(signed(format.exponent_bits + 2))
-        m.d.comb += exponent.eq(Cat(passing.exponent[:split], passing.exponent[split:] - 1))
+        lowest = Signal(signed(max(format.exponent_bits, index_bits) + 3))
+        m.d.comb += exponent.eq(passing.exponent - unbias)
+        m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
-        # Where to stop normalising. A negative exponent asks for a shift to the right instead.
-        highest = width + 1
-        count_bits = (highest - 1).bit_length()
-        mark = Mark(exponent[:-1], highest)
+        # The result is a window of the product, as wide as hidden bit, fraction and guard. With operands that are
+        # normal it begins at the product's highest or second bit. A subnormal operand makes leading zeros, by which
+        # the window moves down as far as the exponent allows: it begins at one of the highest `places` bits. If the
+        # exponent is negative the result is subnormal; then the window begins above the product, and the product
+        # is moved down below those places instead, by one place less than is missing.
         negative = exponent[-1]
-        beyond = ~exponent[count_bits:].all()
+        mark = Mark(exponent[:-1], places)
+        missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)
         located = register(
             m, "located",
-            rows=Mux(negative, 0, mark.rows), columns=mark.columns, negative=negative,
-            right=Mux(negative, ~exponent[:count_bits] | beyond.replicate(count_bits), 0),
-            exponent=exponent, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
+            negative=negative, missing=Mux(negative, missing, 0), rows=Mux(negative, 0, mark.rows),
+            columns=mark.columns, lowest=lowest, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
 
-        # How far to normalise.
-        top = multiplier.o[-highest:]
-        marked = Mux(located.negative, 0, top) | mark.place(located.rows, located.columns)
-        zeros, none = leading_zeros(m, marked)
+        # Where the window begins, from the lowest of its places; 0 where the exponent is negative.
+        marked = Mux(located.negative, 0, multiplier.o[-places:]) | mark.place(located.rows, located.columns)
+        zeros, none = leading_zeros(m, Cat(marked, C(0, (1 << index_bits) - places)))
+        index = ~zeros
+        extended = Cat(C(0, 1), multiplier.o)
         counted = register(
             m, "counted",
-            product=multiplier.o, zeros=zeros, right=Cat(~zeros | located.right, located.negative),
-            none=none, exponent=located.exponent, sign=located.sign, infinite=located.infinite, nan=located.nan)
+            low=Mux(located.negative, extended[places:], extended[:places]),
+            high=Mux(located.negative, 0, extended[places:]),
+            lost=located.negative & extended[:places].any(),
+            right=index | located.missing, index=index, none=none, lowest=located.lowest,
+            sign=located.sign, infinite=located.infinite, nan=located.nan)
 
-        # Normalise.
-        window, sticky = shift_right(
-            m, Cat(C(0, (1 << count_bits) - width), counted.product), counted.right, width=highest)
-        base = Signal(signed(len(exponent)))
-        m.d.comb += base.eq(counted.exponent - counted.zeros)
+        # Move the window there. Its place also makes the exponent.
+        window, lost = shift_right(m, Cat(counted.low, counted.high), counted.right, width=places)
+        base = Signal(counted.lowest.shape())
+        m.d.comb += base.eq(counted.lowest + counted.index)
         normalised = register(
             m, "normalised",
-            window=window, sticky=sticky, exponent=Mux(counted.none, 0, base[:format.exponent_bits]),
+            window=window, lost=Cat(lost, counted.lost),
+            exponent=Mux(counted.none, 0, base[:format.exponent_bits]),
             sign=counted.sign, infinite=counted.infinite | (base >= format.exponent_ones - 1), nan=counted.nan)
 
         # Round.
         m.d.comb += self.o.eq(round_and_pack(
             m, format, sign=normalised.sign, exponent=normalised.exponent, significand=normalised.window,
-            sticky=normalised.sticky, infinite=normalised.infinite, nan=normalised.nan))
+            sticky=normalised.lost.any(), infinite=normalised.infinite, nan=normalised.nan))
         return m

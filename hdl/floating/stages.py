@@ -89,14 +89,14 @@ def shift_left(m, value, amount):
 
 
 def shift_right(m, value, amount, *, width):
-    """Shift right, coarse steps first, and see whether a one is lost at the bottom.
+    """Shift right, coarse steps first, and see whether ones are lost at the bottom.
 
     Returns
     -------
     window : Value
         The lowest ``width`` bits of the result. What lies above is dropped, and not seen.
-    sticky : Value
-        A one was shifted out.
+    lost : Value
+        One bit per step: it shifted a one out. To be reduced a stage later, since this one is deep enough.
     """
     lost = []
     for bit in reversed(range(len(amount))):
@@ -105,7 +105,7 @@ def shift_right(m, value, amount, *, width):
         m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
         lost.append(amount[bit] & value[:step].any())
         value = shifted
-    return value, Cat(lost).any()
+    return value, Cat(lost)
 
 
 def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, nan):
