@@ -139,7 +139,8 @@ class Unit:
         sinks : mapping
             Per output stream, whether the sink is ready in each cycle: an array, or True for always.
         cycles : int or None
-            How long; by default as long as the longest array of stalls.
+            How long; by default as long as the longest array of stalls. After the end of a shorter one, its side is
+            unwilling.
         inputs : mapping or None
             Rows of all other input ports, as for :meth:`run`.
         seed : int
