@@ -334,8 +334,8 @@ class Adder(wiring.Component):
     element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A sum of zero
     leaves the mask. The numbers are those of :class:`~hdl.floating.add.FloatAdder`, and NaNs come out canonical.
 
-    A group takes 1 + positions cycles, and its mask is offered :attr:`latency` cycles after the last word of the two
-    groups was accepted. Nothing in the pipeline can be held, so a group or a position enters only while a place
+    A group takes 1 + positions cycles. Its mask is offered :attr:`latency` cycles after the last word of the two groups
+    was accepted, its first value in the next cycle, or one later if it is the only one. Nothing in the pipeline can be held, so a group or a position enters only while a place
     behind it is free. ``a.ready`` and ``b.ready`` depend on registers alone.
 
     Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
@@ -359,7 +359,11 @@ class Adder(wiring.Component):
         Pulse: this pair was malformed.
     """
 
-    #: Sums and copies that are held; a group is complete only when all its sums are known.
+    #: Groups that are held, from their masks' arrival on: those of zeros that come while a dense one is written, in 33
+    #: cycles, and those in the pipeline. With fewer there would be bubbles behind such a burst.
+    groups = 1 + 3 * _LUT_ROWS
+
+    #: Values that are held: a group is complete, and written, only when all its sums are known.
     depth = 64
 
     #: Bits of the mask that are looked at in one cycle.
@@ -390,7 +394,7 @@ class Adder(wiring.Component):
         m = Module()
         m.submodules.adder = adder = FloatAdder(format=self._format)
         m.submodules.walker = walker = _Walker(masks=2, width=self._WIDTH)
-        m.submodules.groups = groups = Queue(shape=_group_layout(), depth=1 + _LUT_ROWS)
+        m.submodules.groups = groups = Queue(shape=_group_layout(), depth=self.groups)
         m.submodules.joiner = joiner = _Joiner(width=self._format.width)
         m.submodules.values = values = Queue(shape=unsigned(self._format.width), depth=self.depth, block=True)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sim.golden import floating
 
-__all__ = ["GROUP", "Trace", "add", "add_cycles", "decode", "encode", "encode_cycles", "group_sizes", "trace_decoder",
+__all__ = ["GROUP", "Trace", "add", "add_cycles", "code_cycles", "decode", "encode", "group_sizes", "trace_decoder",
            "trace_encoder"]
 
 Bits = npt.NDArray[np.uint32]
@@ -83,7 +83,7 @@ def group_sizes(words: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return np.array(sizes, np.int64)
 
 
-def encode_cycles(words: npt.ArrayLike, lanes: int) -> int:
+def code_cycles(words: npt.ArrayLike, lanes: int) -> int:
     """Least cycles in which ``lanes`` elements per cycle become, or come out of, a stream of one word per cycle."""
     return int(np.maximum(group_sizes(words), GROUP // lanes).sum())
 

@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+
+from sim.golden import floating
+from sim.golden import zero_value as model
+
+
+def _bits(values):
+    return np.asarray(values, np.float32).view(np.uint32)
+
+
+A = _bits([0, 5, 0, -3, 0, 0, 7, 0])
+B = _bits([0, -5, 2, 4, 0, 0, 1, 0])
+
+
+def _sparse(generator, count, density):
+    elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
+    elements[generator.random(count) >= density] = 0
+    return elements
+
+
+def test_known_answers():
+    # Masks as strings are written with element 0 first.
+    assert model.encode(A).tolist() == [int("01010010"[::-1], 2), *_bits([5, -3, 7])]
+    assert model.encode(B).tolist() == [int("01110010"[::-1], 2), *_bits([-5, 2, 4, 1])]
+    total = model.add(model.encode(A), model.encode(B))
+    assert total.tolist() == [int("00110010"[::-1], 2), *_bits([2, 1, 8])]
+    assert model.decode(total, 8).tolist() == _bits([0, 0, 2, 1, 0, 0, 8, 0]).tolist()
+
+
+@pytest.mark.parametrize("density", [0, 0.01, 0.1, 0.5, 0.9, 1])
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100, 1000])
+def test_round_trip_and_size(count, density):
+    elements = _sparse(np.random.default_rng(count), count, density)
+    words = model.encode(elements)
+    non_zero = int(np.count_nonzero(elements & 0x7FFF_FFFF))
+    assert len(words) == -(-count // 32) + non_zero
+    np.testing.assert_array_equal(model.decode(words, count), np.where(elements == 0x8000_0000, 0, elements))
+    assert model.group_sizes(words).sum() == len(words)
+    assert len(model.group_sizes(words)) == -(-count // 32)
+
+
+def test_masks_count_the_values():
+    words = model.encode(_sparse(np.random.default_rng(1), 3200, 0.3))
+    start = 0
+    for size in model.group_sizes(words):
+        assert int(words[start]).bit_count() == size - 1
+        assert (words[start + 1:start + size] != 0).all()
+        start += size
+    assert start == len(words)
+
+
+def test_negative_zero_is_zero():
+    assert model.encode([0x8000_0000, 0x8000_0001]).tolist() == [2, 0x8000_0001]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums(seed):
+    generator = np.random.default_rng(seed)
+    a, b = _sparse(generator, 320, 0.6), _sparse(generator, 320, 0.6)
+    cancelling = generator.random(320) < 0.3
+    b[cancelling] = a[cancelling] ^ 0x8000_0000
+    total = model.add(model.encode(a), model.encode(b))
+    expected = floating.add(np.where(a == 0x8000_0000, 0, a), np.where(b == 0x8000_0000, 0, b))
+    np.testing.assert_array_equal(model.decode(total), expected)
+    masks = [model.decode(words) != 0 for words in (model.encode(a), model.encode(b), total)]
+    assert not (masks[2] & ~(masks[0] | masks[1])).any()
+    assert (masks[2] != (masks[0] | masks[1])).any()
+
+
+def test_malformed_streams():
+    with pytest.raises(ValueError, match=r"^Stream must end with a whole group, not inside of the one at word 2$"):
+        model.decode([1, 5, 3, 7])
+    with pytest.raises(ValueError, match=r"^Element count must end in the last group of 32 elements, not 33$"):
+        model.decode([0], 33)
+    with pytest.raises(ValueError, match=r"^Element count must end in the last group of 64 elements, not 32$"):
+        model.decode([0, 0], 32)
+    with pytest.raises(ValueError, match=r"^Streams must have equally many groups, not 1 and 2$"):
+        model.add([0], [0, 0])
+
+
+@pytest.mark.parametrize(("lanes", "cycles"), [
+    (1, 32 + 33 + 32), (2, 16 + 33 + 16), (4, 8 + 33 + 8), (8, 4 + 33 + 6)])
+def test_cycle_bounds(lanes, cycles):
+    elements = np.zeros(96, np.uint32)
+    elements[32:64] = 1
+    elements[64:69] = 1
+    words = model.encode(elements)
+    assert model.code_cycles(words, lanes) == cycles
+    assert model.add_cycles(words, words) == 1 + 33 + 6
+    assert model.add_cycles(words, model.encode(elements[::-1])) == 6 + 33 + 6
+
+
+def test_encoder_by_hand():
+    # Two beats of four of one group: held at 1 and 2, six of zeros at 3 to 8, the mask from 10 on, taken at 11.
+    ready = np.ones(16, bool)
+    ready[10] = False
+    trace = model.trace_encoder([[5, 0, 0, 6], [0, 0, 7, 9]], [[1, 1, 1, 1], [1, 1, 1, 0]], [0, 1], depth=16,
+                                willing=np.ones(16, bool), ready=ready)
+    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1]
+    assert np.flatnonzero(trace.i_ready).tolist() == [0, 1, *range(8, 16)]
+    assert np.flatnonzero(trace.o_valid).tolist() == [10, 11, 12, 13, 14]
+    assert trace.o_payload[10:15, 0].tolist() == [0b0100_1001, 0b0100_1001, 5, 6, 7]
+    assert np.flatnonzero(trace.o_last).tolist() == [14]
+
+
+def test_decoder_by_hand():
+    # Mask and value are accepted at 0 and 1, the first of four beats is offered at 4, and taken at 5.
+    ready = np.ones(12, bool)
+    ready[4] = False
+    trace = model.trace_decoder([1 << 17, 9], [0, 1], lanes=8, depth=16, willing=np.ones(12, bool), ready=ready)
+    assert trace.i_ready.all()
+    assert np.flatnonzero(trace.o_valid).tolist() == [4, 5, 6, 7, 8]
+    assert trace.o_payload[7].tolist() == [0, 9, 0, 0, 0, 0, 0, 0]
+    assert trace.o_payload[[4, 5, 6, 8]].sum() == 0
+    assert np.flatnonzero(trace.o_last).tolist() == [8]
