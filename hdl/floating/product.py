@@ -55,6 +55,16 @@ class Product(wiring.Component):
         a_low, a_high = self.a[:BLOCK_WIDTH], self.a[BLOCK_WIDTH:]
         b_low, b_high = self.b[:BLOCK_WIDTH], self.b[BLOCK_WIDTH:]
 
+        def total(terms):
+            """Sum on carry chains, one per addition.
+
+            The position below keeps Yosys from making one tree of full adders, twice as large, of all of them.
+            """
+            result, *rest = terms
+            for term in rest:
+                result = (Cat(C(1, 1), result) + Cat(C(0, 1), term))[1:]
+            return result
+
         def rows(value, digits):
             """Half as many terms as there are digits, each the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
@@ -78,10 +88,10 @@ class Product(wiring.Component):
             blocks = register(m, "blocks", **blocks, **{f"term{index}": term for index, term in terms.items()})
             terms = [getattr(blocks, f"term{index}") for index in terms]
             half = len(terms) // 2
-            halves = register(m, "halves", low=blocks.low, left=sum(terms[:half]), right=sum(terms[half:]))
+            halves = register(m, "halves", low=blocks.low, left=total(terms[:half]), right=total(terms[half:]))
             low, left, right = halves.low, halves.left, halves.right
         product = register(
             m, "product", low=low[:BLOCK_WIDTH],
-            high=(low[BLOCK_WIDTH:] + left + right)[:2 * self._width - BLOCK_WIDTH])
+            high=total([left, right, low[BLOCK_WIDTH:]])[:2 * self._width - BLOCK_WIDTH])
         m.d.comb += self.o.eq(Cat(product.low, product.high))
         return m
