@@ -334,9 +334,10 @@ class Adder(wiring.Component):
     element is copied. Copies pass through the adder as well, as sums with +0.0, so that order is kept. A sum of zero
     leaves the mask. The numbers are those of :class:`~hdl.floating.add.FloatAdder`, and NaNs come out canonical.
 
-    A group takes 1 + positions cycles. Its mask is offered :attr:`latency` cycles after the last word of the two groups
-    was accepted, its first value in the next cycle, or one later if it is the only one. Nothing in the pipeline can be held, so a group or a position enters only while a place
-    behind it is free. ``a.ready`` and ``b.ready`` depend on registers alone.
+    A group takes 1 + positions cycles. Its mask is offered :attr:`latency` cycles after the last word of the two
+    groups was accepted, its first value in the next cycle, or one later if it is alone. Nothing in the pipeline can
+    be held, so a group or a position enters only while a place behind it is free. ``a.ready`` and ``b.ready`` depend
+    on registers alone.
 
     Both streams must have the same number of groups, and each must end with a whole group. Where they do not,
     ``error`` is raised, the output ends with what was summed so far, and the rest of both streams is discarded, up to
@@ -359,8 +360,8 @@ class Adder(wiring.Component):
         Pulse: this pair was malformed.
     """
 
-    #: Groups that are held, from their masks' arrival on: those of zeros that come while a dense one is written, in 33
-    #: cycles, and those in the pipeline. With fewer there would be bubbles behind such a burst.
+    #: Groups that are held, from their masks' arrival on: those of zeros that come while a dense one is written, in
+    #: 33 cycles, and those in the pipeline. With fewer there would be bubbles behind such a burst.
     groups = 1 + 3 * _LUT_ROWS
 
     #: Values that are held: a group is complete, and written, only when all its sums are known.
