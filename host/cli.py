@@ -139,8 +139,8 @@ def train_command(
     result = report.build_report(config, training, simulation)
     text, picture = report.write_report(result, output)
     console.print(report.table(result))
-    console.print(report.verdict(result))
-    console.print(f"{_shown(text)} · {_shown(picture)}")
+    console.print(report.verdict(result), soft_wrap=True)
+    console.print(f"{_shown(text)} · {_shown(picture)}", soft_wrap=True)
 
 
 def _widths(text: str) -> tuple[int, ...]:
@@ -167,11 +167,11 @@ def bench_command(
         rows = bench.collect(announce=progress.stage)
     path = bench.write(rows, output)
     console.print(bench.table(rows))
-    console.print(_shown(path))
+    console.print(_shown(path), soft_wrap=True)
     missed = [row for row in rows if bench.missed(row)]
     for row in missed:
         console.print(f"missed: {row['name']} ({row['config']}) takes {row['ratio']:.3f} of its bound, and may take "
-                      f"{bench.limit(row):.2f}")
+                      f"{bench.limit(row):.2f}", soft_wrap=True)
     if missed:
         raise typer.Exit(1)
 
@@ -225,8 +225,8 @@ def wave_command(
             outcome = ring.fused_update(length)
             cycles = session.cycle
     console.print(f"{_shown(output)}: {cycles:,} cycles, of which the last {outcome.cycles:,} are a fused update of "
-                  f"{length:,} elements on {nodes} nodes")
-    console.print(f"open it with GTKWave or Surfer, for example: gtkwave {_shown(output)}")
+                  f"{length:,} elements on {nodes} nodes", soft_wrap=True)
+    console.print(f"open it with GTKWave or Surfer, for example: gtkwave {_shown(output)}", soft_wrap=True)
 
 
 def main() -> None:

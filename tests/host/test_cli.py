@@ -1,0 +1,148 @@
+import contextlib
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from host import bench, cli
+from host.device import ConfigurationError
+from host.ring import Outcome, RingError
+from host.trainer import DivergenceError
+from sim.verilated.toolchain import ToolError
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the program: exit code, standard output, standard error."""
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+class TestTrain:
+    def test_on_the_verilated_ring(self, run, tmp_path):
+        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500,
+                             "--threads", 1, "--link-latency", 5, "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert "epoch   1   loss" in out
+        assert ("Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 "
+                "steps.") in out
+        assert "\x1b" not in out
+        result = json.loads((tmp_path / "report.json").read_text())
+        assert result["bit_exact"] is True
+        assert (result["nodes"], result["steps"], result["parameters"]) == (3, 6, 650)
+        assert result["training"]["batch"] == 500
+        assert result["link_latency"] == 5
+        assert result["cycles"] > result["cycles_all_reduce"] > result["bound_cycles"] * 0.9
+        assert result["simulated_cycles_per_second"] > 1000
+        assert set(result["stage_seconds"]) >= {"Verilog", "run"}
+        assert (tmp_path / "report.png").stat().st_size > 10_000
+
+    @pytest.mark.parametrize(("arguments", "message"), [
+        (["--nodes", 0], "error: Ring must have between 1 and 16 nodes, not 0\n"),
+        (["--nodes", 17], "error: Ring must have between 1 and 16 nodes, not 17\n"),
+        (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
+        (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers with commas between them, not 'a,3'\n"),
+        (["--link-latency", 0], "error: Link latency must be at least 1 cycle, not 0\n"),
+    ])
+    def test_errors_in_one_line(self, run, arguments, message):
+        assert run("train", *arguments) == (1, "", message)
+
+    @pytest.mark.parametrize("error", [
+        ToolError("A C++ compiler is needed"), ConfigurationError("node 0: configuration hash must be 1, not 2"),
+        RingError("all-reduce failed", cause=None, events=[]), DivergenceError("Step 3: 1 of 2 weights"),
+    ])
+    def test_expected_errors(self, run, monkeypatch, error):
+        @contextlib.contextmanager
+        def fail(*arguments, **options):
+            raise error
+            yield
+
+        monkeypatch.setattr(cli, "open_session", fail)
+        assert run("train") == (1, "", f"error: {error}\n")
+
+    def test_unknown_option(self, run):
+        code, out, err = run("train", "--wings", 2)
+        assert (code, out) == (2, "")
+        assert "--wings" in err
+
+    def test_unknown_optimizer(self, run):
+        code, _, err = run("train", "--optimizer", "adamant")
+        assert code == 2
+        assert "momentum" in err
+
+
+class TestInfo:
+    def test_shows_configuration_versions_and_registers(self, run):
+        code, out, _ = run("info")
+        assert code == 0
+        for part in ("lanes", "hash", "0x", "verilator", "CONFIGURATION_HASH", "PACKETS_REFUSED"):
+            assert part in out
+
+
+class Recorder:
+    """A ring on which everything goes well."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self.calls.append(name) or Outcome(cycles=678)
+
+
+class TestWave:
+    def test_says_how_to_open_it(self, run, monkeypatch, tmp_path):
+        class Session:
+            cycle = 12_345
+
+            ring = Recorder()
+
+        @contextlib.contextmanager
+        def session(config, *, nodes, wave, announce):
+            assert (nodes, wave) == (3, tmp_path / "new" / "ring.fst")
+            yield Session
+
+        monkeypatch.setattr(cli, "open_session", session)
+        code, out, _ = run("wave", "--nodes", 3, "--output", tmp_path / "new" / "ring.fst")
+        assert code == 0
+        assert "12,345 cycles, of which the last 678 are a fused update" in " ".join(out.split())
+        assert f"gtkwave {tmp_path}" in out.replace("\n", "")
+        assert Session.ring.calls[-1] == "fused_update"
+        assert (tmp_path / "new").is_dir()
+
+
+def row(name="ring.all_reduce", config="N=2, dense", ratio=1.0, unit="cycles"):
+    return {"name": name, "config": config, "measured": ratio * 1000, "bound": 1000, "ratio": ratio, "unit": unit}
+
+
+class TestBench:
+    @pytest.mark.parametrize(("changes", "limit"), [
+        ({}, 1.05), ({"config": "N=2, sparse 10%"}, 1.10), ({"name": "optimizer burst"}, 1.0),
+        ({"unit": "us/cycle"}, float("inf")),
+    ])
+    def test_limits(self, changes, limit):
+        assert bench.limit(row(**changes)) == limit
+        assert bench.missed(row(**changes, ratio=limit + 0.001)) is (limit < 100)
+        assert not bench.missed(row(**changes, ratio=min(limit, 100)))
+
+    @pytest.mark.parametrize(("ratio", "code"), [(1.04, 0), (1.06, 1)])
+    def test_command(self, run, monkeypatch, tmp_path, ratio, code):
+        rows = [row(ratio=ratio), row(name="simulation.ring", ratio=2.0, unit="us/cycle")]
+        monkeypatch.setattr(bench, "collect", lambda announce: rows)
+        found, out, _ = run("bench", "--output", tmp_path)
+        assert found == code
+        assert ("missed: ring.all_reduce (N=2, dense)" in out) is bool(code)
+        assert json.loads((tmp_path / "bench.json").read_text()) == {"rows": rows}
+
+    @pytest.mark.parametrize("density", [1.0, 0.1])
+    def test_gradients(self, density):
+        values = bench.gradients(4, density)
+        assert values.shape == (4, bench.LENGTH)
+        assert (np.count_nonzero(values, axis=1) == round(density * bench.LENGTH)).all()
+        assert (np.count_nonzero(values.any(axis=0))) == round(density * bench.LENGTH)
