@@ -59,7 +59,7 @@ class HostPort(wiring.Component):
     events : In(stream of event_layout())
     """
 
-    latency = 6
+    latency = 7
 
     def __init__(self, *, config):
         self._config = config
@@ -100,6 +100,7 @@ class HostPort(wiring.Component):
         waited = Signal(32)
         end = Signal(33)
         capacity = Signal(range(max(self._capacities()) + 1))
+        outside = Signal()
         status = Signal(Status)
         size = Signal(16)  # payload words of the response
         sent = Signal(16)  # and how many of them are on their way
@@ -232,6 +233,10 @@ class HostPort(wiring.Component):
                 first = Mux(registers, address, address[:28])
                 space = Mux(registers, len(self._capacities()) - 1, address[28:])
                 m.d.sync += [end.eq(first + header.count), capacity.eq(Array(self._capacities())[space])]
+                m.next = "Compare"
+
+            with m.State("Compare"):
+                m.d.sync += outside.eq(end > capacity)
                 m.next = "Access"
 
             with m.State("Access"):
@@ -243,7 +248,7 @@ class HostPort(wiring.Component):
                     with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
                         with m.If(~ended):
                             refuse(Status.BAD_LENGTH)
-                        with m.Elif(end > capacity):
+                        with m.Elif(outside):
                             refuse(Status.BAD_ADDRESS)
                         with m.Elif(registers):
                             respond(header.count)
@@ -252,7 +257,7 @@ class HostPort(wiring.Component):
                     with m.Default():
                         with m.If(ended):
                             refuse(Status.BAD_LENGTH)
-                        with m.Elif(end > capacity):
+                        with m.Elif(outside):
                             refuse(Status.BAD_ADDRESS)
                         with m.Elif(registers):
                             m.next = "Write-Registers"

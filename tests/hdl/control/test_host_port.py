@@ -184,7 +184,7 @@ def random_packet(generator):
             body = words(generator, count)
         case Opcode.READ_REGISTER:
             first = generator.randrange(len(REGISTERS))
-            count = generator.randint(1, len(REGISTERS) - first)
+            count = up_to(generator, len(REGISTERS) - first)
             body = [first]
         case Opcode.WRITE_REGISTER:
             first = generator.randrange(len(REGISTERS))
@@ -192,7 +192,7 @@ def random_packet(generator):
             body = [first, *words(generator, count)]
         case Opcode.READ_MEMORY | Opcode.WRITE_MEMORY:
             first = generator.randrange(CAPACITIES[space])
-            count = generator.randint(1, CAPACITIES[space] - first)
+            count = up_to(generator, CAPACITIES[space] - first)
             body = [space << 28 | first]
             if opcode == Opcode.WRITE_MEMORY:
                 body += words(generator, count)
@@ -219,6 +219,11 @@ def random_packet(generator):
     if opcode == Opcode.POP_EVENT:
         body[:1] = [word & 63 for word in body[:1]]
     return [opcode << 24 | generator.randrange(256) << 16 | count, *body]
+
+
+def up_to(generator, room):
+    """A count, often all there is room for, and sometimes one more."""
+    return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 
 def words(generator, count):
