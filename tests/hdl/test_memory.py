@@ -160,7 +160,7 @@ def test_readers(bench, pattern):
     lanes, unit = bench
     generator = np.random.default_rng(7)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
-    special = np.array([0x80000000, 0x7F800001, 0xFFC00000, 0x7F800000, 0xFF800000, 0x00000001, 0x80000001], np.uint32)
+    special = np.array([1 << 31, 0x7F800001, 0xFFC00000, 0x7F800000, 0xFF800000, 1, 0x80000001], np.uint32)
     content[generator.integers(0, len(content), len(content) // 4)] = generator.choice(special, len(content) // 4)
     unit.reset()
     host_write(unit, 0, content)

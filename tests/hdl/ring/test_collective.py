@@ -1,0 +1,209 @@
+"""The collective engine among its peers: refusals, restarts, settings and cycles (hdl/ring/collective.py).
+
+Values, words and counts of all operations are in tests/host/test_ring.py, which drives the same simulation.
+"""
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from host.device import Command, Device, EventStatus, Operation
+from host.ring import Ring, Rule, Settings
+from host.verilated import open_ring
+from sim.golden import ring as golden
+
+CONFIG = NodeConfig()
+TIMEOUT = 5000
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """Three nodes, with time-outs short enough to wait for."""
+    with open_ring(CONFIG, nodes=3) as opened:
+        devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
+        ring = Ring(devices, timeout=TIMEOUT)
+        ring.connect()
+        yield ring, opened.simulation
+
+
+def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
+    """Give every node its command, with what differs for some, and return the events."""
+    nodes = len(ring.devices)
+    commands = {}
+    for rank in range(nodes):
+        options = {"operation": operation, "rank": rank, "size": nodes, "length": length, **fields}
+        options.update((each or {}).get(rank, {}))
+        commands[rank] = Command(**options)
+    for rank, device in enumerate(ring.devices):
+        device.push(commands[rank])
+    return [device.pop_event(20 * TIMEOUT) for device in ring.devices]
+
+
+def statuses(events):
+    return [event.status for event in events]
+
+
+def check_usable(ring, *, epoch, **fields):
+    nodes = len(ring.devices)
+    gradients = np.arange(nodes * 600, dtype=np.float32).reshape(nodes, 600)
+    ring.write_gradients(list(gradients))
+    assert statuses(push(ring, epoch=epoch, **fields)) == [EventStatus.OK] * nodes
+    expected = golden.all_reduce(golden.bits(gradients))[0]
+    assert (ring.read_gradients(600).view(np.uint32) == expected).all()
+
+
+class TestRefusal:
+    """What does not belong is refused by the node that sees it; the others give up too; the next command works."""
+
+    @pytest.mark.parametrize(
+        ("status", "field", "value"),
+        [
+            (EventStatus.WRONG_ITERATION, "iteration", 8),
+            (EventStatus.WRONG_SEQUENCE, "epoch", 3),
+            (EventStatus.WRONG_LENGTH, "length", 596),
+            (EventStatus.WRONG_CODEC, "operation", Operation.ALL_GATHER),
+            (EventStatus.BAD_RANK, "size", 17),
+            (EventStatus.BAD_BASE, "gradient_base", 16),
+            (EventStatus.BAD_BASE, "gradient_base", 1 << 20),
+            (EventStatus.BAD_LENGTH, "length", 16385),
+            (EventStatus.UNKNOWN_OPERATION, "operation", 99),
+        ],
+    )
+    def test_one_node_differs(self, opened, status, field, value):
+        ring, _ = opened
+        ring.write_gradients(list(np.ones((3, 600), dtype=np.float32)))
+        events = push(ring, epoch=2, iteration=7, each={1: {field: value}})
+        found = statuses(events)
+        assert EventStatus.OK not in found
+        if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
+                      EventStatus.UNKNOWN_OPERATION):
+            # The node never takes part, so its neighbours wait for it until they give up.
+            assert found[1] == status
+            assert {found[0], found[2]} <= {
+                EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.PEER_ABORT}
+            ring.recover()
+        elif field == "epoch":
+            # To a node of a later epoch, packets of this one are leftovers.
+            assert set(found) <= {EventStatus.WRONG_SEQUENCE, EventStatus.PEER_ABORT, EventStatus.INGRESS_TIMEOUT,
+                                  EventStatus.EGRESS_TIMEOUT}
+            ring.recover()
+        else:
+            # Node 1 refuses what node 0 sent, or node 2 what node 1 sent, whichever comes first.
+            assert status in found
+            assert set(found) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
+        check_usable(ring, epoch=4, iteration=9)
+
+    def test_wrong_block(self, opened):
+        ring, _ = opened
+        events = push(ring, epoch=2, each={0: {"rank": 1}, 1: {"rank": 0}})
+        assert {EventStatus.WRONG_SOURCE} <= set(statuses(events)) <= {
+            EventStatus.WRONG_SOURCE, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
+        check_usable(ring, epoch=3)
+
+    @pytest.mark.parametrize("word", [0, 1, 2, 40, 270, 1000])
+    def test_damaged_word(self, opened, word):
+        """Wherever the damage is, no node ends well, and no memory holds a part of the damaged segment."""
+        ring, simulation = opened
+        gradients = np.ones((3, 2000), dtype=np.float32)
+        ring.write_gradients(list(gradients))
+        link = simulation.links[0]
+        link.corrupt(word=link.status().words_carried + word, bit=word % 32)
+        events = push(ring, length=2000, epoch=2)
+        assert statuses(events)[1] == EventStatus.BAD_CRC
+        assert EventStatus.OK not in statuses(events)
+        assert set(np.unique(ring.read_gradients(2000))) <= {1.0, 3.0}
+        check_usable(ring, epoch=3)
+
+    def test_random_damage_never_hangs_nor_corrupts(self, opened):
+        ring, simulation = opened
+        generator = np.random.default_rng(11)
+        gradients = generator.standard_normal((3, 1500)).astype(np.float32)
+        total = golden.all_reduce(golden.bits(gradients))[0]
+        for seed in range(25):
+            ring.write_gradients(list(gradients))
+            link = simulation.links[generator.integers(0, 3)]
+            word = link.status().words_carried + int(generator.integers(0, 2000))
+            link.corrupt(word=word, bit=int(generator.integers(0, 33)))
+            events = push(ring, length=1500, epoch=2 * seed)
+            found = ring.read_gradients(1500).view(np.uint32)
+            own = golden.bits(gradients)
+            assert ((found == own) | (found == total)).all(), f"round {seed}"
+            assert EventStatus.OK not in statuses(events), f"round {seed}"
+            ring.recover()
+            check_usable(ring, epoch=2 * seed + 1)
+
+
+class TestTime:
+    def test_nodes_start_at_any_time(self, opened):
+        """Commands reach the nodes far apart; what comes early waits at the link."""
+        ring, simulation = opened
+        generator = np.random.default_rng(4)
+        gradients = generator.standard_normal((3, 1000)).astype(np.float32)
+        expected = golden.all_reduce(golden.bits(gradients))[0]
+        for _ in range(6):
+            ring.write_gradients(list(gradients))
+            for rank in generator.permutation(3):
+                simulation.run(int(generator.integers(0, 1500)))
+                ring.devices[rank].push(
+                    Command(operation=Operation.ALL_REDUCE, rank=int(rank), size=3, length=1000, epoch=1))
+            events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
+            assert statuses(events) == [EventStatus.OK] * 3
+            assert (ring.read_gradients(1000).view(np.uint32) == expected).all()
+
+    @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
+    def test_slow_links(self, opened, rates):
+        ring, simulation = opened
+        gradients = np.random.default_rng(8).standard_normal((3, 1000)).astype(np.float32)
+        ring.write_gradients(list(gradients))
+        for link, rate in zip(simulation.links, rates, strict=True):
+            link.set_rate(1, rate)
+        events = push(ring, length=1000, epoch=1)
+        for link in simulation.links:
+            link.set_rate(1, 1)
+        assert statuses(events) == [EventStatus.OK] * 3
+        expected = golden.all_reduce(golden.bits(gradients))[0]
+        assert (ring.read_gradients(1000).view(np.uint32) == expected).all()
+        assert max(event.cycles for event in events) > 1300 * max(rates)
+
+    def test_settings_are_sampled_at_the_start(self, opened):
+        """A change of the learning rate while a command runs does not land in it."""
+        ring, simulation = opened
+        ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+        ring.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))
+        ring.write_weights(np.zeros(3000, dtype=np.float32))
+        for rank, device in enumerate(ring.devices):
+            device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=3000, epoch=1))
+        simulation.run(500)
+        for device in ring.devices:
+            device.write_register("LEARNING_RATE", 100.0)
+        events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
+        assert statuses(events) == [EventStatus.OK] * 3
+        assert (ring.read_weights(3000) == -3.0).all()
+
+
+class TestCycles:
+    """Measured cycles against the link-cycle bound (docs/ring/collective.md)."""
+
+    @pytest.mark.parametrize("nodes", [2, 4, 8])
+    def test_long_vectors(self, nodes):
+        length = 16384
+        generator = np.random.default_rng(nodes)
+        with open_ring(CONFIG, nodes=nodes) as opened:
+            devices = [Device(transport, CONFIG) for transport in opened.transports]
+            ring = Ring(devices, timeout=TIMEOUT)
+            ring.connect()
+            ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
+            for density, most in ((1.0, 1.05), (0.1, 1.10)):
+                mask = generator.random(length) < density
+                gradients = np.where(mask, generator.standard_normal((nodes, length)), 0).astype(np.float32)
+                weights = np.zeros(length, dtype=np.float32)
+                plain = golden.all_reduce(golden.bits(gradients))[1]
+                gather = (nodes - 1) * -(-length // nodes)
+                for operation, bound in (
+                    (ring.all_reduce, plain.bound),
+                    (ring.fused_update, plain.scatter_bound + gather),
+                ):
+                    ring.write_gradients(list(gradients))
+                    ring.write_weights(weights)
+                    outcome = operation(length)
+                    assert outcome.cycles <= most * bound, f"{operation.__name__} at density {density}"
