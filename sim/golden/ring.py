@@ -94,10 +94,9 @@ class Traffic:
       per cycle).
 
     The bound of a rank is the sum of that over the segments it sends; the bound of the collective is that of the
-    rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound. The
-    sums that reduce-scatter leaves at their owners are segment steps without a packet. For dense data this gives the
-    closed forms (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a
-    raw one.
+    rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound, nor are
+    the sums that a reduce-scatter leaves at their owners. For dense data this gives the closed forms
+    (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a raw one.
 
     Members
     -------
@@ -253,7 +252,8 @@ def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tu
     result = gradients.copy()
     for block, (start, stop) in enumerate(schedule.blocks):
         result[(block - 1) % nodes, start:stop] = total[start:stop]
-    return result, schedule.traffic(steps[:-1], schedule.empty(0), steps.cost)
+    scatter = steps[:-1]
+    return result, schedule.traffic(scatter, schedule.empty(0), scatter.cost)
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
