@@ -54,6 +54,20 @@ __all__ = [
 Words = NDArray[np.uint32]
 T = TypeVar("T")
 
+
+def _places(layout: Any) -> dict[str, tuple[int, int]]:
+    """Lowest bit and width of each field: plain numbers, since a driver packs and unpacks them all the time."""
+    return {name: (field.offset, field.width) for name, field in layout}
+
+
+def _fields(places: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
+    return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in places.items()}
+
+
+_HEADER = _places(header_layout())
+_COMMAND = _places(command_layout())
+_EVENT = _places(event_layout())
+
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
 
@@ -215,14 +229,13 @@ class Command:
         ValueError
             A field does not fit into its bits.
         """
-        layout = command_layout()
-        values = dataclasses.asdict(self)
-        for name, value in values.items():
-            width = layout[name].width
-            if not 0 <= int(value) < 1 << width:
+        bits = 0
+        for name, (offset, width) in _COMMAND.items():
+            value = getattr(self, name, 0)  # 0 for the reserved bits
+            if not 0 <= value < 1 << width:
                 raise ValueError(f"Command's {name} must be a number of {width} bits, not {value!r}")
-        return _to_words(layout.const({name: int(value) for name, value in values.items()}).as_bits(),
-                         DESCRIPTOR_WORDS)
+            bits |= int(value) << offset
+        return np.frombuffer(bits.to_bytes(4 * DESCRIPTOR_WORDS, "little"), "<u4").astype(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,7 +266,7 @@ class Event:
     @classmethod
     def from_words(cls, words: Words) -> "Event":
         """The event of four words; a ``ValueError`` if its status is unknown."""
-        fields = event_layout().from_bits(_from_words(words))
+        fields = _fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
         return cls(tag=fields["tag"], status=EventStatus(fields["status"]), flags=EventFlag(fields["flags"]),
                    detail=fields["detail"], cycles=fields["cycles"], weight_version=fields["weight_version"])
 
@@ -273,14 +286,6 @@ class Event:
         if self.status is not EventStatus.OK:
             raise CollectiveError(self, name)
         return self
-
-
-def _to_words(bits: int, count: int) -> Words:
-    return np.frombuffer(bits.to_bytes(4 * count, "little"), "<u4").astype(np.uint32)
-
-
-def _from_words(words: Words) -> int:
-    return int.from_bytes(words.astype("<u4").tobytes(), "little")
 
 
 @dataclasses.dataclass(eq=False)
@@ -388,7 +393,7 @@ class Device:
 
     def _submit(self, opcode: Opcode, asked: str, *, count: int, words: Sequence[Words], answer: int,
                 patience: int = 0) -> _Request:
-        header = header_layout().const({"opcode": opcode, "tag": self._tag, "count": count}).as_bits()
+        header = opcode << _HEADER["opcode"][0] | self._tag << _HEADER["tag"][0] | count << _HEADER["count"][0]
         request = _Request(opcode, self._tag, asked, answer, self._timeout + patience)
         self._tag = (self._tag + 1) % 256
         self._transport.send(np.concatenate([np.array([header], np.uint32), *words]))
@@ -416,7 +421,7 @@ class Device:
         if response.size < 2:
             request.error = mismatch(f"must have at least 2 words, not {response.size}")
             return
-        header = header_layout().from_bits(int(response[0]))
+        header = _fields(_HEADER, int(response[0]))
         opcode, tag, count = header["opcode"], header["tag"], header["count"]
         payload = response[2:]
         if opcode != request.opcode | RESPONSE:
