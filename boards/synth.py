@@ -13,6 +13,7 @@ optimised away. The wrapper is made of flip-flops and LUTs that Yosys does not s
 import argparse
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import json
 import re
