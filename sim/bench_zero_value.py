@@ -1,9 +1,9 @@
 """Cycles of zero-value compression against its bounds, on the Verilated gateware, without stalls.
 
 Measured is the time from the first cycle on to the one in which the last output word or beat is taken, so that the
-ratio holds the latencies as well. The bound of the encoder and the decoder is a sum over groups; where some groups are
-bound by words and others by elements, their buffers let these overlap, and the ratio is below 1. ``python -m
-sim.bench_zero_value`` prints the figures.
+ratio holds the latencies as well. The bound of the encoder and the decoder is a sum over groups; where some groups
+are bound by words and others by elements, their buffers let these overlap, and the ratio is below 1.
+``python -m sim.bench_zero_value`` prints the figures.
 """
 
 import json

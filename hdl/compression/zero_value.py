@@ -389,7 +389,7 @@ class Adder(wiring.Component):
     @property
     def latency(self):
         """Cycles from the acceptance of a group's last word to the offer of its mask."""
-        return FloatAdder.latency + 4
+        return FloatAdder.latency + 5
 
     def elaborate(self, platform):
         m = Module()
@@ -503,21 +503,24 @@ class Adder(wiring.Component):
 
         # Collect: what is not zero, and its bit of the mask.
         result = entry
-        for stage in range(adder.latency):
+        for stage in range(adder.latency + 1):
             following = Signal.like(entry, name=f"entry{stage + 1}")
             m.d.sync += following.eq(result)
             result = following
+        total = Signal.like(adder.o)
+        non_zero = Signal()
+        m.d.sync += [total.eq(adder.o), non_zero.eq(adder.o[:-1].any())]
         mask = Signal(GROUP)
         count = Signal(range(GROUP + 1))
         keep = Signal()
         mask_after = Signal.like(mask)
         count_after = Signal.like(count)
         m.d.comb += [
-            keep.eq(result.value & adder.o[:-1].any()),
+            keep.eq(result.value & non_zero),
             cancelled.eq(result.value & ~keep),
             mask_after.eq(mask | Cat(keep & (result.position == position) for position in range(GROUP))),
             count_after.eq(count + keep),
-            values.i.payload.eq(adder.o),
+            values.i.payload.eq(total),
             values.i.valid.eq(keep),
             groups.i.payload.mask.eq(mask_after),
             groups.i.payload.count.eq(count_after),
