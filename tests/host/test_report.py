@@ -61,7 +61,8 @@ class TestBuild:
 
 class TestVerdict:
     @pytest.mark.parametrize(("changes", "sentence"), [
-        ({}, "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 steps."),
+        ({}, "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 "
+             "steps."),
         ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
         ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
     ])
