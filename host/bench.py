@@ -2,8 +2,8 @@
 
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
 their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
-plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the all-gather,
-which sends it.
+plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the
+all-gather, which sends it.
 """
 
 import importlib
