@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
                   help="Train neural networks on a ring of FPGA nodes, simulated cycle by cycle.")
 
 #: What the user can mend, and no fault of the program: shown as a message, without a traceback.
-EXPECTED = (ValueError, DeviceError, RingError, TrainingError, toolchain.ToolError)
+EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
 class OptimizerName(enum.Enum):
