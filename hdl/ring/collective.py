@@ -7,7 +7,8 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.dataflow import Dataflow, longest_vector, setup_layout
+from hdl.ring.dataflow import Dataflow
+from hdl.ring.director import longest_vector, setup_layout
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.packet import Depacketizer, Packetizer, PacketType, packet_words
 from hdl.ring.schedule import Planner
@@ -192,7 +193,7 @@ class CollectiveEngine(wiring.Component):
             scatters = Mux(has_scatter, steps, 0)
             tour(setup.egress_scatter, scatters, rank, planner.own)
             tour(setup.ingress_scatter, Mux(alone & setup.sum, 1, scatters), setup.predecessor, planner.previous)
-            tour(setup.encode, Mux(setup.sum, command.size, scatters), rank, planner.own)
+            tour(setup.encode_scatter, Mux(setup.sum, command.size, scatters), rank, planner.own)
             tour(setup.own_scatter, setup.fused, setup.successor, planner.following)
             with m.If(is_broadcast):
                 sends = setup.successor != command.root

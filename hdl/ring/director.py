@@ -1,0 +1,376 @@
+"""Who does what, segment by segment: the static order of a command, turned into headers, routes and jobs.
+
+Four walks follow the order of :mod:`hdl.ring.schedule`, each for one participant:
+
+======== ====================================================================================
+egress   heads each packet that is sent, and names the source of its payload
+ingress  says which packet is expected next, and where its payload goes
+encode   reads the local gradients that are compressed
+own      updates the own block with the optimizer; without one, reads what it gives away
+======== ====================================================================================
+
+What follows from a record goes into queues, so that a walk may be ahead of the data. An empty segment has no payload,
+and so it leaves no trace beyond its header.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.memory import job_layout
+from hdl.optimizer.burst import command_layout as burst_layout
+from hdl.optimizer.rules import Rule, settings_layout
+from hdl.ring.packet import Codec, PacketType, expected_layout, header_layout
+from hdl.ring.schedule import GROUP, Phase, Walk, plan_layout, record_layout, tour_layout
+from hdl.route import Fork
+from hdl.stream import Queue, connect_stream
+
+__all__ = ["Decoded", "Director", "Passed", "Received", "Sent", "Summed", "longest_vector", "setup_layout"]
+
+#: Headers, routes and jobs that a walk may be ahead of the data.
+_AHEAD = 5
+
+
+class Sent(enum.IntEnum):
+    """Where the payload of a packet to be sent comes from."""
+
+    ENCODER = 0
+    OWN = 1
+    PASSED = 2
+
+
+class Passed(enum.IntEnum):
+    """Where a payload that is passed on comes from."""
+
+    ADDER = 0
+    INGRESS = 1
+
+
+class Decoded(enum.IntEnum):
+    """Where a compressed segment that is decoded comes from."""
+
+    INGRESS = 0
+    ADDER = 1
+    ENCODER = 2
+
+
+class Received(enum.IntEnum):
+    """Where the payload of a packet goes."""
+
+    ADDER = 0
+    DECODER = 1
+    ASSEMBLER = 2
+    EGRESS = 3
+
+
+class Summed(enum.IntEnum):
+    """Where a compressed sum goes."""
+
+    EGRESS = 0
+    KEPT = 1
+    DECODER = 2
+
+
+def longest_vector(config):
+    """Most elements in a command."""
+    return max(config.gradient_words, config.weight_words)
+
+
+def setup_layout(config):
+    """What a command looks like to the datapath; holds as long as the command runs.
+
+    ``fused``: the scatter-reduce ends in the optimizer, and new weights are gathered. ``sum``: it ends in the
+    gradient memory, and ``gather``: sums are gathered after it. With neither ``fused`` nor ``sum``, weights are
+    gathered from the weight memory. ``alone``: the ring has one node. ``relay``: even the first step of a gather
+    passes on what came in; ``pass_on``: even its last step is passed on (both are for broadcasts).
+    """
+    elements = longest_vector(config)
+    tour = tour_layout(elements)
+    return data.StructLayout(
+        {
+            "fused": 1,
+            "sum": 1,
+            "gather": 1,
+            "alone": 1,
+            "relay": 1,
+            "pass_on": 1,
+            "rank": 8,
+            "predecessor": 8,
+            "successor": 8,
+            "epoch": 8,
+            "iteration": 16,
+            "gradient_row": range(config.gradient_words // config.lanes),
+            "weight_row": range(config.weight_words // config.lanes),
+            "state_row": range(config.state_words // config.lanes),
+            "plan": plan_layout(elements),
+            "egress_scatter": tour,
+            "egress_gather": tour,
+            "ingress_scatter": tour,
+            "ingress_gather": tour,
+            "encode_scatter": tour,
+            "own_scatter": tour,
+            "own_gather": tour,
+            "settings": settings_layout(),
+        }
+    )
+
+
+class Director(wiring.Component):
+    """Directs the datapath through a command.
+
+    Every output stream is that of a queue, with registered outputs.
+
+    Parameters
+    ----------
+    config : NodeConfig
+
+    Members
+    -------
+    start : In(1)
+        Begins a command; ``setup`` must hold from then until ``busy`` is low.
+    setup : In(setup_layout(config))
+    busy : Out(1)
+        High from the cycle after ``start`` until every header and record has been taken and every write is done.
+    scattering : Out(1)
+        The header taken last was one of a scatter-reduce, or the first will be.
+    header : Out(stream of header_layout())
+    expected : Out(stream of expected_layout())
+    sent, passed, decoded : Out(stream of Sent, Passed, Decoded)
+        Source of each payload.
+    received, summed : Out(stream of a bit for each of Received, Summed)
+        Sinks of each payload.
+    sending_job, adding_job : Out(stream of job_layout)
+        Reads of gradients to be encoded: for the first step of a segment, and for what is added to ingress.
+    gradient_job, weight_job : Out(stream of job_layout)
+        Reads for the optimizer; the latter also of weights to be gathered.
+    state_jobs : array of Out(stream of job_layout)
+    bursts : Out(stream of burst_layout(2, segment))
+        Commands of the optimizer, whose workers are the ring and the local gradient.
+    landing_job, weight_write_job : Out(stream of job_layout)
+        Writes of what came in on the ring, and of what the optimizer made.
+    state_write_jobs : array of Out(stream of job_layout)
+    landed, weights_written : In(1)
+        High for a cycle when such a job is done.
+    states_written : In(planes)
+    """
+
+    def __init__(self, *, config):
+        self._config = config
+        self._elements = longest_vector(config)
+        lanes, segment, planes = config.lanes, config.segment, config.state_planes
+        gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
+        gradient_job = stream.Signature(job_layout(gradient_rows, segment))
+        weight_job = stream.Signature(job_layout(weight_rows, segment))
+        state_job = stream.Signature(job_layout(config.state_words // lanes, segment))
+        super().__init__(
+            {
+                "start": In(1),
+                "setup": In(setup_layout(config)),
+                "busy": Out(1),
+                "scattering": Out(1),
+                "header": Out(stream.Signature(header_layout())),
+                "expected": Out(stream.Signature(expected_layout())),
+                "sent": Out(stream.Signature(range(len(Sent)))),
+                "passed": Out(stream.Signature(range(len(Passed)))),
+                "decoded": Out(stream.Signature(range(len(Decoded)))),
+                "received": Out(stream.Signature(len(Received))),
+                "summed": Out(stream.Signature(len(Summed))),
+                "sending_job": Out(gradient_job),
+                "adding_job": Out(gradient_job),
+                "gradient_job": Out(gradient_job),
+                "weight_job": Out(weight_job),
+                "state_jobs": Out(state_job).array(planes),
+                "bursts": Out(stream.Signature(burst_layout(2, segment))),
+                "landing_job": Out(stream.Signature(job_layout(max(gradient_rows, weight_rows), segment))),
+                "weight_write_job": Out(weight_job),
+                "state_write_jobs": Out(state_job).array(planes),
+                "landed": In(1),
+                "weights_written": In(1),
+                "states_written": In(planes),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # Terms of `busy`: high while there is something that has not reached a memory or a ring port.
+        self._pending = []
+        self._direct_egress(m)
+        self._direct_ingress(m)
+        self._direct_encode(m)
+        self._direct_own(m)
+        m.d.comb += self.busy.eq(Cat(self._pending).any())
+        return m
+
+    def _walk(self, m, name, outputs):
+        """Walk of a participant: its current record, and a fork of it to what each of them asks for."""
+        elements, segment, setup = self._elements, self._config.segment, self.setup
+        walk = Walk(elements=elements, segment=segment)
+        fork = Fork(shape=record_layout(elements, segment), outputs=outputs)
+        m.submodules[f"{name}_walk"] = walk
+        m.submodules[f"{name}_fork"] = fork
+        connect_stream(m, walk.o, fork.i)
+        m.d.comb += [
+            walk.start.eq(self.start),
+            walk.plan.eq(setup.plan),
+            walk.scatter.eq(setup[f"{name}_scatter"]),
+        ]
+        if name != "encode":
+            m.d.comb += walk.gather.eq(setup[f"{name}_gather"])
+        self._pending.append(walk.busy)
+        return fork.i.payload, fork
+
+    def _queue(self, m, name, port, shape, payload):
+        """Queue of what follows from a record."""
+        m.submodules[name] = queue = Queue(shape=shape, depth=_AHEAD)
+        m.d.comb += [queue.i.valid.eq(port.valid), port.ready.eq(queue.i.ready), queue.i.payload.eq(payload)]
+        return queue
+
+    def _route(self, m, name, port, route):
+        sink = getattr(self, name)
+        connect_stream(m, self._queue(m, f"{name}_routes", port, sink.payload.shape(), route).o, sink)
+
+    def _job(self, m, name, port, sink, base, group, length, *, done=None):
+        """Queue of jobs of a reader, or of a writer that tells when one is done."""
+        row = base + (group << (GROUP // self._config.lanes).bit_length() - 1)
+        job = Signal(sink.payload.shape(), name=f"{name}_at")
+        m.d.comb += [job.row.eq(row), job.count.eq(length)]
+        queue = self._queue(m, name, port, job.shape(), job)
+        connect_stream(m, queue.o, sink)
+        if done is not None:
+            unfinished = Signal(8, name=f"{name}_unfinished")
+            m.d.sync += unfinished.eq(unfinished + (queue.i.valid & queue.i.ready) - done)
+            self._pending.append(unfinished != 0)
+
+    def _sequence(self, m, name, queue):
+        """Number of the next packet of a command."""
+        number = Signal(16, name=name)
+        with m.If(self.start):
+            m.d.sync += number.eq(0)
+        with m.Elif(queue.i.valid & queue.i.ready):
+            m.d.sync += number.eq(number + 1)
+        return number
+
+    def _codec(self, scatter):
+        return Mux(scatter | self.setup.sum, Codec.ZERO_VALUE, Codec.RAW)
+
+    def _direct_egress(self, m):
+        setup = self.setup
+        at, fork = self._walk(m, "egress", 2)
+        scatter = at.phase == Phase.SCATTER
+        m.d.comb += fork.enable.eq(Cat(1, at.length != 0))
+
+        header = Signal(header_layout())
+        headed = data.StructLayout({"header": header_layout(), "phase": Phase})
+        queue = self._queue(m, "headers", fork.o[0], headed, Cat(header, at.phase))
+        m.d.comb += [
+            header.type.eq(PacketType.DATA),
+            header.codec.eq(self._codec(scatter)),
+            header.source.eq(setup.rank),
+            header.destination.eq(setup.successor),
+            header.epoch.eq(setup.epoch),
+            header.sequence.eq(self._sequence(m, "sequence", queue)),
+            header.iteration.eq(setup.iteration),
+            header.block.eq(at.block),
+            header.segment.eq(at.segment),
+            header.length.eq(at.length),
+            self.header.valid.eq(queue.o.valid),
+            self.header.payload.eq(queue.o.payload.header),
+            queue.o.ready.eq(self.header.ready),
+        ]
+        self._pending.append(queue.level != 0)
+        with m.If(self.start):
+            m.d.sync += self.scattering.eq(setup.egress_scatter.steps != 0)
+        with m.Elif(queue.o.valid & queue.o.ready):
+            m.d.sync += self.scattering.eq(queue.o.payload.phase == Phase.SCATTER)
+
+        first = Mux(scatter, Sent.ENCODER, Mux(setup.relay, Sent.PASSED, Sent.OWN))
+        self._route(m, "sent", fork.o[1], Mux(at.first, first, Sent.PASSED))
+
+    def _direct_ingress(self, m):
+        setup = self.setup
+        at, fork = self._walk(m, "ingress", 6)
+        some = at.length != 0
+        scatter = at.phase == Phase.SCATTER
+        gather = ~scatter
+        final = scatter & at.last  # here the block is summed to its end
+        summed = scatter & ~(final & setup.fused)  # the last sum of a fused update is the optimizer's
+        decoded = final | (gather & setup.sum)
+        landing = gather | (final & setup.sum)
+        passed = (scatter & ~final) | (gather & (~at.last | setup.pass_on))
+
+        # A ring of one expects nothing and lands its own sums.
+        packet = some & ~setup.alone
+        m.d.comb += fork.enable.eq(
+            Cat(~setup.alone, packet, packet & summed, some & decoded, some & landing, packet & passed)
+        )
+        coming = Signal(expected_layout())
+        queue = self._queue(m, "expectations", fork.o[0], expected_layout(), coming)
+        connect_stream(m, queue.o, self.expected)
+        m.d.comb += [
+            coming.codec.eq(self._codec(scatter)),
+            coming.source.eq(setup.predecessor),
+            coming.epoch.eq(setup.epoch),
+            coming.sequence.eq(self._sequence(m, "expected_sequence", queue)),
+            coming.iteration.eq(setup.iteration),
+            coming.block.eq(at.block),
+            coming.segment.eq(at.segment),
+            coming.length.eq(at.length),
+        ]
+        self._pending.append(queue.level != 0)
+
+        sinks = {
+            Received.ADDER: summed,
+            Received.DECODER: ~summed & decoded,
+            Received.ASSEMBLER: gather & ~setup.sum,
+            Received.EGRESS: gather & passed,
+        }
+        self._route(m, "received", fork.o[1], Cat(sinks[sink] for sink in Received))
+        sinks = {Summed.EGRESS: ~final, Summed.KEPT: final & setup.gather, Summed.DECODER: final}
+        self._route(m, "summed", fork.o[2], Cat(sinks[sink] for sink in Summed))
+        own = Mux(setup.alone, Decoded.ENCODER, Decoded.ADDER)
+        self._route(m, "decoded", fork.o[3], Mux(final & setup.sum, own, Decoded.INGRESS))
+        base = Mux(setup.sum, setup.gradient_row, setup.weight_row)
+        self._job(m, "landing_jobs", fork.o[4], self.landing_job, base, at.group, at.length, done=self.landed)
+        self._route(m, "passed", fork.o[5], Mux(gather, Passed.INGRESS, Passed.ADDER))
+
+    def _direct_encode(self, m):
+        setup = self.setup
+        at, fork = self._walk(m, "encode", 2)
+        sent = at.first & ~setup.alone  # as it is; all others are added to what comes in
+        m.d.comb += fork.enable.eq(Cat(sent, ~sent) & (at.length != 0).replicate(2))
+        for name, port, sink in (
+            ("sending_jobs", fork.o[0], self.sending_job),
+            ("adding_jobs", fork.o[1], self.adding_job),
+        ):
+            self._job(m, name, port, sink, setup.gradient_row, at.group, at.length)
+
+    def _direct_own(self, m):
+        setup = self.setup
+        planes = self._config.state_planes
+        at, fork = self._walk(m, "own", 4 + 2 * planes)
+        some = at.length != 0
+        update = some & setup.fused
+        stateful = update & (setup.settings.rule != Rule.SGD)
+        m.d.comb += fork.enable.eq(Cat(some, update, update, update, stateful.replicate(2 * planes)))
+
+        self._job(m, "weight_jobs", fork.o[0], self.weight_job, setup.weight_row, at.group, at.length)
+        self._job(m, "gradient_jobs", fork.o[1], self.gradient_job, setup.gradient_row, at.group, at.length)
+        self._job(
+            m, "weight_write_jobs", fork.o[2], self.weight_write_job, setup.weight_row, at.group, at.length,
+            done=self.weights_written,
+        )
+        burst = Signal(burst_layout(2, self._config.segment))
+        m.d.comb += [burst.count.eq(at.length), burst.active.eq(Cat(~setup.alone, 1))]
+        connect_stream(m, self._queue(m, "burst_commands", fork.o[3], burst.shape(), burst).o, self.bursts)
+
+        in_block = Signal.like(at.group)  # state memories hold the own block only
+        m.d.comb += in_block.eq(at.group - setup.own_scatter.start)
+        for plane in range(planes):
+            reads, writes = fork.o[4 + 2 * plane], fork.o[5 + 2 * plane]
+            self._job(
+                m, f"state_jobs_{plane}", reads, self.state_jobs[plane], setup.state_row, in_block, at.length
+            )
+            self._job(
+                m, f"state_write_jobs_{plane}", writes, self.state_write_jobs[plane], setup.state_row, in_block,
+                at.length, done=self.states_written[plane],
+            )
