@@ -6,7 +6,9 @@ A library serves rings of any size, since every node of a ring is the same modul
 
 import concurrent.futures
 import dataclasses
+import itertools
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,7 +129,30 @@ def _ring_node(node: Design) -> str:
     ports = ", ".join(f"{'input' if port.is_input else 'output'} [{port.width - 1}:0] {port.name}" for port in free)
     wires = ", ".join([f".{port.name}({port.name})" for port in free] +
                       [f".{name}(1'd{value})" for name, value in _TIED.items()])
-    return f"{node.text}\nmodule ring_node({ports});\n  node node({wires});\nendmodule\n"
+    return f"{_with_loops(node.text)}\nmodule ring_node({ports});\n  node node({wires});\nendmodule\n"
+
+
+def _with_loops(verilog: str) -> str:
+    """The same design, with loops where memories begin as many equal words: a line for each takes long to compile."""
+    word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
+
+    def memory_and_value(line: str) -> tuple[str, str] | None:
+        match = word.fullmatch(line)
+        return match and (match["memory"], match["value"])
+
+    def shortened(initial: re.Match[str]) -> str:
+        lines = []
+        for key, group in itertools.groupby(initial[0].split("\n"), memory_and_value):
+            run = list(group)
+            addresses = [int(match["address"]) for line in run if (match := word.fullmatch(line))]
+            if key is None or addresses != list(range(addresses[0], addresses[0] + len(run))):
+                lines += run
+            else:
+                memory, value = key
+                lines.append(f"    for (int i = {addresses[0]}; i <= {addresses[-1]}; i++) {memory}[i] = {value};")
+        return "\n".join(lines)
+
+    return re.sub(r"^  initial begin\n.*?^  end$", shortened, verilog, flags=re.MULTILINE | re.DOTALL)
 
 
 def _compile(folder: Path, *, traced: bool) -> None:
