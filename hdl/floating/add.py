@@ -75,7 +75,8 @@ class FloatAdder(wiring.Component):
             nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
 
         # 3: align the smaller operand, with two bits below the larger one's lowest and a sticky bit below those.
-        # Distances beyond the shifter leave nothing but the sticky bit.
+        # An operand beyond the reach of the shifter is too small to change the rounded result, by itself or by the
+        # sticky bit.
         value = Cat(C(0, 2), opened.small)
         amount = opened.distance[:(len(value) - 1).bit_length()]
         shifted, lost = shift_right(m, value, amount, width=len(value))
@@ -83,7 +84,7 @@ class FloatAdder(wiring.Component):
         aligned = register(
             m, "aligned",
             large=opened.large, small=Mux(far, 0, shifted) ^ opened.subtract.replicate(len(value)),
-            lost=Cat(lost, far & opened.small.any()), subtract=opened.subtract,
+            lost=lost, subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
         # 4: add or subtract. What the sticky bit stands for is below the sum: subtracting it leaves one less and a

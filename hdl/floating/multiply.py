@@ -88,6 +88,7 @@ class FloatMultiplier(wiring.Component):
             nan=(opened.a_special & (opened.a_fraction | b_zero)) | (opened.b_special & (opened.b_fraction | a_zero)))
         for _ in range(multiplier.latency - 2):
             passing = register(m, "passing", **vars(passing))
+
         # The bias is one less than a power of two, and one was added above.
         places = width + 1
         index_bits = (places - 1).bit_length()

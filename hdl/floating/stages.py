@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from amaranth.hdl import C, Cat, Mux, Signal, Value
 from amaranth.utils import ceil_log2
 
-__all__ = ["leading_zeros", "register", "round_and_pack", "shift_left", "shift_right"]
+__all__ = ["Mark", "leading_zeros", "register", "round_and_pack", "shift_left", "shift_right"]
 
 
 def register(m, stage, **values):
