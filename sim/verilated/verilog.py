@@ -9,6 +9,7 @@ Example
 """
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from amaranth.lib.wiring import Component, In
 
 from sim.verilated import toolchain
 
-__all__ = ["Design", "Port", "convert"]
+__all__ = ["Design", "Port", "convert", "with_loops"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +79,10 @@ def convert(component: Component, *, name: str = "top") -> Design:
 
 def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
     # Clock and reset are not in the signature, and members without bits, or constant ones, are not in the module.
-    header = text.split(f"\nmodule {name}(", 1)[1].split(");", 1)[0]
+    _, module, rest = text.partition(f"\nmodule {name}(")
+    if not module:  # Yosys has escaped it
+        raise ValueError(f"Module name must be no keyword of Verilog, not {name!r}")
+    header = rest.partition(");")[0]
     present = {identifier.strip() for identifier in header.split(",")}
     ports = [Port(name, 1, True) for name in ("clk", "rst") if name in present]
     for path, member, value in component.signature.flatten(component):
@@ -86,3 +90,26 @@ def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
         if flat in present:
             ports.append(Port(flat, len(Value.cast(value)), member.flow == In))
     return tuple(ports)
+
+
+def with_loops(verilog: str) -> str:
+    """The same design, with loops where memories begin as many equal words: a line for each takes long to compile."""
+    word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
+
+    def memory_and_value(line: str) -> tuple[str, str] | None:
+        match = word.fullmatch(line)
+        return match and (match["memory"], match["value"])
+
+    def shortened(initial: re.Match[str]) -> str:
+        lines = []
+        for key, group in itertools.groupby(initial[0].split("\n"), memory_and_value):
+            run = list(group)
+            addresses = [int(match["address"]) for line in run if (match := word.fullmatch(line))]
+            if key is None or addresses != list(range(addresses[0], addresses[0] + len(run))):
+                lines += run
+            else:
+                memory, value = key
+                lines.append(f"    for (int i = {addresses[0]}; i <= {addresses[-1]}; i++) {memory}[i] = {value};")
+        return "\n".join(lines)
+
+    return re.sub(r"^  initial begin\n.*?^  end$", shortened, verilog, flags=re.MULTILINE | re.DOTALL)

@@ -6,10 +6,12 @@ import sys
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from sim.verilated import toolchain
-from sim.verilated.verilog import Port, convert
+from sim.verilated.vectors import Unit
+from sim.verilated.verilog import Port, convert, with_loops
 
 
 class Invert(wiring.Component):
@@ -120,6 +122,8 @@ def test_convert():
 def test_convert_name():
     with pytest.raises(ValueError, match=r"^Module name must be a Verilog identifier, not 'a b'$"):
         convert(Invert(), name="a b")
+    with pytest.raises(ValueError, match=r"^Module name must be no keyword of Verilog, not 'table'$"):
+        convert(Invert(), name="table")
 
 
 def test_convert_once(monkeypatch):
@@ -133,3 +137,28 @@ def test_verilator_error_is_shown(tmp_path, monkeypatch):
     with pytest.raises(toolchain.ToolError, match=r"(?s)verilator .* failed with exit code .*%Error.*broken\.v"):
         toolchain.shared_library("broken", "module broken(; endmodule", harness=[], headers={})
     assert list((tmp_path / "verilated").iterdir()) == []
+
+
+class Table(wiring.Component):
+    """Two memories: of equal words, and with others among them."""
+
+    address: In(4)
+    o: Out(8)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.equal = equal = Memory(shape=8, depth=16, init=[5] * 16)
+        m.submodules.mixed = mixed = Memory(shape=8, depth=16, init=[7, 7, 7, 1, 2, 7, 7, 0, 0, 0, 9, 9, 9, 9, 9, 3])
+        reads = [memory.read_port(domain="comb") for memory in (equal, mixed)]
+        m.d.comb += [read.addr.eq(self.address) for read in reads]
+        m.d.comb += self.o.eq(reads[0].data ^ reads[1].data)
+        return m
+
+
+def test_loops_begin_memories_alike():
+    text = convert(Table(), name="pair").text
+    shorter = with_loops(text)
+    assert shorter.count("for (int i = ") > 3
+    assert len(shorter) < len(text)
+    expected = [5 ^ word for word in (7, 7, 7, 1, 2, 7, 7, 0, 0, 0, 9, 9, 9, 9, 9, 3)]
+    assert Unit(Table()).run({"address": range(16)})["o"].tolist() == expected
