@@ -6,9 +6,7 @@ A library serves rings of any size, since every node of a ring is the same modul
 
 import concurrent.futures
 import dataclasses
-import itertools
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from pathlib import Path
 from amaranth.lib.wiring import Component
 
 from sim.verilated import toolchain
-from sim.verilated.verilog import Design, convert
+from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["Library", "build_ring"]
 
@@ -86,7 +84,8 @@ def build_ring(node: Component, *, traced: bool = False,
 
     harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
-    flags = (*_VERILATE, *_COMPILE, *_FAST, *_SLOW, str(traced))
+    verilate = (*_VERILATE, "--trace-fst") if traced else _VERILATE
+    flags = (*verilate, *_COMPILE, *_FAST, *_SLOW, str(traced))
     key = toolchain.digest(verilog, repr(harness), repr(shim), repr(flags), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"ring-{key}"
@@ -100,10 +99,8 @@ def build_ring(node: Component, *, traced: bool = False,
             (folder / "compression" / name).write_text(text)
 
         begun = stage("Verilate")
-        trace = ("--trace-fst", "--trace-structs") if traced else ()
         verilator = str(toolchain.verilator() / "bin" / "verilator")
-        toolchain.run([verilator, *_VERILATE, *trace, "-Mdir", "obj", "node.v"], cwd=folder,
-                      env=toolchain.environment())
+        toolchain.run([verilator, *verilate, "-Mdir", "obj", "node.v"], cwd=folder, env=toolchain.environment())
         seconds["Verilate"] = time.monotonic() - begun
 
         begun = stage("compile")
@@ -129,30 +126,7 @@ def _ring_node(node: Design) -> str:
     ports = ", ".join(f"{'input' if port.is_input else 'output'} [{port.width - 1}:0] {port.name}" for port in free)
     wires = ", ".join([f".{port.name}({port.name})" for port in free] +
                       [f".{name}(1'd{value})" for name, value in _TIED.items()])
-    return f"{_with_loops(node.text)}\nmodule ring_node({ports});\n  node node({wires});\nendmodule\n"
-
-
-def _with_loops(verilog: str) -> str:
-    """The same design, with loops where memories begin as many equal words: a line for each takes long to compile."""
-    word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
-
-    def memory_and_value(line: str) -> tuple[str, str] | None:
-        match = word.fullmatch(line)
-        return match and (match["memory"], match["value"])
-
-    def shortened(initial: re.Match[str]) -> str:
-        lines = []
-        for key, group in itertools.groupby(initial[0].split("\n"), memory_and_value):
-            run = list(group)
-            addresses = [int(match["address"]) for line in run if (match := word.fullmatch(line))]
-            if key is None or addresses != list(range(addresses[0], addresses[0] + len(run))):
-                lines += run
-            else:
-                memory, value = key
-                lines.append(f"    for (int i = {addresses[0]}; i <= {addresses[-1]}; i++) {memory}[i] = {value};")
-        return "\n".join(lines)
-
-    return re.sub(r"^  initial begin\n.*?^  end$", shortened, verilog, flags=re.MULTILINE | re.DOTALL)
+    return f"{with_loops(node.text)}\nmodule ring_node({ports});\n  node node({wires});\nendmodule\n"
 
 
 def _compile(folder: Path, *, traced: bool) -> None:
