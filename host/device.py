@@ -160,20 +160,22 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
     EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
                           "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
-    EventStatus.WRONG_ITERATION: "the predecessor is at another iteration (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_BLOCK: "a packet of another block or segment came in (detail 0x{event.detail:08x}); check "
-                             "that all nodes have the same size and length, and consecutive ranks",
-    EventStatus.WRONG_LENGTH: "a packet of another length came in (detail 0x{event.detail:08x}); check that all "
-                              "nodes have the same length",
+    EventStatus.WRONG_ITERATION: "a packet of iteration {event.high} came in, not of {event.low}",
+    EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
+                             "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
+                             "consecutive ranks",
+    EventStatus.WRONG_LENGTH: "a packet of length {event.high} came in, not of {event.low} (65535: the packet is cut "
+                              "short, or too long); check that all nodes have the same length",
     EventStatus.BAD_CRC: "a packet was damaged on the link from the predecessor (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_SEQUENCE: "a packet is missing or came twice (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_SOURCE: "a packet came from another rank than the predecessor's (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_CODEC: "a packet in another codec came in (detail 0x{event.detail:08x})",
-    EventStatus.PEER_ABORT: "another node gave up and said so (detail 0x{event.detail:08x}); look at its event",
-    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor (detail 0x{event.detail:08x}); "
-                                 "check that link, and that every node was given the command",
-    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it (detail 0x{event.detail:08x}); check "
-                                "that link, and that every node was given the command",
+    EventStatus.WRONG_SEQUENCE: "a packet is missing, or came twice: epoch or sequence {event.high}, not {event.low}",
+    EventStatus.WRONG_SOURCE: "a packet came from rank {event.high}, not from the predecessor, rank {event.low}",
+    EventStatus.WRONG_CODEC: "a packet of type and codec 0x{event.high:02x} came in, not of 0x{event.low:02x}; check "
+                             "that all nodes were given the same operation",
+    EventStatus.PEER_ABORT: "rank {event.high} gave up and said so; look at its event",
+    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor ({event.low} packets were sent, "
+                                 "{event.high} received); check that link, and that every node was given the command",
+    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it ({event.low} packets were sent, "
+                                "{event.high} received); check that link, and that every node was given the command",
     EventStatus.WAIT_TIMEOUT: "flags 0x{event.detail:04x} were not set within {event.cycles} cycles; check the wait "
                               "masks, or raise TIMEOUT",
     EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
@@ -262,6 +264,16 @@ class Event:
     detail: int
     cycles: int
     weight_version: int
+
+    @property
+    def high(self) -> int:
+        """Upper half of the detail: of a refused packet, what came; of a time-out, packets received."""
+        return self.detail >> 16
+
+    @property
+    def low(self) -> int:
+        """Lower half of the detail: of a refused packet, what was due; of a time-out, packets sent."""
+        return self.detail & 0xFFFF
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":

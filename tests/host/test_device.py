@@ -360,6 +360,13 @@ def test_every_status_has_a_meaning(status):
     assert len(str(CollectiveError(event))) > 50
 
 
+def test_details_are_explained():
+    event = Event(tag=1, status=EventStatus.WRONG_ITERATION, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
+                  weight_version=5)
+    with pytest.raises(CollectiveError, match="a packet of iteration 5 came in, not of 6"):
+        event.check()
+
+
 # Malformed packets. `header` is the first word of a request with tag 0x5A.
 
 
