@@ -91,7 +91,7 @@ def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathl
 
 def verdict(report: dict[str, Any]) -> str:
     """What the comparison with the golden model has shown, in one sentence."""
-    steps = f"each of {report['steps']} steps"
+    steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
     if report["bit_exact"] is None:
         return f"Weights were not compared (--no-check) after {steps}."
     if report["nodes"] == 1:

@@ -65,6 +65,7 @@ class TestVerdict:
              "steps."),
         ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
         ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
+        ({"bit_exact": None, "steps": 1}, "Weights were not compared (--no-check) after the only step."),
     ])
     def test_sentences(self, changes, sentence):
         assert report.verdict(build(**changes)) == sentence
