@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from host.data import Dataset
 from host.layers import Array, perceptron
-from host.ring import Outcome, Ring, Rule, Settings
+from host.ring import Outcome, Ring, Rule, Settings, block_bounds
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
@@ -189,6 +189,22 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: np
             f"nodes with the same {name}: {_names(others)}")
 
 
+def _compare_state(number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32], nodes: int) -> None:
+    """The momentum of the whole vector, each block from its owner, against the golden model."""
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        index = int(wrong[0])
+        block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
+        raise DivergenceError(
+            f"Step {number}: {wrong.size} of {len(expected)} momenta differ from the golden model, first number "
+            f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
+
+
+def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
+    """How far a counter of each node, which wraps at 32 bits, has gone on."""
+    return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
+
+
 def _refuse_nonfinite(number: int, outcome: Outcome) -> None:
     advice = "training has diverged, try a smaller learning rate"
     if outcome.local_nan:
@@ -227,11 +243,13 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
     model = perceptron(data.train_x.shape[1], config.hidden, data.classes)
     model.initialize(config.seed)
     length = model.size
-    ring.require(length, state=config.optimizer is Rule.MOMENTUM)
+    stateful = config.optimizer is Rule.MOMENTUM
+    ring.require(length, state=stateful)
     order = np.random.default_rng((config.seed, 1))
     reference = _Reference(ring, model.parameters)
     ring.write_weights(model.parameters)
-    ring.clear_state(length)
+    if stateful:
+        ring.clear_state(length)
     ring.clear_counters()
     counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
@@ -254,7 +272,7 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
 
             traffic = reference.step(gradients, settings)
             before, counters = counters, ring.counters()
-            sent = [after["WORDS_SENT"] - was["WORDS_SENT"] for after, was in zip(counters, before, strict=True)]
+            sent = _growth("WORDS_SENT", before, counters)
             if config.check:
                 weights = ring.read_weights(length)
                 _compare("weights", number, reference.weights, weights.view(np.uint32))
@@ -268,8 +286,7 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
             epoch_loss += sum(losses)
             training.steps.append(Step(
                 number=number, epoch=epoch, loss=sum(losses) / len(batch), cycles=outcome.cycles, bound=traffic.bound,
-                scatter_cycles=max(after["SCATTER_REDUCE_CYCLES"] - was["SCATTER_REDUCE_CYCLES"]
-                                   for after, was in zip(counters, before, strict=True)),
+                scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
                 scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
                 density=traffic.density.tolist()))
             on_step(training)
@@ -278,7 +295,7 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
         on_step(training)
 
     if config.check:
-        if config.optimizer is Rule.MOMENTUM:
-            _compare("momenta", total, reference.state, ring.read_state(length)[None].view(np.uint32))
+        if stateful:
+            _compare_state(total, reference.state, ring.read_state(length).view(np.uint32), ring.nodes)
         training.bit_exact = True
     return training

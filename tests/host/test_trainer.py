@@ -31,7 +31,7 @@ class GoldenRing:
         self.state[:] = 0
 
     def clear_counters(self):
-        self.words = np.zeros(self.nodes, dtype=int)
+        self.words = np.full(self.nodes, (1 << 32) - 1000)  # as if just before they wrap
 
     def write_settings(self, settings):
         self.settings = settings
@@ -56,7 +56,7 @@ class GoldenRing:
             not_finite=() if np.isfinite(sums).all() else (0,))
 
     def counters(self):
-        return [{"WORDS_SENT": int(words), "SCATTER_REDUCE_CYCLES": self.steps} for words in self.words]
+        return [{"WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps} for words in self.words]
 
     def read_weights(self, length, ranks=None):
         self.reads += self.nodes if ranks is None else len(ranks)
@@ -137,6 +137,11 @@ class TestSteps:
         assert first == second
         assert first.losses != other.losses
 
+    def test_state_need_not_fit_where_there_is_none(self, few):
+        ring = GoldenRing(1)
+        ring.clear_state = None
+        train(ring, few, TrainingConfig(epochs=1, batch=25, optimizer=Rule.SGD))
+
     def test_no_check(self, few):
         ring = GoldenRing(4, fault=after(1, lambda ring: ring.weights.__setitem__((2, 0), 0)))
         training = train(ring, few, TrainingConfig(epochs=1, batch=25, check=False))
@@ -177,9 +182,10 @@ class TestDivergence:
 
     def test_momenta(self, few):
         def fault(ring):
-            ring.state[5] ^= 1
+            ring.state[345] ^= 1
 
-        with pytest.raises(DivergenceError, match=r"^Step 2: 1 of 650 momenta of node 0 differ"):
+        message = r"^Step 2: 1 of 650 momenta differ from the golden model, first number 345, on node 1, which is "
+        with pytest.raises(DivergenceError, match=message):
             train(GoldenRing(2, fault=after(2, fault)), few, TrainingConfig(epochs=1, batch=25, hidden=()))
 
 
