@@ -197,7 +197,8 @@ def _compare_state(number: int, expected: npt.NDArray[np.uint32], found: npt.NDA
         block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} momenta differ from the golden model, first number "
-            f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")
+            f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be "
+            f"0x{expected[index]:08x}")
 
 
 def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
