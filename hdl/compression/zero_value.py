@@ -95,12 +95,13 @@ class _Joiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         group = self.groups.payload
-        # Values of the present group which are still to be written.
+        # Values of the present group which are still to be written, and whether there are any.
         left = Signal.like(group.count)
+        busy = Signal()
         last = Signal()
 
         with m.If(self.o.ready | ~self.o.valid):
-            with m.If(left == 0):
+            with m.If(~busy):
                 m.d.comb += self.groups.ready.eq(1)
                 m.d.sync += [
                     self.o.valid.eq(self.groups.valid),
@@ -109,7 +110,7 @@ class _Joiner(wiring.Component):
                     last.eq(group.last),
                 ]
                 with m.If(self.groups.valid):
-                    m.d.sync += left.eq(group.count)
+                    m.d.sync += [left.eq(group.count), busy.eq(group.count != 0)]
             with m.Else():
                 m.d.comb += self.values.ready.eq(1)
                 m.d.sync += [
@@ -118,7 +119,7 @@ class _Joiner(wiring.Component):
                     self.o.valid.eq(self.values.valid),
                 ]
                 with m.If(self.values.valid):
-                    m.d.sync += left.eq(left - 1)
+                    m.d.sync += [left.eq(left - 1), busy.eq(left != 1)]
         return m
 
 
