@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """Bursts: gradients in, new weights out to memory and to every worker, and the gradients gone."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
@@ -12,7 +13,7 @@ from hdl.optimizer.reducer import Reducer
 from hdl.optimizer.rules import RULES, UpdateLane, settings_layout
 from hdl.stream import Queue, SkidBuffer, beat_layout, connect_stream
 
-__all__ = ["BurstController", "StreamedOptimizer", "command_layout", "tag_layout"]
+__all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
 
 
 def command_layout(workers, depth):
@@ -332,16 +333,16 @@ class StreamedOptimizer(wiring.Component):
 
         def buffer(name, source, *, used, delay=0):
             """Buffer a stream of operands; they come out with the beat that entered ``delay`` cycles before them."""
-            m.submodules[name] = buffer = GradientBuffer(
+            m.submodules[name] = banks = GradientBuffer(
                 lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay)
             )
-            connect_stream(m, source, buffer.i)
+            connect_stream(m, source, banks.i)
             m.d.comb += [
-                buffer.claim.eq(control.begin & used),
-                buffer.take.eq(tags[delay].valid & used),
-                buffer.finish.eq(tags[delay].last),
+                banks.claim.eq(control.begin & used),
+                banks.take.eq(tags[delay].valid & used),
+                banks.finish.eq(tags[delay].last),
             ]
-            return buffer
+            return banks
 
         gradients = [
             buffer(f"gradients_{worker}", self.gradients[worker], used=control.active[worker])
@@ -353,8 +354,8 @@ class StreamedOptimizer(wiring.Component):
         ]
         weights = buffer("weights", self.weights, used=1, delay=weight_delay)
         m.d.comb += [
-            control.filled.eq(Cat(buffer.filled for buffer in gradients)),
-            control.supplied.eq(weights.filled & (Cat(buffer.filled for buffer in state) | ~planes_used).all()),
+            control.filled.eq(Cat(banks.filled for banks in gradients)),
+            control.supplied.eq(weights.filled & (Cat(banks.filled for banks in state) | ~planes_used).all()),
         ]
 
         m.submodules.new_weights = new_weights = RowCollector(lanes=lanes, update_lanes=update_lanes)
@@ -382,11 +383,11 @@ class StreamedOptimizer(wiring.Component):
 
         def queue(name, rows, sink, *, used=1):
             """Queue rows for a port. A beat that ends a row reserves its place when it enters."""
-            m.submodules[name] = queue = Queue(shape=beat_layout(lanes), depth=self.queue_depth, block=True)
-            connect_stream(m, queue.o, sink)
+            m.submodules[name] = results = Queue(shape=beat_layout(lanes), depth=self.queue_depth, block=True)
+            connect_stream(m, results.o, sink)
             places = Signal(range(self.queue_depth + 1), init=self.queue_depth, name=f"{name}_places")
             reserved = control.beat.valid & control.beat.row_end & used
-            m.d.comb += [queue.i.valid.eq(rows.valid & used), queue.i.payload.eq(rows.row)]
+            m.d.comb += [results.i.valid.eq(rows.valid & used), results.i.payload.eq(rows.row)]
             m.d.sync += places.eq(places - reserved + (sink.valid & sink.ready))
             rooms.append(places != 0)
             empties.append(places == self.queue_depth)

@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """The sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal

@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """What an update computes: the rules, their settings, and the datapath of one lane."""
 
 import dataclasses
