@@ -4,7 +4,7 @@ import random
 
 import cocotb
 import pytest
-from cocotb.triggers import RisingEdge
+from cocotb.triggers import RisingEdge, with_timeout
 
 from hdl.config import NodeConfig
 from hdl.control.host_port import HostPort
@@ -111,7 +111,7 @@ class Node(State):
     def __init__(self, dut, generator, kind, seed):
         super().__init__(generator)
         self.dut = dut
-        # Some buses are not used for long: the time limit of the test is the watchdog.
+        # Some buses are not used for long: the limit on the wait for a response is the watchdog.
         streams.PATIENCE = 10_000_000
 
         def some(n):
@@ -253,7 +253,7 @@ async def answers_as_the_model_does(dut):
     cocotb.start_soon(node.event_source.send(node.events))
     statuses = set()
     for n, packet in enumerate(packets):
-        response = [beat["data"] for beat in await sink.packet()]
+        response = [beat["data"] for beat in await with_timeout(sink.packet(), 40, "us")]
         expected = model.answer(packet)
         assert response == expected, f"packet {n} of seed {p['seed']}: {[hex(word) for word in packet]}"
         statuses.add((packet[0] >> 24, response[1]))
