@@ -157,11 +157,18 @@ async def watch_flags(dut, start_monitor, end_monitor):
         flags = following | int(dut.set_flags.value)
 
 
+async def begin(dut):
+    """Start with all inputs zero: they outlast the test before."""
+    for port in ("set_flags", "link_reset", "stateful", "timeout", "weight_version"):
+        getattr(dut, port).value = 0
+    await start(dut)
+
+
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def runs_what_may_run(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
-    await start(dut)
+    await begin(dut)
     monitors = {name: Monitor(dut, name, layout) for name, layout in (
         ("commands", command_layout()), ("start", command_layout()), ("completions", event_layout()),
         ("events", event_layout()))}
@@ -177,7 +184,7 @@ async def runs_what_may_run(dut):
         few = generator.getrandbits(16) & generator.getrandbits(16)
         return generator.choice([0, 0, 1 << generator.randrange(16), few])
 
-    commands = [random_command(generator, tag, wait=mask(), signal=mask()) for tag in range(150)]
+    commands = [random_command(generator, tag, wait=mask(), signal=mask()) for tag in range(400)]
 
     async def set_flags():
         setter = random.Random(p["seed"])
@@ -185,6 +192,10 @@ async def runs_what_may_run(dut):
             await cycles(dut, setter.randrange(20))
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
+            if setter.random() < 0.03:
+                # Long enough that a command takes flags while they are being set.
+                dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
+                await cycles(dut, 60)
             dut.set_flags.value = 0
 
     cocotb.start_soon(set_flags())
@@ -217,7 +228,7 @@ async def runs_what_may_run(dut):
 async def holds_what_there_is_no_room_for(dut):
     """With nobody to pop events, the queues fill up, and the engine waits with its event."""
     depth = regression.parameters()["depth"]
-    await start(dut)
+    await begin(dut)
     Engine(dut, random.Random(1), "none")
     source = Source(dut, "commands", command_layout())
     taken, started = Monitor(dut, "commands", command_layout()), Monitor(dut, "start", command_layout())
@@ -239,7 +250,7 @@ async def holds_what_there_is_no_room_for(dut):
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def link_reset_empties_the_queue(dut):
     depth = regression.parameters()["depth"]
-    await start(dut)
+    await begin(dut)
     engine = Engine(dut, random.Random(1), "none")
     source = Source(dut, "commands", command_layout())
     sink = Sink(dut, "events", event_layout())
@@ -263,12 +274,11 @@ async def link_reset_empties_the_queue(dut):
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
     """A command that has waited is checked again: the rule has got state meanwhile, for which there is no room."""
-    await start(dut)
+    await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", command_layout())
     sink = Sink(dut, "events", event_layout())
     dut.timeout.value = 1 << 30
-    dut.stateful.value = 0
     command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
                              length=128, gradient_base=0, weight_base=0, state_base=0, wait=1)
     cocotb.start_soon(source.send([command]))
