@@ -16,7 +16,7 @@ help:
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
-	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART=LFE5U-85F-6)"
+	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
 	@echo "make wave   an FST waveform of one all-reduce"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment)"
 
@@ -36,7 +36,7 @@ sim: $(VENV)/.base
 	$(BIN)/gradring train $(call option,NODES,--nodes) $(call option,EPOCHS,--epochs) $(call option,SEED,--seed) \
 	  $(call option,THREADS,--threads) $(call option,OPTIMIZER,--optimizer) $(call option,TRANSPORT,--transport)
 
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.synth
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)
 
 check: $(VENV)/.check
@@ -48,7 +48,8 @@ bench: $(VENV)/.test
 	$(BIN)/gradring bench
 
 synth: $(VENV)/.synth
-	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part)
+	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
+	  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native)
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(call option,NODES,--nodes)

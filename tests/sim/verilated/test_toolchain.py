@@ -1,7 +1,9 @@
 # amaranth: UnusedElaboratable=no
+import concurrent.futures
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 from amaranth.hdl import Module
@@ -66,6 +68,11 @@ def test_environment(monkeypatch):
     assert "--top-module" in text
 
 
+def built(folder):
+    """What there is, apart from locks."""
+    return [path.name for path in folder.iterdir() if not path.name.endswith(".lock")]
+
+
 def test_cached_builds_once(tmp_path):
     calls = []
 
@@ -77,7 +84,7 @@ def test_cached_builds_once(tmp_path):
         directory = toolchain.cached(tmp_path / "thing", build)
         assert (directory / "product").read_text() == "done"
     assert len(calls) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+    assert built(tmp_path) == ["thing"]
 
 
 def test_cached_keeps_nothing_of_a_failure(tmp_path):
@@ -87,16 +94,28 @@ def test_cached_keeps_nothing_of_a_failure(tmp_path):
 
     with pytest.raises(toolchain.ToolError, match=r"^no$"):
         toolchain.cached(tmp_path / "thing", build)
-    assert list(tmp_path.iterdir()) == []
+    assert built(tmp_path) == []
 
 
-def test_cached_when_another_was_faster(tmp_path):
+def test_cached_waits_for_another(tmp_path):
+    """Of several that want the same thing at once, one builds it, and all find it."""
+    calls = []
+
     def build(folder):
-        toolchain.cached(tmp_path / "thing", lambda other: (other / "product").write_text("first"))
-        (folder / "product").write_text("second")
+        calls.append(folder)
+        both_wait.wait(timeout=10)
+        (folder / "product").write_text("done")
 
-    assert (toolchain.cached(tmp_path / "thing", build) / "product").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir()] == ["thing"]
+    def want():
+        both_wait.set()
+        return (toolchain.cached(tmp_path / "thing", build) / "product").read_text()
+
+    both_wait = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
+    assert found == ["done"] * 3
+    assert len(calls) == 1
+    assert built(tmp_path) == ["thing"]
 
 
 def test_run_shows_the_end_of_output_and_log(tmp_path):
@@ -136,7 +155,7 @@ def test_verilator_error_is_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(toolchain, "BUILD", tmp_path)
     with pytest.raises(toolchain.ToolError, match=r"(?s)verilator .* failed with exit code .*%Error.*broken\.v"):
         toolchain.shared_library("broken", "module broken(; endmodule", harness=[], headers={})
-    assert list((tmp_path / "verilated").iterdir()) == []
+    assert built(tmp_path / "verilated") == []
 
 
 class Table(wiring.Component):
