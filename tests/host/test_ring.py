@@ -64,7 +64,7 @@ class TestBlocks:
 
 
 class TestCollectives:
-    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8])
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
     @pytest.mark.parametrize("length", [0, 1, 33, 1300])
     def test_values_words_and_counts(self, nodes, length):
         generator = np.random.default_rng(nodes * 10_000 + length)

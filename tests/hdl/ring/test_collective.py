@@ -207,3 +207,41 @@ class TestCycles:
                     ring.write_weights(weights)
                     outcome = operation(length)
                     assert outcome.cycles <= most * bound, f"{operation.__name__} at density {density}"
+
+
+class TestConfigurations:
+    """Nodes of other shapes give the same bits."""
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            NodeConfig(lanes=1, segment=32, gradient_words=1024, weight_words=1024, state_words=1024,
+                       ingress_segments=2, multiplier_dsps=1),
+            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_words=512,
+                       update_lanes=2, multiplier_dsps=2, nodes_max=3),
+        ],
+        ids=["small", "wide"],
+    )
+    def test_values(self, config):
+        length, nodes = 1000, 3
+        generator = np.random.default_rng(2)
+        gradients = generator.standard_normal((nodes, length)).astype(np.float32)
+        gradients[generator.random((nodes, length)) < 0.4] = 0
+        weights = generator.standard_normal(length).astype(np.float32)
+        with open_ring(config, nodes=nodes) as opened:
+            ring = Ring([Device(transport, config) for transport in opened.transports], timeout=TIMEOUT)
+            ring.connect()
+            ring.write_gradients(list(gradients))
+            ring.all_reduce(length)
+            total = golden.all_reduce(golden.bits(gradients))[0]
+            assert (ring.read_gradients(length).view(np.uint32) == total).all()
+            ring.write_gradients(list(gradients))
+            ring.write_weights(weights)
+            ring.clear_state(length)
+            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, momentum=0.5))
+            ring.clear_counters()
+            ring.fused_update(length)
+            # From no momentum, the first step is that of plain descent; a factor of 1/2 is exact.
+            expected = weights - np.float32(0.5) * total.view(np.float32)
+            assert (ring.read_weights(length) == expected).all()
+            assert all(counters["OPTIMIZER_BURSTS"] > 0 for counters in ring.counters())

@@ -1,0 +1,39 @@
+"""The parameters of a node: hdl/config.py."""
+
+import dataclasses
+
+import pytest
+
+from hdl.config import NodeConfig
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lanes": 3}, r"^Lane count must be 1, 2, 4 or 8, not 3$"),
+        ({"segment": 96}, r"^Segment must be 32 times a power of two, up to 2048, not 96$"),
+        ({"segment": 4096}, r"^Segment must be 32 times a power of two, up to 2048, not 4096$"),
+        ({"gradient_words": 100}, r"^gradient_words must be a multiple of 32 between 32 and 16777216, not 100$"),
+        ({"weight_words": 0}, r"^weight_words must be a multiple of 32 between 32 and 16777216, not 0$"),
+        ({"state_words": "64"}, r"^state_words must be a multiple of 32 between 32 and 16777216, not '64'$"),
+        ({"state_planes": 0}, r"^State plane count must be between 1 and 13, not 0$"),
+        ({"ingress_segments": 1}, r"^Ingress must hold at least 2 segments, not 1$"),
+        ({"update_lanes": 8}, r"^Update lanes must be 1, 2, 4 or 8, and at most the lanes, not 8$"),
+        ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
+        ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        NodeConfig(**options)
+
+
+def test_hash_covers_every_parameter():
+    """Two nodes of the same hash are the same, so a driver can trust it."""
+    changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
+               "nodes_max": 8, "state_planes": 2, "gradient_words": 64, "weight_words": 64, "state_words": 64}
+    assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
+    hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
+    assert len(hashes) == len(changed) + 1
+    assert NodeConfig().hash == NodeConfig().hash
+    assert 0 <= NodeConfig().hash < 1 << 32
