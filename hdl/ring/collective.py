@@ -260,15 +260,18 @@ class CollectiveEngine(wiring.Component):
             m.d.sync += abort_seen.eq(1)
         with m.FSM() as fsm:
             with m.State("Idle"):
-                m.d.comb += self.command.ready.eq(~self.link_reset)
+                m.d.comb += self.command.ready.eq(1)
                 prepare()
-                with m.If(self.command.valid & ~self.link_reset):
+                with m.If(self.command.valid):
                     m.next = "Plan"
 
             with m.State("Plan"):
                 m.d.comb += planner.start.eq(1)
                 m.next = "Deal"
-                with m.If(command.operation == Operation.QUIESCE):
+                with m.If(self.link_reset):
+                    m.d.sync += event.status.eq(EventStatus.LINK_RESET)
+                    m.next = "Report"
+                with m.Elif(command.operation == Operation.QUIESCE):
                     m.next = "Report"
 
             with m.State("Deal"):

@@ -133,6 +133,22 @@ class TestRefusal:
             check_usable(ring, epoch=2 * seed + 1)
 
 
+class TestLinkReset:
+    def test_at_any_time(self, opened):
+        """Wherever a command is when the link is reset, it ends with LINK_RESET while the reset is held."""
+        ring, simulation = opened
+        device = ring.devices[0]
+        for delay in range(0, 120, 3):
+            device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=3, length=600, epoch=1))
+            simulation.run(delay)
+            device.write_register("CONTROL", 1)
+            event = device.pop_event(1000)
+            assert event is not None, f"after {delay} cycles"
+            assert event.status == EventStatus.LINK_RESET, f"after {delay} cycles"
+            ring.recover()
+        check_usable(ring, epoch=2)
+
+
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
         """Commands reach the nodes far apart; what comes early waits at the link."""
