@@ -16,7 +16,7 @@ from hdl.ring.packet import expected_layout, header_layout
 from hdl.ring.schedule import GROUP
 from hdl.route import PacketDemux, PacketMux
 from hdl.rows import RowAssembler, RowSerializer, SegmentBuffer
-from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+from hdl.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
 
 __all__ = ["Dataflow", "pulses_layout"]
 
@@ -194,7 +194,10 @@ class Dataflow(wiring.Component):
         connect_stream(m, sending.o, to_send.i)
         connect_stream(m, to_send.o, sent.i[Sent.ENCODER])
         connect_stream(m, adding.o, to_add.i)
-        connect_stream(m, self.ingress, received.i)
+        # Here, where all ways out of the ingress meet, no ready goes further back.
+        m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
+        connect_stream(m, self.ingress, arriving.i)
+        connect_stream(m, arriving.o, received.i)
         connect_stream(m, received.o[Received.ADDER], adder.a)
         connect_stream(m, received.o[Received.DECODER], to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[Decoded.INGRESS])
