@@ -8,7 +8,7 @@ from amaranth.utils import exact_log2
 
 from hdl.control.protocol import access_layout
 from hdl.rows import RowSerializer
-from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["HostAccess", "LanedMemory", "RowReader", "RowWriter", "job_layout", "read_signature", "write_signature"]
 
@@ -74,8 +74,7 @@ class LanedMemory(wiring.Component):
         for name, value, least in (("Row", rows, 2), ("Reader", readers, 1), ("Writer", writers, 1)):
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} count must be an integer of at least {least}, not {value!r}")
-        if lanes not in (1, 2, 4, 8):
-            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+        check_lanes(lanes)
         self._rows = rows
         self._lanes = lanes
         super().__init__(

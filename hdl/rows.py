@@ -4,14 +4,9 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["RowAssembler", "RowSerializer", "SegmentBuffer"]
-
-
-def _check_lanes(lanes):
-    if lanes not in (1, 2, 4, 8):
-        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
 
 
 class RowSerializer(wiring.Component):
@@ -36,7 +31,7 @@ class RowSerializer(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes):
-        _check_lanes(lanes)
+        check_lanes(lanes)
         self._lanes = lanes
         super().__init__(
             {
@@ -95,7 +90,7 @@ class RowAssembler(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes):
-        _check_lanes(lanes)
+        check_lanes(lanes)
         self._lanes = lanes
         super().__init__(
             {
@@ -156,7 +151,7 @@ class SegmentBuffer(wiring.Component):
     latency = 3
 
     def __init__(self, *, lanes, depth):
-        _check_lanes(lanes)
+        check_lanes(lanes)
         if not isinstance(depth, int) or depth < 4:
             raise ValueError(f"Segment buffer depth must be an integer of at least 4, not {depth!r}")
         self._lanes = lanes

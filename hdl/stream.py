@@ -24,7 +24,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Queue", "SkidBuffer", "beat_layout", "connect_stream", "word_layout"]
+__all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream", "word_layout"]
 
 
 def word_layout():
@@ -50,6 +50,12 @@ def beat_layout(lanes, width=32):
     if not isinstance(width, int) or width < 1:
         raise ValueError(f"Element width must be a positive integer, not {width!r}")
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(width), lanes), "keep": lanes, "last": 1})
+
+
+def check_lanes(lanes):
+    """Refuse a number of lanes that rows of memory cannot have."""
+    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8):
+        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
 
 
 def connect_stream(m, source, sink):

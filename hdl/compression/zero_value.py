@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32, FloatFormat
-from hdl.stream import Queue, beat_layout, connect_stream, word_layout
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["GROUP", "Adder", "Decoder", "Encoder"]
 
@@ -27,11 +27,6 @@ GROUP = 32
 
 #: Rows of one column of LUT memory: a memory with fewer takes as many LUTs.
 _LUT_ROWS = 16
-
-
-def _check_lanes(lanes):
-    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8):
-        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
 
 
 def _lowest(bits):
@@ -224,7 +219,7 @@ class Encoder(wiring.Component):
     latency = 3
 
     def __init__(self, *, lanes):
-        _check_lanes(lanes)
+        check_lanes(lanes)
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(beat_layout(lanes))),
@@ -565,7 +560,7 @@ class Decoder(wiring.Component):
     latency = 3
 
     def __init__(self, *, lanes):
-        _check_lanes(lanes)
+        check_lanes(lanes)
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(word_layout())),

@@ -11,7 +11,7 @@ from hdl.floating.format import FP32
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
 from hdl.optimizer.rules import RULES, UpdateLane, settings_layout
-from hdl.stream import Queue, SkidBuffer, beat_layout, connect_stream
+from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
 
@@ -231,8 +231,7 @@ class StreamedOptimizer(wiring.Component):
     def __init__(self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, planes=1, dsps=4):
         if not isinstance(workers, int) or not 1 <= workers <= 8:
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
-        if lanes not in (1, 2, 4, 8):
-            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+        check_lanes(lanes)
         if update_lanes is None:
             update_lanes = lanes
         if update_lanes not in (1, 2, 4, 8) or update_lanes > lanes:

@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from hdl.stream import beat_layout
+from hdl.stream import beat_layout, check_lanes
 
 __all__ = ["GradientBuffer"]
 
@@ -57,8 +57,7 @@ class GradientBuffer(wiring.Component):
     latency = 2
 
     def __init__(self, *, lanes, depth, banks=2, read_lanes=None, width=32):
-        if lanes not in (1, 2, 4, 8):
-            raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+        check_lanes(lanes)
         if read_lanes is None:
             read_lanes = lanes
         if read_lanes not in (1, 2, 4, 8) or read_lanes > lanes:
