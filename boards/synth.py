@@ -68,17 +68,33 @@ def _words(**parameters):
     return {"shape": word_layout(), **parameters}
 
 
+def _formats(source, target):
+    from hdl.floating import format
+    return {"source": getattr(format, source), "target": getattr(format, target)}
+
+
 UNITS = {
     "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
     "stream.queue": Unit("hdl.stream:Queue", _words(depth=17)),
     "floating.add": Unit("hdl.floating.add:FloatAdder", {}),
     "floating.multiply": Unit("hdl.floating.multiply:FloatMultiplier", {"dsps": 4}),
+    "floating.divide": Unit("hdl.floating.divide:FloatDivider", {}),
+    "floating.square_root": Unit("hdl.floating.square_root:FloatSquareRoot", {}),
+    "floating.comparator": Unit("hdl.floating.compare:FloatComparator", {}),
+    "floating.limiter": Unit("hdl.floating.compare:MagnitudeLimiter", {}),
+    "floating.widen": Unit("hdl.floating.convert:FloatConverter", _formats("BF16", "FP32")),
+    "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
+    "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
+    "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
     "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
     "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
     "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
+    "optimizer.fixed_lane": Unit("hdl.optimizer.fixed_point:FixedLane", {}),
+    "optimizer.moment_unpacker": Unit("hdl.optimizer.moments:MomentUnpacker", {"lanes": 4}),
+    "optimizer.moment_packer": Unit("hdl.optimizer.moments:MomentPacker", {"lanes": 4}),
     "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
     "rows.segment_buffer": Unit("hdl.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
