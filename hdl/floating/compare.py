@@ -1,0 +1,117 @@
+"""Floating-point comparison."""
+
+from amaranth.hdl import Cat, Module, Mux
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from .format import FP32, FloatFormat
+from .stages import register
+
+__all__ = ["FloatComparator", "MagnitudeLimiter"]
+
+
+class FloatComparator(wiring.Component):
+    """Compare two floating-point numbers.
+
+    Negative and positive zero are equal, and a NaN is unordered with everything, itself included. The relation of the
+    operands of one cycle is on the outputs :attr:`latency` cycle later; a pair can be given in every cycle. Where no
+    output is high, ``a`` is greater. Nothing is reset, and nothing needs to be.
+
+    Parameters
+    ----------
+    format : FloatFormat
+        Format of both operands.
+
+    Members
+    -------
+    a, b : In(format.width)
+    less : Out(1)
+        ``a`` is less than ``b``.
+    equal : Out(1)
+    unordered : Out(1)
+        ``a`` or ``b`` is a NaN.
+    """
+
+    latency = 1
+
+    def __init__(self, *, format=FP32):
+        if not isinstance(format, FloatFormat):
+            raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        self._format = format
+        super().__init__({
+            "a": In(format.width), "b": In(format.width), "less": Out(1), "equal": Out(1), "unordered": Out(1)})
+
+    @property
+    def format(self):
+        """Format of both operands."""
+        return self._format
+
+    def elaborate(self, platform):
+        m = Module()
+        a = data.View(self._format.layout, self.a)
+        b = data.View(self._format.layout, self.b)
+        below = self.a[:-1] < self.b[:-1]
+        same = self.a[:-1] == self.b[:-1]
+        zeros = same & ~(a.exponent.any() | a.fraction.any())
+        unordered = (a.exponent.all() & a.fraction.any()) | (b.exponent.all() & b.fraction.any())
+        relation = register(
+            m, "relation",
+            less=~unordered & Mux(a.sign, Mux(b.sign, ~(below | same), ~zeros), ~b.sign & below),
+            equal=~unordered & same & (zeros | (a.sign == b.sign)),
+            unordered=unordered)
+        m.d.comb += [
+            self.less.eq(relation.less), self.equal.eq(relation.equal), self.unordered.eq(relation.unordered)]
+        return m
+
+
+class MagnitudeLimiter(wiring.Component):
+    """Limit the magnitude of a floating-point number.
+
+    A number whose magnitude is above ``limit`` becomes ``limit`` with the number's sign; any other number passes with
+    all its bits. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
+
+    The result of the inputs of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
+    cycle. Nothing is reset, and nothing needs to be.
+
+    Parameters
+    ----------
+    format : FloatFormat
+        Format of number, limit and result.
+
+    Members
+    -------
+    i : In(format.width)
+    limit : In(format.width)
+        Its sign is ignored.
+    o : Out(format.width)
+    """
+
+    latency = 2
+
+    def __init__(self, *, format=FP32):
+        if not isinstance(format, FloatFormat):
+            raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        self._format = format
+        super().__init__({"i": In(format.width), "limit": In(format.width), "o": Out(format.width)})
+
+    @property
+    def format(self):
+        """Format of number, limit and result."""
+        return self._format
+
+    def elaborate(self, platform):
+        m = Module()
+        format = self._format
+        i = data.View(format.layout, self.i)
+        # The encoding of a NaN is above those of all numbers.
+        compared = register(
+            m, "compared",
+            magnitude=self.i[:-1], sign=i.sign, limit=self.limit[:-1], above=self.limit[:-1] < self.i[:-1],
+            nan=i.exponent.all() & i.fraction.any())
+        limited = register(
+            m, "limited",
+            magnitude=Mux(compared.nan, format.canonical_nan,
+                          Mux(compared.above, compared.limit, compared.magnitude)),
+            sign=compared.sign & ~compared.nan)
+        m.d.comb += self.o.eq(Cat(limited.magnitude, limited.sign))
+        return m

@@ -1,0 +1,149 @@
+# amaranth: UnusedElaboratable=no
+import cocotb
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hdl.floating.compare import FloatComparator, MagnitudeLimiter
+from hdl.floating.format import BF16, FP16, FP32, FloatFormat
+from sim import regression
+from sim.streams import cycles, start
+from sim.verilated.vectors import Unit
+from tests.hdl.floating import operands
+
+NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
+DTYPES = [(FP32, np.uint32, np.float32), (FP16, np.uint16, np.float16), (BF16, np.uint16, ml_dtypes.bfloat16)]
+
+
+def numbers(format, bits):
+    """The values of encodings, exactly."""
+    fraction = (bits & ((1 << format.fraction_bits) - 1)).astype(np.float64)
+    field = (bits >> format.fraction_bits & format.exponent_ones).astype(np.int64)
+    significand = np.where(field == 0, fraction, fraction + (1 << format.fraction_bits))
+    values = np.ldexp(significand, np.maximum(field, 1) - format.bias - format.fraction_bits)
+    values = np.where(field == format.exponent_ones, np.where(fraction == 0, np.inf, np.nan), values)
+    return np.where(bits >> (format.width - 1), -values, values)
+
+
+def limit(format, i, limits):
+    """Golden result, by the values."""
+    value, bound = np.abs(numbers(format, i)), np.abs(numbers(format, limits))
+    sign = np.uint32(1 << (format.width - 1))
+    with np.errstate(invalid="ignore"):
+        limited = np.where(value > bound, i & sign | limits & (sign - np.uint32(1)), i)
+    return np.where(np.isnan(value), format.canonical_nan, limited)
+
+
+def check_comparator(format, a, b, x, y):
+    comparator = FloatComparator(format=format)
+    got = Unit(comparator).run({"a": a, "b": b}, drain=comparator.latency)
+    with np.errstate(invalid="ignore"):
+        want = {"less": x < y, "equal": x == y, "unordered": np.isnan(x) | np.isnan(y)}
+    for name, values in want.items():
+        assert operands.differences(a, b, got[name][comparator.latency:], values) == [], name
+
+
+def check_limiter(format, i, limits, want):
+    limiter = MagnitudeLimiter(format=format)
+    got = Unit(limiter).run({"i": i, "limit": limits}, drain=limiter.latency)["o"][limiter.latency:]
+    assert operands.differences(i, limits, got, want) == []
+
+
+@pytest.mark.parametrize("unit", [FloatComparator, MagnitudeLimiter])
+@pytest.mark.parametrize("format", [None, 32, (8, 23)])
+def test_format(unit, format):
+    with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
+        unit(format=format)
+
+
+def test_latency():
+    assert FloatComparator().latency == 1
+    assert MagnitudeLimiter().latency == 2
+    for unit in (FloatComparator(format=FP16), MagnitudeLimiter(format=FP16)):
+        assert unit.format == FP16
+
+
+@pytest.mark.parametrize(("format", "integer", "dtype"), DTYPES)
+@pytest.mark.parametrize("draw", [None, operands.uniform, operands.near_exponents])
+def test_comparator(format, integer, dtype, draw):
+    if draw is None:
+        a, b = operands.pairs(operands.corners(format))
+    else:
+        a, b = draw(format, np.random.default_rng(1))
+    check_comparator(format, a, b, *(bits.astype(integer).view(dtype) for bits in (a, b)))
+
+
+@pytest.mark.parametrize(("format", "integer", "dtype"), DTYPES)
+@pytest.mark.parametrize("draw", [None, operands.uniform, operands.near_exponents])
+def test_limiter(format, integer, dtype, draw):
+    if draw is None:
+        i, limits = operands.pairs(operands.corners(format))
+    else:
+        i, limits = draw(format, np.random.default_rng(1))
+    value, bound = (np.abs(bits.astype(integer).view(dtype).astype(np.float32)) for bits in (i, limits))
+    sign = np.uint32(1 << (format.width - 1))
+    with np.errstate(invalid="ignore"):
+        want = np.where(value > bound, i & sign | limits & (sign - np.uint32(1)), i)
+    check_limiter(format, i, limits, np.where(np.isnan(value), format.canonical_nan, want))
+
+
+@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), NARROW)
+def test_exhaustive(exponent_bits, fraction_bits):
+    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+    a, b = operands.pairs(np.arange(1 << format.width, dtype=np.uint32))
+    check_comparator(format, a, b, numbers(format, a), numbers(format, b))
+    check_limiter(format, a, b, limit(format, a, b))
+
+
+@pytest.mark.parametrize(("i", "bound", "want"), [
+    (0x3FC00000, 0x3F800000, 0x3F800000),  # 1.5 to 1.0
+    (0xBFC00000, 0x3F800000, 0xBF800000),
+    (0x3F800000, 0x3F800000, 0x3F800000),
+    (0x80000000, 0x00000000, 0x80000000),  # -0.0 passes
+    (0x80000001, 0x00000000, 0x80000000),
+    (0xFF800000, 0x7F7FFFFF, 0xFF7FFFFF),
+    (0xFF800000, 0x7F800000, 0xFF800000),  # infinity passes infinity
+    (0x7F800000, 0x7FC00000, 0x7F800000),  # and so does a NaN
+    (0xFFC12345, 0x3F800000, 0x7FC00000),
+    (0xFFC12345, 0x7FC12345, 0x7FC00000),
+])
+def test_limiter_known(i, bound, want):
+    check_limiter(FP32, np.array([i], np.uint32), np.array([bound], np.uint32), np.array([want]))
+
+
+# --- under cocotb
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def one_result_per_cycle(dut):
+    """The result of one cycle's inputs is there after `latency` edges, and again one edge later it is gone."""
+    parameters = regression.parameters()
+    latency, inputs, outputs = (parameters[key] for key in ("latency", "inputs", "outputs"))
+    count = len(next(iter(inputs.values())))
+    await start(dut)
+    for n in range(count + latency):
+        if n < count:
+            for name, values in inputs.items():
+                getattr(dut, name).value = values[n]
+        if n == count // 2:  # reset neither clears nor stops the pipeline
+            dut.rst.value = 1
+        await cycles(dut, 1)
+        if n >= latency:
+            for name, values in outputs.items():
+                assert int(getattr(dut, name).value) == values[n - latency]
+
+
+def test_comparator_timing():
+    a, b = operands.near_exponents(FP32, np.random.default_rng(1), 200)
+    x, y = a.view(np.float32), b.view(np.float32)
+    outputs = {"less": x < y, "equal": x == y, "unordered": np.isnan(x) | np.isnan(y)}
+    regression.run(FloatComparator(), module=__name__, parameters={
+        "latency": FloatComparator.latency, "inputs": {"a": a.tolist(), "b": b.tolist()},
+        "outputs": {name: values.astype(int).tolist() for name, values in outputs.items()}})
+
+
+def test_limiter_timing():
+    i, limits = operands.near_exponents(FP32, np.random.default_rng(1), 200)
+    regression.run(MagnitudeLimiter(), module=__name__, parameters={
+        "latency": MagnitudeLimiter.latency, "inputs": {"i": i.tolist(), "limit": limits.tolist()},
+        "outputs": {"o": limit(FP32, i, limits).tolist()}})
