@@ -1,0 +1,176 @@
+"""Golden model of the optimizer in fixed point: values, and the time that they take.
+
+Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact sum
+of the gradients, round(x) = floor(x + 1/2), and sat() the nearest number that an element can be:
+
+- SGD: d = sat(round(gradient_scale * s));
+- MOMENTUM: v' = sat(round(momentum * v + gradient_scale * s)), d = v';
+- w' = sat(w - round(learning_rate * d)).
+
+Products and sums within round() and sat() are exact. The functions take and give numbers as ``int64``;
+:class:`Fixed` has the same with bit patterns, as ports have them.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.optimizer import Rule
+
+__all__ = ["FRACTION_BITS", "SCALAR_WIDTH", "Fixed", "FixedSettings", "dequantise", "from_bits", "quantise", "reduce",
+           "saturate", "to_bits", "update"]
+
+Bits = npt.NDArray[np.uint32]
+Numbers = npt.NDArray[np.int64]
+
+SCALAR_WIDTH = 18
+FRACTION_BITS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSettings:
+    """The scalars of an update: integers, or their bit patterns; :func:`update` also takes arrays of them.
+
+    One is ``1 << FRACTION_BITS``, as of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
+    """
+
+    rule: Rule
+    gradient_scale: int | npt.NDArray[np.integer]
+    learning_rate: int | npt.NDArray[np.integer]
+    momentum: int | npt.NDArray[np.integer] = 0
+
+    @property
+    def planes(self) -> int:
+        """State planes that the rule reads and writes."""
+        return self.rule.planes
+
+
+def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
+    """The nearest numbers of so many bits."""
+    end = 1 << width - 1
+    return np.clip(np.asarray(numbers, dtype=np.int64), -end, end - 1)
+
+
+def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
+    """The nearest numbers of so many bits, that many of them fraction; half up. There is none for a NaN."""
+    values = np.asarray(values, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError(f"Values must be numbers, not {values!r}")
+    end = 2.0 ** (width - 1)
+    below = np.floor(scaled := np.clip(np.ldexp(values, fraction_bits), -end, end - 1))
+    return (below + (scaled - below >= 0.5)).astype(np.int64)
+
+
+def dequantise(numbers: npt.ArrayLike, fraction_bits: int) -> npt.NDArray[np.float64]:
+    """What numbers with so many bits of fraction stand for."""
+    return np.ldexp(np.asarray(numbers, dtype=np.float64), -fraction_bits)
+
+
+def to_bits(numbers: npt.ArrayLike, width: int) -> Bits:
+    """Two's complement in so many bits."""
+    return (np.asarray(numbers, dtype=np.int64) & (1 << width) - 1).astype(np.uint32)
+
+
+def from_bits(bits: npt.ArrayLike, width: int) -> Numbers:
+    """Numbers from two's complement in so many bits; bits above them are ignored."""
+    sign = 1 << width - 1
+    numbers: Numbers = (np.asarray(bits, dtype=np.int64) + sign & 2 * sign - 1) - sign
+    return numbers
+
+
+def reduce(gradients: npt.ArrayLike) -> Numbers:
+    """The sum over the first axis."""
+    total: Numbers = np.asarray(gradients, dtype=np.int64).sum(axis=0)
+    return total
+
+
+def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.ArrayLike], settings: FixedSettings, *,
+           width: int) -> tuple[Numbers, list[Numbers]]:
+    """New weights and new state, elements having so many bits. Planes that the rule does not use stay as they are."""
+    scale, rate, momentum = (from_bits(scalar, SCALAR_WIDTH) for scalar in (
+        settings.gradient_scale, settings.learning_rate, settings.momentum))
+    new_state = [np.asarray(plane, dtype=np.int64) for plane in state]
+    step = scale * np.asarray(total, dtype=np.int64)
+    if settings.rule == Rule.MOMENTUM:
+        step = momentum * new_state[0] + step
+    step = saturate(_round(step), width)
+    if settings.rule == Rule.MOMENTUM:
+        new_state[0] = step
+    return saturate(np.asarray(weights, dtype=np.int64) - _round(rate * step), width), new_state
+
+
+def _round(products: Numbers) -> Numbers:
+    """Products of a number and a scalar as numbers again: to nearest, half up."""
+    rounded: Numbers = products + (1 << FRACTION_BITS - 1) >> FRACTION_BITS
+    return rounded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """Fixed-point arithmetic of one format and one set of rules, on bit patterns, and the time it takes.
+
+    Parameters
+    ----------
+    width : int
+        Bits of an element.
+    workers : int
+    rules : tuple of Rule
+    adder, multiplier, saturation : int
+        Latencies, in cycles.
+    """
+
+    width: int = 18
+    workers: int = 1
+    rules: tuple[Rule, ...] = (Rule.SGD, Rule.MOMENTUM)
+    adder: int = 1
+    multiplier: int = 3
+    saturation: int = 2
+
+    @property
+    def planes(self) -> int:
+        return max(rule.planes for rule in self.rules)
+
+    @property
+    def total_width(self) -> int:
+        """Bits of a sum of gradients."""
+        return self.width + (self.workers - 1).bit_length()
+
+    @property
+    def level(self) -> int:
+        return self.adder
+
+    @property
+    def step(self) -> int:
+        """Cycles from the sum to the step: a product, the state if there is any, rounding, saturation."""
+        return self.multiplier + (self.planes + 1) * self.adder + self.saturation
+
+    @property
+    def weight(self) -> int:
+        return self.step + self.multiplier
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        return (0,) * self.planes
+
+    @property
+    def new_state(self) -> tuple[int, ...]:
+        return (self.step,) * self.planes
+
+    @property
+    def latency(self) -> int:
+        return self.weight + self.adder + self.saturation
+
+    def reduce(self, gradients: Bits) -> Bits:
+        return to_bits(reduce(from_bits(gradients, self.width)), self.total_width)
+
+    def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
+        return np.ones(total.shape, np.bool_)
+
+    def update(self, total: Bits, weights: Bits, state: Sequence[Bits],
+               settings: FixedSettings) -> tuple[Bits, list[Bits]]:
+        new_weights, new_state = update(
+            from_bits(total, self.total_width), from_bits(weights, self.width),
+            [from_bits(plane, self.width) for plane in state], settings, width=self.width)
+        return to_bits(new_weights, self.width), [to_bits(plane, self.width) for plane in new_state]
