@@ -19,7 +19,6 @@ from rich.table import Table
 from hdl.config import NodeConfig
 from host.ring import Ring, Rule, Settings
 from host.session import open_session
-from sim.golden import optimizer as golden_optimizer
 from sim.golden import ring as golden
 
 __all__ = ["LENGTH", "NODES", "collect", "limit", "missed", "ring_rows", "table", "write"]
@@ -67,12 +66,12 @@ def ring_rows(ring: Ring) -> list[Row]:
     """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each."""
     rows = []
     weights = np.zeros(LENGTH, dtype=np.uint32)
-    settings = golden_optimizer.Settings(golden_optimizer.Rule.SGD, *golden.bits([1, 0.1, 0]).tolist())
+    settings = golden.settings(Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
     ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
     for kind, density in (("dense", 1.0), ("sparse", SPARSE)):
         values = gradients(ring.nodes, density)
         patterns = golden.bits(values)
-        shape = {"segment": ring.segment, "lanes": ring.lanes}
+        shape: dict[str, Any] = {"segment": ring.segment, "lanes": ring.lanes}
         collectives = {
             "all_reduce": golden.all_reduce(patterns, **shape)[1],
             "fused_update": golden.fused_update(patterns, weights, [weights], settings, **shape).traffic,

@@ -26,9 +26,10 @@ from hdl.config import NodeConfig
 from host import report
 from host.data import digits
 from host.device import DeviceError
-from host.ring import RingError, Rule, Settings
+from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.ring import RingError
 from host.session import LATENCY, TransportName, open_session
-from host.trainer import LEARNING_RATES, Training, TrainingConfig, TrainingError, train
+from host.trainer import Training, TrainingConfig, TrainingError, train
 from sim.verilated import toolchain
 
 __all__ = ["app", "main"]
@@ -40,11 +41,11 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
 
 
-class OptimizerName(enum.Enum):
-    """Optimizers, by name."""
+class Moments(enum.Enum):
+    """How nodes store the optimizer's state."""
 
-    SGD = "sgd"
-    MOMENTUM = "momentum"
+    FP32 = "fp32"
+    BF16 = "bf16"
 
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
@@ -79,6 +80,11 @@ class _Progress:
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(name, total=total, note="")
+        self._epochs = 0
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._console.print(text)
 
     def step(self, training: Training) -> None:
         """A step of training has ended, or an epoch."""
@@ -107,9 +113,20 @@ def train_command(
     optimizer: Annotated[OptimizerName, typer.Option(help="Update rule.")] = OptimizerName.MOMENTUM,
     learning_rate: Annotated[float | None, typer.Option(
         help="At the first step; it falls to zero along a straight line. [default: "
-             f"{LEARNING_RATES[Rule.MOMENTUM]} with momentum, {LEARNING_RATES[Rule.SGD]} with sgd]",
+             f"{', '.join(f'{name.value} {rate}' for name, rate in LEARNING_RATES.items())}]",
         show_default=False)] = None,
-    momentum: Annotated[float, typer.Option(help="Of the optimizer of that name.")] = TrainingConfig.momentum,
+    momentum: Annotated[float, typer.Option(help="Of momentum and nesterov.")] = 0.9,
+    dampening: Annotated[float, typer.Option(help="Of momentum.")] = 0.0,
+    weight_decay: Annotated[float | None, typer.Option(
+        help="Decoupled with adamw, else added to the gradient. [default: adamw 0.01, others 0]",
+        show_default=False)] = None,
+    clip: Annotated[float | None, typer.Option(
+        help="Largest magnitude of an element of the mean gradient. [default: none]", show_default=False)] = None,
+    moments: Annotated[Moments, typer.Option(help="How nodes store momentum and moments.")] = Moments.FP32,
+    compare: Annotated[bool | None, typer.Option(
+        "--compare/--no-compare",
+        help="Train plain sgd as well, on the same ring, seed and batches. [default: with adam and adamw]",
+        show_default=False)] = None,
     batch: Annotated[int, typer.Option(help="Most examples in a step.")] = TrainingConfig.batch,
     hidden: Annotated[str, typer.Option(help="Widths of hidden layers, as in 64,32, or none.")] = "64",
     transport: TransportOption = TransportName.VERILATED,
@@ -119,10 +136,17 @@ def train_command(
 ) -> None:
     """Train a classifier of handwritten digits, and compare every node with the golden model."""
     config = TrainingConfig(
-        epochs=epochs, batch=batch, hidden=_widths(hidden), optimizer=Rule[optimizer.name],
-        learning_rate=learning_rate, momentum=momentum, seed=seed, check=check)
+        epochs=epochs, batch=batch, hidden=_widths(hidden), seed=seed, check=check,
+        optimizer=create(optimizer, learning_rate=learning_rate, momentum=momentum, dampening=dampening,
+                         weight_decay=weight_decay, clip=clip),
+        packed_state=moments is Moments.BF16)
+    if compare is None:
+        compare = optimizer in (OptimizerName.ADAM, OptimizerName.ADAMW)
+    elif compare and optimizer is OptimizerName.SGD:
+        raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
     console = _console()
     count = _threads(threads, nodes)
+    comparison = None
     with _Progress(console) as progress:
         node = NodeConfig()
         data = digits()
@@ -136,7 +160,14 @@ def train_command(
                 transport=transport.value, threads=count, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash, cycles=session.cycle,
                 seconds={**session.build_seconds, "run": run}, simulation_seconds=session.seconds)
-    result = report.build_report(config, training, simulation)
+            if compare:
+                plain = dataclasses.replace(
+                    config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
+                progress.say("sgd, for comparison")
+                progress.stage("compare", total=plain.steps(len(data.train_x)))
+                comparison = plain, train(session.ring, data, plain, on_step=progress.step)
+                simulation.seconds["comparison"] = time.perf_counter() - begun - run
+    result = report.build_report(config, training, simulation, comparison)
     text, picture = report.write_report(result, output)
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
@@ -215,13 +246,13 @@ def wave_command(
         with open_session(NodeConfig(), nodes=nodes, wave=output, announce=progress.stage) as session:
             progress.stage("run")
             ring = session.ring
-            ring.require(length, state=False)
+            ring.require(length)
             generator = np.random.default_rng(0)
             gradients = generator.standard_normal((nodes, length)).astype(np.float32)
             gradients[generator.random((nodes, length)) < 0.5] = 0
             ring.write_weights(np.zeros(length, dtype=np.float32))
             ring.write_gradients(list(gradients))
-            ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1 / nodes, learning_rate=0.1))
+            ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
             outcome = ring.fused_update(length)
             cycles = session.cycle
     console.print(f"{_shown(output)}: {cycles:,} cycles, of which the last {outcome.cycles:,} are a fused update of "

@@ -180,6 +180,8 @@ _MEANINGS: dict[EventStatus, str] = {
                               "masks, or raise TIMEOUT",
     EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
     EventStatus.LINK_RESET: "CONTROL.link_reset was set before it had ended",
+    EventStatus.BAD_RULE: "rule {event.detail} of register OPTIMIZER needs more state planes than the node has; take "
+                          "another rule, or a node with more of them",
 }
 
 

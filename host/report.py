@@ -13,7 +13,10 @@ from rich.table import Table
 
 from host.trainer import Training, TrainingConfig
 
-__all__ = ["Simulation", "build_report", "draw", "summary", "table", "verdict", "write_report"]
+__all__ = ["TARGET", "Simulation", "build_report", "draw", "summary", "table", "verdict", "write_report"]
+
+#: Test accuracy for which the epochs are counted.
+TARGET = 0.97
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +48,48 @@ class Simulation:
     simulation_seconds: float
 
 
-def build_report(config: TrainingConfig, training: Training, simulation: Simulation) -> dict[str, Any]:
-    """The report, ready to be written as JSON."""
+def _settings(config: TrainingConfig) -> dict[str, Any]:
+    """The configuration in one level, with the optimizer's name and parameters."""
+    settings = {name: value for name, value in dataclasses.asdict(config).items()
+                if name not in ("optimizer", "packed_state")}
+    moments = "bf16" if config.packed_state else "fp32"
+    return {**settings, "hidden": list(config.hidden), "optimizer": config.optimizer.name,
+            **dataclasses.asdict(config.optimizer), "moments": moments if config.optimizer.planes else None}
+
+
+def _first_epoch(accuracies: list[float]) -> int | None:
+    """The first epoch that reached the target."""
+    return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
+
+
+def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
+                 comparison: tuple[TrainingConfig, Training] | None = None) -> dict[str, Any]:
+    """The report, ready to be written as JSON.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    training : Training
+    simulation : Simulation
+        Of this training run alone.
+    comparison : tuple, optional
+        Another training run of as many steps on the same ring, seed and batches, by an optimizer of another name.
+    """
     steps = training.steps
-    settings = {**dataclasses.asdict(config), "hidden": list(config.hidden)}
-    settings["optimizer"] = config.optimizer.name.lower()
-    settings["learning_rate"] = config.initial_learning_rate
+    epochs_to_target = {config.optimizer.name: _first_epoch(training.accuracies)}
+    other: dict[str, Any] | None = None
+    if comparison is not None:
+        settings, outcome = comparison
+        epochs_to_target[settings.optimizer.name] = _first_epoch(outcome.accuracies)
+        other = {
+            "accuracy": outcome.accuracies[-1],
+            "bit_exact": outcome.bit_exact,
+            "loss_per_epoch": outcome.losses,
+            "accuracy_per_epoch": outcome.accuracies,
+            "cycles_all_reduce": sum(step.cycles for step in outcome.steps),
+            "words_sent": sum(step.words_sent for step in outcome.steps),
+            "training": _settings(settings),
+        }
     seconds = simulation.simulation_seconds
     return {
         "accuracy": training.accuracies[-1],
@@ -70,7 +109,10 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "density_per_hop": np.mean([step.density for step in steps], axis=0).tolist(),
         "simulated_cycles_per_second": simulation.cycles / seconds if seconds else 0.0,
         "stage_seconds": simulation.seconds,
-        "training": settings,
+        "target_accuracy": TARGET,
+        "epochs_to_target": epochs_to_target,
+        "comparison": other,
+        "training": _settings(config),
         "transport": simulation.transport,
         "threads": simulation.threads,
         "link_latency": simulation.link_latency,
@@ -109,9 +151,16 @@ def summary(report: dict[str, Any]) -> list[tuple[str, str]]:
     training = report["training"]
     seconds = report["stage_seconds"]
     losses, density = report["loss_per_epoch"], report["density_per_hop"]
+    compared = []
+    if report["comparison"] is not None:
+        epochs = " · ".join(f"{name} {epoch or '-'}" for name, epoch in report["epochs_to_target"].items())
+        compared = [(f"first epoch with {report['target_accuracy']:.0%}", epochs),
+                    (f"test accuracy of {report['comparison']['training']['optimizer']}",
+                     f"{report['comparison']['accuracy']:.2%}")]
     return [
         ("test accuracy", f"{report['accuracy']:.2%}"),
         ("training loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
+        *compared,
         ("nodes · optimizer · batch", f"{report['nodes']} · {training['optimizer']} · {training['batch']}"),
         ("parameters · steps", f"{report['parameters']:,} · {steps}"),
         ("cycles per fused all-reduce", f"{report['cycles_all_reduce'] / steps:,.0f}"),
@@ -136,6 +185,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 _INK, _FAINT, _SENT, _DENSE, _SCATTER = "#1d2733", "#8a97a6", "#0b7a75", "#e4a53a", "#d1495b"
+_OTHER = "#5b6f8a"
 
 
 def draw(report: dict[str, Any], path: pathlib.Path) -> None:
@@ -173,32 +223,59 @@ def _column(report: dict[str, Any], name: str) -> Any:
     return np.array([step[name] for step in report["per_step"]])
 
 
-def _epoch_ends(report: dict[str, Any]) -> Any:
-    """Number of the last step of each epoch."""
-    epochs = _column(report, "epoch")
-    return np.flatnonzero(np.diff(epochs, append=epochs[-1] + 1)) + 1
-
-
 def _draw_loss(axes: Any, report: dict[str, Any]) -> None:
+    losses, other = report["loss_per_epoch"], report["comparison"]
+    epochs = np.arange(1, len(losses) + 1)
     axes.set_title("Training loss")
-    axes.plot(_column(report, "number"), _column(report, "loss"), color=_SCATTER, alpha=0.35, linewidth=1)
-    axes.plot(_epoch_ends(report), report["loss_per_epoch"], color=_SCATTER, linewidth=2, marker="o", markersize=4)
+    axes.plot(_column(report, "number") * len(losses) / report["steps"], _column(report, "loss"), color=_SCATTER,
+              alpha=0.35, linewidth=1)
+    if other is not None:
+        axes.plot(epochs, other["loss_per_epoch"], color=_OTHER, linewidth=2, marker="s", markersize=3.5,
+                  label=other["training"]["optimizer"])
+    axes.plot(epochs, losses, color=_SCATTER, linewidth=2, marker="o", markersize=4,
+              label=report["training"]["optimizer"])
+    if other is not None:
+        axes.legend(loc="upper right")
     axes.set_yscale("log")
-    axes.set_xlabel("step (dots: mean of each epoch)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch (dots: mean of each)")
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
     values = np.array(report["accuracy_per_epoch"]) * 100
     epochs = np.arange(1, len(values) + 1)
+    lowest = values.min()
     axes.set_title("Test accuracy")
+    if report["comparison"] is not None:
+        lowest = min(lowest, 100 * min(report["comparison"]["accuracy_per_epoch"]))
+        _draw_race(axes, report, epochs)
+    else:
+        axes.annotate(f"{values[-1]:.2f} %", (epochs[-1], values[-1]), xytext=(0, -16), textcoords="offset points",
+                      ha="right", fontweight="bold", color=_SENT)
     axes.plot(epochs, values, color=_SENT, linewidth=2, marker="o", markersize=4)
-    axes.fill_between(epochs, values, values.min() - 2, color=_SENT, alpha=0.08, linewidth=0)
-    axes.set_ylim(values.min() - 2, 100)
-    axes.annotate(f"{values[-1]:.2f} %", (epochs[-1], values[-1]), xytext=(0, -16), textcoords="offset points",
-                  ha="right", fontweight="bold", color=_SENT)
+    axes.fill_between(epochs, values, lowest - 2, color=_SENT, alpha=0.08, linewidth=0)
+    axes.set_ylim(lowest - 2, 100)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel("%")
+
+
+def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
+    """The other optimizer's curve, and where each of the two reaches the target."""
+    other, target = report["comparison"], report["target_accuracy"] * 100
+    curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
+    axes.axhline(target, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot(epochs, np.array(other["accuracy_per_epoch"]) * 100, color=_OTHER, linewidth=2, marker="s",
+              markersize=3.5)
+    for line, (source, color, marker) in enumerate(curves):
+        name = source["training"]["optimizer"]
+        epoch = report["epochs_to_target"][name]
+        if epoch is not None:
+            axes.plot(epoch, source["accuracy_per_epoch"][epoch - 1] * 100, marker=marker, markersize=12,
+                      markerfacecolor="none", markeredgewidth=2, color=color)
+        reached = f"does not reach {target:.0f} %" if epoch is None else f"{target:.0f} % in epoch {epoch}"
+        axes.text(0.99, 0.14 - 0.08 * line, f"{name}: {reached}, {source['accuracy']:.2%} at the end", ha="right",
+                  transform=axes.transAxes, fontweight="bold", color=color)
 
 
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:

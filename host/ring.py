@@ -11,7 +11,7 @@ Example
     ring.connect()
     ring.write_weights(weights)
     ring.write_gradients([gradients_of_node_0, gradients_of_node_1])
-    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.5, learning_rate=0.1))
+    ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=0.5))
     ring.fused_update(weights.size)
     weights = ring.read_weights(weights.size)
 """
@@ -19,12 +19,14 @@ Example
 import dataclasses
 import enum
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hdl.control.registers import register
 from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
 
 __all__ = ["Outcome", "Ring", "RingError", "Rule", "Settings", "block_bounds"]
@@ -38,30 +40,71 @@ TIMEOUT = 1 << 17
 _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
 
+_SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
+            "SECOND_GAIN", "EPSILON")
+
 
 class Rule(enum.IntEnum):
-    """How a weight follows its gradient, as register RULE has it."""
+    """How a weight follows its gradient, as register OPTIMIZER has it."""
 
     SGD = 0
     MOMENTUM = 1
+    ADAM = 2
+    ADAMW = 3
+
+    @property
+    def planes(self) -> int:
+        """State planes that the rule needs."""
+        return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Scalars of the optimizer; they are rounded to binary32.
+    """What a node's optimizer is told; numbers are rounded to binary32.
+
+    docs/registers.md has the registers of the same names, and :mod:`host.optimizers` makes these from the parameters
+    of well-known optimizers.
 
     Parameters
     ----------
     rule : Rule
     gradient_scale : float
         Factor of the summed gradient.
-    learning_rate, momentum : float
+    learning_rate : float
+        Factor of the step.
+    clip : float
+        Largest magnitude of a scaled gradient.
+    weight_factor : float
+        With AdamW the factor of the weight, else the share of the weight that is added to its gradient.
+    first_decay, first_gain : float
+        Factors of the first state plane and of the gradient that is added to it.
+    second_decay, second_gain : float
+        The same of the second state plane and of the squared gradient.
+    epsilon : float
+        Added to the square root of the second state plane.
+    nesterov : bool
+        Whether momentum looks ahead.
+    packed_state : bool
+        Whether state is stored as bfloat16, two elements to a word.
     """
 
     rule: Rule
     gradient_scale: float
     learning_rate: float
-    momentum: float = 0.0
+    clip: float = math.inf
+    weight_factor: float = 0.0
+    first_decay: float = 0.0
+    first_gain: float = 1.0
+    second_decay: float = 0.0
+    second_gain: float = 0.0
+    epsilon: float = 0.0
+    nesterov: bool = False
+    packed_state: bool = False
+
+    def registers(self) -> dict[str, int | float]:
+        """The value of each register."""
+        optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
+        return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in _SCALARS}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,6 +149,26 @@ def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+def _words(elements: int, packed_state: bool) -> int:
+    """Words that so many elements of state take."""
+    return -(-elements // 2) if packed_state else elements
+
+
+def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """Two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    halves = np.zeros(-(-len(bits) // 2) * 2, dtype="<u2")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    halves[:len(bits)] = np.where((bits & 0x7FFF_FFFF) > 0x7F80_0000, 0x7FC0, rounded)
+    return halves.view("<u4").astype(np.uint32)
+
+
+def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint32]:
+    """The binary32 numbers of so many packed elements, as bits."""
+    halves = words.astype("<u4").view("<u2")[:elements]
+    return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
+
+
 class Ring:
     """Nodes in a ring, in the order of their ranks.
 
@@ -127,6 +190,7 @@ class Ring:
         self._timeout = timeout
         self._epoch = 0
         self._iteration = 0
+        self._settings: dict[str, str] = {}  # what registers of the optimizer hold, as far as that is known
         self._lost = [0] * len(devices)  # words that each link had lost when the ring was last in order
 
     @property
@@ -165,6 +229,7 @@ class Ring:
 
         Memories and settings stay as they are.
         """
+        self._settings = {}
         self._write_register("CONTROL", 1)
         # With the links held in reset, whatever was running ends at once, and what is queued ends when it starts.
         self._drain()
@@ -190,14 +255,16 @@ class Ring:
 
     # Memories and registers.
 
-    def require(self, length: int, *, state: bool) -> None:
+    def require(self, length: int, *, planes: int = 0, packed_state: bool = False) -> None:
         """Check that vectors of this length fit.
 
         Parameters
         ----------
         length : int
-        state : bool
-            Whether the optimizer keeps state, of which a node has its own block.
+        planes : int
+            State planes of the optimizer, of which a node has its own block.
+        packed_state : bool
+            Whether state is stored as bfloat16.
 
         Raises
         ------
@@ -210,10 +277,15 @@ class Ring:
         room = min(config.gradient_words, config.weight_words)
         if length > room:
             raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
+        if planes > config.state_planes:
+            raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
+                             f"{planes}")
         block = max(stop - start for start, stop in block_bounds(length, self.nodes))
-        if state and block > config.state_words:
-            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's state plane, "
-                             f"not {block:,}: take more nodes, or an optimizer without state")
+        room = config.state_words * (2 if packed_state else 1)
+        if planes and block > room:
+            advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
+            raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
+                             f"{advice}or an optimizer without state")
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""
@@ -247,29 +319,52 @@ class Ring:
         rows = self._all(lambda rank, device: device.submit_read_memory(space, 0, length), ranks)
         return np.stack(rows).view(np.float32)
 
-    def clear_state(self, length: int) -> None:
+    def clear_state(self, length: int, *, packed_state: bool = False) -> None:
         """Zeros in every state plane, for the optimizer of a vector of this length."""
-        zeros = np.zeros(max(stop - start for start, stop in block_bounds(length, self.nodes)), dtype=np.uint32)
+        block = max(stop - start for start, stop in block_bounds(length, self.nodes))
+        zeros = np.zeros(_words(block, packed_state), dtype=np.uint32)
         for plane in range(self._config.state_planes):
             self._write(Space.STATE + plane, [zeros] * self.nodes)
 
-    def read_state(self, length: int, plane: int = 0) -> Vector:
+    def write_state(self, state: npt.NDArray[Any], plane: int = 0, *, packed_state: bool = False) -> None:
+        """A state plane of the whole vector, each block to the node that owns it.
+
+        Parameters
+        ----------
+        state : array of float32
+            With ``packed_state`` it is rounded to bfloat16, to nearest even.
+        plane : int
+        packed_state : bool
+            Whether state is stored as bfloat16.
+        """
+        blocks = [state[start:stop] for start, stop in block_bounds(len(state), self.nodes)]
+        self._write(Space.STATE + plane, [_pack(block) if packed_state else block
+                                          for block in [*blocks[1:], blocks[0]]])
+
+    def read_state(self, length: int, plane: int = 0, *, packed_state: bool = False) -> Vector:
         """A state plane of the whole vector, each block from the node that owns it."""
         bounds = block_bounds(length, self.nodes)
 
         def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
             start, stop = bounds[(rank + 1) % self.nodes]
-            return device.submit_read_memory(Space.STATE + plane, 0, stop - start)
+            return device.submit_read_memory(Space.STATE + plane, 0, _words(stop - start, packed_state))
 
         blocks = self._all(submit)
-        return np.concatenate([blocks[-1], *blocks[:-1]]).view(np.float32)
+        blocks = [blocks[-1], *blocks[:-1]]
+        if packed_state:
+            blocks = [_unpack(block, stop - start) for block, (start, stop) in zip(blocks, bounds, strict=True)]
+        return np.concatenate(blocks).view(np.float32)
 
     def write_settings(self, settings: Settings) -> None:
-        """Scalars that commands from here on use."""
-        values = {"RULE": int(settings.rule), "GRADIENT_SCALE": settings.gradient_scale,
-                  "LEARNING_RATE": settings.learning_rate, "MOMENTUM": settings.momentum}
-        for name, value in values.items():
-            self._write_register(name, value)
+        """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
+        values = settings.registers()
+        written = {name: repr(value) for name, value in values.items()}  # text tells -0.0 from 0.0
+        changed = [name for name in values if self._settings.get(name) != written[name]]
+        self._settings = {}  # not known while writes are under way, nor after one that fails
+        pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
+        for one in pending:
+            one.result()
+        self._settings = written
 
     def counters(self) -> list[dict[str, int]]:
         """All counters of each node."""

@@ -15,15 +15,17 @@ import numpy.typing as npt
 
 from host.data import Dataset
 from host.layers import Array, perceptron
-from host.ring import Outcome, Ring, Rule, Settings, block_bounds
+from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
+from host.ring import Outcome, Ring, Settings, block_bounds
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
 
 __all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError", "train"]
 
-#: Learning rate at the first step, unless another one is asked for.
-LEARNING_RATES = {Rule.SGD: 1.2, Rule.MOMENTUM: 0.5}
+
+#: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
+MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
 
 
 class TrainingError(Exception):
@@ -46,12 +48,10 @@ class TrainingConfig:
         Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
     hidden : tuple of int
         Width of each hidden layer.
-    optimizer : Rule
-    learning_rate : float, optional
-        At the first step; it falls to zero along a straight line over all steps. By default, what
-        :data:`LEARNING_RATES` has for the optimizer.
-    momentum : float
-        Of :attr:`Rule.MOMENTUM`.
+    optimizer : Optimizer
+        Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
+    packed_state : bool
+        Whether nodes store the optimizer's state as bfloat16.
     seed : int
         Of the initial weights and of the order of the examples.
     check : bool
@@ -62,9 +62,8 @@ class TrainingConfig:
     epochs: int = 14
     batch: int = 128
     hidden: tuple[int, ...] = (64,)
-    optimizer: Rule = Rule.MOMENTUM
-    learning_rate: float | None = None
-    momentum: float = 0.9
+    optimizer: Optimizer = MOMENTUM
+    packed_state: bool = False
     seed: int = 0
     check: bool = True
 
@@ -76,10 +75,6 @@ class TrainingConfig:
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
         if self.seed < 0:
             raise ValueError(f"Seed must be zero or more, not {self.seed!r}")
-
-    @property
-    def initial_learning_rate(self) -> float:
-        return LEARNING_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
     def steps(self, examples: int) -> int:
         """Steps of the whole run on so many examples."""
@@ -146,28 +141,25 @@ class Training:
 class _Reference:
     """The golden model of the same training run."""
 
-    def __init__(self, ring: Ring, weights: Array):
+    def __init__(self, ring: Ring, weights: Array, planes: int):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
-        from sim.golden import optimizer
         from sim.golden import ring as golden
 
         self._golden = golden
-        self._optimizer = optimizer
         self._ring = ring
         self.weights = golden.bits(weights)
-        self.state = np.zeros_like(self.weights)
+        self.state = [np.zeros_like(self.weights) for _ in range(planes)]
 
     def step(self, gradients: Sequence[Array], settings: Settings) -> "Traffic":
         """Do what the ring does."""
         golden = self._golden
-        rule = self._optimizer.Rule(settings.rule)
-        numbers = golden.bits([settings.gradient_scale, settings.learning_rate, settings.momentum])
+        numbers = dataclasses.asdict(settings)
+        packed_state = numbers.pop("packed_state")
         update: Update = golden.fused_update(
-            golden.bits(np.stack(gradients)), self.weights, [self.state],
-            self._optimizer.Settings(rule, *(int(number) for number in numbers)),
-            segment=self._ring.segment, lanes=self._ring.lanes)
+            golden.bits(np.stack(gradients)), self.weights, self.state, golden.settings(**numbers),
+            packed_state=packed_state, segment=self._ring.segment, lanes=self._ring.lanes)
         self.weights = update.weights
-        self.state = update.state[0]
+        self.state = update.state
         return update.traffic
 
 
@@ -189,14 +181,15 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: np
             f"nodes with the same {name}: {_names(others)}")
 
 
-def _compare_state(number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32], nodes: int) -> None:
-    """The momentum of the whole vector, each block from its owner, against the golden model."""
+def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
+                   nodes: int) -> None:
+    """A state plane of the whole vector, each block from its owner, against the golden model."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
         block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
         raise DivergenceError(
-            f"Step {number}: {wrong.size} of {len(expected)} momenta differ from the golden model, first number "
+            f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
             f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be "
             f"0x{expected[index]:08x}")
 
@@ -244,13 +237,13 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
     model = perceptron(data.train_x.shape[1], config.hidden, data.classes)
     model.initialize(config.seed)
     length = model.size
-    stateful = config.optimizer is Rule.MOMENTUM
-    ring.require(length, state=stateful)
+    planes = config.optimizer.planes
+    ring.require(length, planes=planes, packed_state=config.packed_state)
     order = np.random.default_rng((config.seed, 1))
-    reference = _Reference(ring, model.parameters)
+    reference = _Reference(ring, model.parameters, planes)
     ring.write_weights(model.parameters)
-    if stateful:
-        ring.clear_state(length)
+    if planes:
+        ring.clear_state(length, packed_state=config.packed_state)
     ring.clear_counters()
     counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
@@ -263,9 +256,11 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
             shares = np.array_split(batch, ring.nodes)
             losses, gradients = zip(
                 *(model.differentiate(data.train_x[share], data.train_y[share]) for share in shares), strict=True)
-            settings = Settings(
-                rule=config.optimizer, gradient_scale=1 / len(batch),
-                learning_rate=config.initial_learning_rate * (1 - (number - 1) / total), momentum=config.momentum)
+            settings = dataclasses.replace(
+                config.optimizer.settings(
+                    number, gradient_scale=1 / len(batch),
+                    learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / total)),
+                packed_state=config.packed_state)
             ring.write_settings(settings)
             ring.write_gradients(gradients)
             outcome = ring.fused_update(length)
@@ -296,7 +291,9 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
         on_step(training)
 
     if config.check:
-        if stateful:
-            _compare_state(total, reference.state, ring.read_state(length).view(np.uint32), ring.nodes)
+        names = ["momenta"] if planes == 1 else ["first moments", "second moments"]
+        for plane, expected in enumerate(reference.state):
+            found = ring.read_state(length, plane, packed_state=config.packed_state)
+            _compare_state(names[plane], total, expected, found.view(np.uint32), ring.nodes)
         training.bit_exact = True
     return training

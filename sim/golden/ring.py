@@ -16,10 +16,10 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import floating, optimizer
+from sim.golden import floating, moments, optimizer
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
-           "broadcast", "canonical", "floats", "fused_update", "reduce_scatter", "segment_bounds"]
+           "broadcast", "canonical", "floats", "fused_update", "reduce_scatter", "segment_bounds", "settings"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -46,6 +46,12 @@ def canonical(patterns: Bits) -> Bits:
     result[patterns == 0x8000_0000] = 0
     result[(patterns & 0x7fff_ffff) > 0x7f80_0000] = 0x7fc0_0000
     return result
+
+
+def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimizer.Settings:
+    """Settings of the optimizer from numbers, each of which is rounded to binary32."""
+    return optimizer.Settings(optimizer.Rule(rule), nesterov=nesterov,
+                              **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
 
 def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
@@ -78,7 +84,6 @@ def segment_bounds(length: int, nodes: int, segment: int) -> list[list[tuple[int
     count = max(-(-(stop - start) // segment) for start, stop in blocks)
     return [[(min(start + segment * t, stop), min(start + segment * (t + 1), stop)) for t in range(count)]
             for start, stop in blocks]
-
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -257,10 +262,12 @@ def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tu
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
-                 segment: int = 256, lanes: int = 4) -> Update:
+                 packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and a raw all-gather of the new weights.
 
     ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps only its own block's state.
+    With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new weights come of what it was
+    before.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
     total, steps = schedule.reduce(gradients)
@@ -268,6 +275,9 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     scatter = steps[:-1]
     traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
     new_weights, new_state = optimizer.update(total, weights, state, settings)
+    if packed_state:
+        new_state[:settings.planes] = [moments.unpack(moments.pack(plane), len(plane))
+                                       for plane in new_state[:settings.planes]]
     return Update(weights=new_weights, state=new_state, total=total, traffic=traffic)
 
 

@@ -67,7 +67,8 @@ class TinyNode(wiring.Component):
         connect_stream(m, queue.events, host_port.events)
         m.d.comb += [
             host_port.commands_full.eq(queue.full),
-            queue.stateful.eq(registers.rule),
+            queue.rule.eq(registers.optimizer[:2]),
+            queue.packed_state.eq(registers.optimizer[3]),
             queue.timeout.eq(registers.timeout),
             queue.link_reset.eq(registers.link_reset),
             queue.weight_version.eq(registers.weight_version),
