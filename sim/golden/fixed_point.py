@@ -1,7 +1,7 @@
 """Golden model of the optimizer in fixed point: values, and the time that they take.
 
-Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact sum
-of the gradients, round(x) = floor(x + 1/2), and sat() the nearest number that an element can be:
+Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact
+sum of the gradients, round(x) = floor(x + 1/2), and sat() the nearest number that an element can be:
 
 - SGD: d = sat(round(gradient_scale * s));
 - MOMENTUM: v' = sat(round(momentum * v + gradient_scale * s)), d = v';
@@ -50,7 +50,8 @@ class FixedSettings:
 def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
     """The nearest numbers of so many bits."""
     end = 1 << width - 1
-    return np.clip(np.asarray(numbers, dtype=np.int64), -end, end - 1)
+    nearest: Numbers = np.clip(np.asarray(numbers, dtype=np.int64), -end, end - 1)
+    return nearest
 
 
 def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:

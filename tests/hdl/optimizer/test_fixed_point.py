@@ -1,0 +1,462 @@
+# amaranth: UnusedElaboratable=no
+import dataclasses
+import functools
+import math
+from fractions import Fraction
+
+import cocotb
+import numpy as np
+import pytest
+from amaranth.lib import data
+
+from hdl.optimizer.fixed_point import (
+    FRACTION_BITS,
+    INT16,
+    INT18,
+    SCALAR_WIDTH,
+    FixedFormat,
+    FixedLane,
+    FixedReducer,
+    MultiplierBlock,
+    fixed_settings_layout,
+)
+from hdl.optimizer.rules import Rule as HardwareRule
+from sim import regression
+from sim.golden import fixed_point as golden
+from sim.golden.fixed_point import Fixed, FixedSettings, from_bits, quantise, saturate, to_bits, update
+from sim.golden.optimizer import Rule
+from sim.payload import pack, to_int
+from sim.streams import cycles, start
+from sim.verilated import vectors
+from sim.verilated.vectors import Unit
+
+COUNT = 60_000
+ONE = 1 << FRACTION_BITS
+BOTH = (HardwareRule.SGD, HardwareRule.MOMENTUM)
+SETS = {"both": BOTH, "sgd": (HardwareRule.SGD,), "momentum": (HardwareRule.MOMENTUM,)}
+CASES = [("both", Rule.SGD), ("both", Rule.MOMENTUM), ("sgd", Rule.SGD), ("momentum", Rule.MOMENTUM)]
+WIDTHS = [8, 16, 18]
+WORKERS = [1, 2, 3, 8]
+
+
+def message(error, factory, **parameters):
+    with pytest.raises(error) as raised:
+        factory(**parameters)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("width", [7, 19, 16.0, None])
+def test_format(width):
+    assert message(ValueError, FixedFormat, width=width) == (
+        f"Width must be an integer between 8 and 18, not {width!r}")
+
+
+def test_names():
+    assert (INT16.width, INT18.width) == (16, 18)
+    assert FixedFormat(width=18) == INT18
+    assert (golden.FRACTION_BITS, golden.SCALAR_WIDTH) == (FRACTION_BITS, SCALAR_WIDTH)
+
+
+@pytest.mark.parametrize("format", [None, 16, (16,)])
+@pytest.mark.parametrize("factory", [functools.partial(FixedReducer, workers=2), FixedLane])
+def test_format_of_units(factory, format):
+    assert message(TypeError, factory, format=format) == f"Format must be a FixedFormat, not {format!r}"
+
+
+@pytest.mark.parametrize("workers", [0, 9, 2.0, None])
+@pytest.mark.parametrize("factory", [FixedReducer, FixedLane])
+def test_workers(factory, workers):
+    assert message(ValueError, factory, workers=workers) == f"Worker count must be between 1 and 8, not {workers!r}"
+
+
+@pytest.mark.parametrize("rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None])
+def test_rules(rules):
+    assert message(ValueError, FixedLane, rules=rules) == f"Rules must be a tuple of different rules, not {rules!r}"
+
+
+@pytest.mark.parametrize("rule", [rule for rule in HardwareRule if rule not in BOTH])
+def test_other_rules(rule):
+    assert message(ValueError, FixedLane, rules=(*BOTH, rule)) == (
+        f"Rule of a fixed-point lane must be SGD or MOMENTUM, not {rule!r}")
+
+
+@pytest.mark.parametrize("primitive", [2, None, "MULT18X18D"])
+@pytest.mark.parametrize("factory", [MultiplierBlock, FixedLane])
+def test_primitive(factory, primitive):
+    assert message(ValueError, factory, primitive=primitive) == (
+        f"Use of the primitive must be True or False, not {primitive!r}")
+
+
+@pytest.mark.parametrize(("workers", "levels"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (7, 3), (8, 3)])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_reducer_properties(width, workers, levels):
+    reducer = FixedReducer(workers=workers, format=FixedFormat(width=width))
+    assert (reducer.latency, reducer.adder_latency, reducer.width) == (levels, 1, width + levels)
+    assert len(reducer.o) == len(FixedLane(workers=workers, format=FixedFormat(width=width)).total) == width + levels
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("sgd", (0, (), (), 9, 12)), ("momentum", (1, (0,), (7,), 10, 13)), ("both", (1, (0,), (7,), 10, 13))])
+def test_lane_properties(name, expected):
+    planes, offsets, latencies, weight_offset, latency = expected
+    component = FixedLane(rules=SETS[name])
+    assert (component.planes, component.state_offsets, component.state_latencies) == (planes, offsets, latencies)
+    assert (component.weight_offset, component.latency) == (weight_offset, latency)
+    assert (component.format, component.rules) == (INT18, SETS[name])
+    assert (len(component.state), len(component.new_state)) == (planes, planes)
+    model = Fixed(rules=tuple(Rule[rule.name] for rule in SETS[name]))
+    assert (model.planes, model.state, model.new_state, model.weight, model.latency, model.level) == (
+        planes, offsets, latencies, weight_offset, latency, component.adder_latency)
+
+
+def test_quantise():
+    assert quantise([0.5, -0.5, 1.5, -1.5, 0.49, -0.51], 8, 0).tolist() == [1, 0, 2, -1, 0, -1]
+    assert quantise([127.4, 127.5, 1e300, np.inf, -128.5, -129, -np.inf], 8, 0).tolist() == [
+        127, 127, 127, 127, -128, -128, -128]
+    assert quantise([1.0, -2.0, 2.0, 0.9], SCALAR_WIDTH, FRACTION_BITS).tolist() == [
+        1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
+    # One half less the smallest step of a float64: a half that was added first would round it up.
+    assert quantise(0.49999999999999994, 8, 0) == 0
+    with pytest.raises(ValueError, match=r"^Values must be numbers, not array\(nan\)$"):
+        quantise(np.nan, 8, 0)
+
+
+def test_dequantise():
+    assert golden.dequantise([1 << 16, -1, -(1 << 17)], FRACTION_BITS).tolist() == [1.0, -(2.0 ** -16), -2.0]
+    numbers = np.arange(-(1 << 17), 1 << 17)
+    assert (quantise(golden.dequantise(numbers, 7), 18, 7) == numbers).all()
+
+
+def test_bits():
+    assert to_bits([0, 1, -1, 127, -128], 8).tolist() == [0, 1, 255, 127, 128]
+    numbers = np.arange(-(1 << 17), 1 << 17)
+    assert (from_bits(to_bits(numbers, 18), 18) == numbers).all()
+    assert from_bits(numbers, 18).tolist() == numbers.tolist()
+
+
+def test_saturate():
+    assert saturate([127, 128, 1 << 40, -128, -129, -(1 << 40)], 8).tolist() == [127, 127, 127, -128, -128, -128]
+
+
+def sgd(total, weight, scale, rate, width):
+    settings = FixedSettings(Rule.SGD, scale, rate)
+    return update(total, weight, [], settings, width=width)[0].tolist()
+
+
+def test_sgd_by_hand():
+    # A half of 1, -1, 3 and -3 ties: 1, 0, 2 and -1. Then w - d.
+    assert sgd([1, -1, 3, -3], [10] * 4, ONE // 2, ONE, 8) == [9, 10, 8, 11]
+    # The other rounding: d = 1, -1, 3, -3, and half of it from the weight.
+    assert sgd([1, -1, 3, -3], [10] * 4, ONE, ONE // 2, 8) == [9, 10, 8, 11]
+    # One step of a scalar beside the tie.
+    assert sgd([1, 1, -1, -1], [0] * 4, np.array([0x7FFF, 0x8001] * 2), ONE, 8) == [0, -1, 0, 1]
+    # Both ends of d, and both of the weight.
+    assert sgd([127, -128, 127, -128], [0] * 4, ONE + ONE // 2, ONE, 8) == [-127, 127, -127, 127]
+    assert sgd([127, -128], [0, -1], ONE, ONE, 8) == [-127, 127]
+    assert sgd([100, -100, 28, -28], [-100, 100, -100, 100], ONE, ONE, 8) == [-128, 127, -128, 127]
+    # -2 times the negative end: 256 is beyond it; d is 127, and twice that beyond it too.
+    assert sgd([-128], [0], -2 * ONE, -2 * ONE, 8) == [127]
+    # A sum with guard bits is scaled before anything saturates.
+    assert sgd([1016, -1024], [0, 0], ONE // 8, ONE, 8) == [-127, 127]
+
+
+def test_momentum_by_hand():
+    settings = FixedSettings(Rule.MOMENTUM, ONE // 4, ONE // 2, ONE // 4)
+    # 1/4 + 1/4 is rounded once, to 1; twice, it were 0. Three quarters are 1, and minus a half is 0.
+    weights, (state,) = update([1, 2, -1, 127], [0, 0, 0, 0], [[1, 1, -1, 127]], settings, width=8)
+    assert state.tolist() == [1, 1, 0, 64]
+    assert weights.tolist() == [-1, -1, 0, -32]
+    settings = FixedSettings(Rule.MOMENTUM, -2 * ONE, ONE, -2 * ONE)
+    weights, (state,) = update([-128, 127, 64], [0, 0, 0], [[-128, 127, -64]], settings, width=8)
+    assert state.tolist() == [127, -128, 0]
+    assert weights.tolist() == [-127, 127, 0]
+
+
+def test_bit_patterns():
+    """The model's other face: the same with two's complement."""
+    model = Fixed(width=8, workers=2)
+    total = model.reduce(to_bits([[-128, 127], [-128, 1]], 8))
+    assert total.tolist() == [0x100, 0x080]
+    settings = FixedSettings(Rule.MOMENTUM, ONE // 2, ONE, to_bits(-ONE, SCALAR_WIDTH))
+    weights, (state,) = model.update(total, to_bits([1, -128], 8), [to_bits([-1, 0], 8)], settings)
+    assert state.tolist() == to_bits([-127, 64], 8).tolist()
+    assert weights.tolist() == [127, 128]
+    assert model.finite(total).tolist() == [True, True]
+    assert settings.planes == 1
+
+
+def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
+    """The definition, in numbers that never round."""
+    def nearest(value):
+        return math.floor(value + Fraction(1, 2))
+
+    def fitting(value):
+        return min(max(value, -(1 << width - 1)), (1 << width - 1) - 1)
+
+    step = Fraction(scale * total, ONE)
+    if rule == Rule.MOMENTUM:
+        step += Fraction(momentum * velocity, ONE)
+    step = fitting(nearest(step))
+    return fitting(weight - nearest(Fraction(rate * step, ONE))), step
+
+
+def compare(rule, width, total, weight, velocity, scale, rate, momentum):
+    settings = FixedSettings(rule, scale, rate, momentum)
+    weights, (state,) = update(total, weight, [velocity], settings, width=width)
+    for n in range(len(total)):
+        numbers = [int(values[n]) for values in (total, weight, velocity, scale, rate, momentum)]
+        want, step = exactly(*numbers[:3], rule, *numbers[3:], width)
+        assert (weights[n], state[n]) == (want, step if rule == Rule.MOMENTUM else velocity[n]), numbers
+
+
+@pytest.mark.parametrize("rule", [Rule.SGD, Rule.MOMENTUM])
+def test_every_operand_of_8_bits(rule):
+    """Each operand through all its values, with corners of the scalars."""
+    every = np.arange(-128, 128)
+    for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
+        scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
+        for fixed in (-128, -1, 0, 127):
+            held = np.full(256, fixed)
+            for operands in ((every, held, held), (held, every, held), (held, held, every)):
+                compare(rule, 8, *operands, *scalars)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rule", [Rule.SGD, Rule.MOMENTUM])
+def test_against_integers(rule, width):
+    generator = np.random.default_rng([rule, width])
+    compare(rule, width, *(from_bits(draw(generator, bits, 5_000), bits)
+                           for bits in (width + 3, width, width, *[SCALAR_WIDTH] * 3)))
+
+
+def draw(generator, width, count=COUNT):
+    """Bit patterns, every third of them a corner."""
+    half = 1 << width - 1
+    corners = np.array([0, 1, 2, half - 2, half - 1, half, half + 1, 2 * half - 2, 2 * half - 1, half // 2,
+                        3 * half // 2], np.uint32)
+    bits = generator.integers(1 << width, size=count, dtype=np.uint32)
+    bits[::3] = generator.choice(corners, len(bits[::3]))
+    return generator.permutation(bits)
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sums(width, workers):
+    generator = np.random.default_rng([width, workers])
+    elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
+    ends = [1 << width - 1, (1 << width - 1) - 1]
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all at one end
+    format = FixedFormat(width=width)
+    reducer = FixedReducer(workers=workers, format=format)
+    outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)
+    want = Fixed(width=width, workers=workers).reduce(elements.T)
+    assert from_bits(want, reducer.width)[:2].tolist() == [-workers << width - 1, workers * ends[1]]
+    assert (outputs["o"][reducer.latency:] == want).all()
+
+
+def packed(elements, width):
+    """Rows of the reducer's port."""
+    return pack(data.StructLayout({"i": data.ArrayLayout(width, elements.shape[1])}), {"i": elements})
+
+
+@functools.cache
+def lane(width, workers, name, primitive=False):
+    component = FixedLane(format=FixedFormat(width=width), workers=workers, rules=SETS[name], primitive=primitive)
+    return component, Unit(component)
+
+
+def check(component, unit, workers, rule, generator):
+    """Every operand at its own time, and new ones in every cycle, scalars included."""
+    width = component.format.width
+    model = Fixed(width=width, workers=workers)
+    total, weight, velocity = (draw(generator, bits) for bits in (model.total_width, width, width))
+    scale, rate, momentum = (draw(generator, SCALAR_WIDTH) for _ in range(3))
+    settle = component.latency
+
+    def at(values, cycle):
+        """The values, the first of them in the given cycle."""
+        return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
+
+    # Scalars are held during a command. Here each follows its operand, to meet as many values as operands do.
+    inputs = {"settings": pack(fixed_settings_layout(), {
+        "rule": np.full(COUNT + settle, int(rule)), "gradient_scale": at(scale, 0), "momentum": at(momentum, 0),
+        "learning_rate": at(rate, component.weight_offset - component.multiplier_latency)})}
+    inputs |= {"total": at(total, 0), "weight": at(weight, component.weight_offset)}
+    if component.planes:
+        inputs["state__0"] = at(velocity, component.state_offsets[0])
+    outputs = unit.run(inputs)
+    new_weight, new_state = model.update(total, weight, [velocity], FixedSettings(rule, scale, rate, momentum))
+    wrong = np.flatnonzero(outputs["new_weight"][settle:] != new_weight)
+    assert wrong.size == 0, f"weight {wrong[0]}: {outputs['new_weight'][settle:][wrong[0]]:x}"
+    if rule == Rule.MOMENTUM:
+        got = outputs["new_state__0"][component.state_latencies[0]:][:COUNT]
+        wrong = np.flatnonzero(got != new_state[0])
+        assert wrong.size == 0, f"state {wrong[0]}: {got[wrong[0]]:x}, not {new_state[0][wrong[0]]:x}"
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("name", "rule"), CASES)
+def test_values(name, rule, width, workers):
+    seed = [int(rule), width, workers]
+    print(f"seed {seed}")
+    check(*lane(width, workers, name), workers, rule, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("workers", [4, 5, 6, 7])
+def test_other_sums(workers):
+    """All other widths of what a block of 18 bits leaves of a sum."""
+    for width in (17, 18):
+        check(*lane(width, workers, "both"), workers, Rule.MOMENTUM, np.random.default_rng([width, workers]))
+
+
+def block():
+    """What the lane uses of MULT18X18D, written down from the description of the part."""
+    bits = range(SCALAR_WIDTH)
+    inputs = [*(f"A{n}" for n in bits), *(f"B{n}" for n in bits), *(f"C{n}" for n in bits), "SIGNEDA", "SIGNEDB",
+              "SOURCEA", "SOURCEB", "CLK0", "CE0", "RST0", "RST1"]
+    outputs = [f"P{n}" for n in range(2 * SCALAR_WIDTH)]
+    registers = {f"REG_{place}_{what}": value for place in ("INPUTA", "INPUTB", "PIPELINE", "OUTPUT")
+                 for what, value in (("CLK", "NONE"), ("CE", "CE0"), ("RST", "RST0"))}
+    parameters = {**registers, "GSR": "ENABLED", "RESETMODE": "SYNC"}
+
+    def vector(letter, width):
+        return f"{{{', '.join(f'{letter}{n}' for n in reversed(range(width)))}}}"
+
+    def registered(place, name, value):
+        top = 35 if place in ("PIPELINE", "OUTPUT") else 17
+        return f"""
+  reg [{top}:0] {name}_held;
+  wire {name}_reset = REG_{place}_RST == "RST0" ? RST0 : RST1;
+  always @(posedge CLK0) if ({name}_reset) {name}_held <= 0; else if (CE0) {name}_held <= {value};
+  wire [{top}:0] {name} = REG_{place}_CLK == "CLK0" ? {name}_held : {value};
+"""
+
+    ports = [*(f"input {name}" for name in inputs), *(f"output {name}" for name in outputs)]
+    declared = [f'  parameter {name} = "{value}";' for name, value in parameters.items()]
+    lines = "\n"
+    return f"""
+module MULT18X18D({', '.join(ports)});
+{lines.join(declared)}
+{registered("INPUTA", "a", vector("A", 18))}{registered("INPUTB", "b", vector("B", 18))}
+  wire [35:0] wide_a = {{{{18{{SIGNEDA & a[17]}}}}, a}};
+  wire [35:0] wide_b = {{{{18{{SIGNEDB & b[17]}}}}, b}};
+  wire [35:0] exact = wide_a * wide_b;
+{registered("PIPELINE", "inner", "exact")}{registered("OUTPUT", "outer", "inner")}
+  assign {vector("P", 36)} = outer;
+endmodule
+"""
+
+
+@pytest.mark.parametrize(("workers", "name", "rule"), [
+    (1, "both", Rule.SGD), (1, "both", Rule.MOMENTUM), (1, "sgd", Rule.SGD), (8, "both", Rule.MOMENTUM)])
+def test_primitive_is_the_same(monkeypatch, workers, name, rule):
+    """With MULT18X18D and a model of it: the same in every cycle."""
+    convert = vectors.convert
+
+    def with_block(component, *, name):
+        design = convert(component, name=name)
+        assert "MULT18X18D #(" in design.text
+        return dataclasses.replace(design, text=design.text + block())
+
+    monkeypatch.setattr(vectors, "convert", with_block)
+    check(*lane(18, workers, name, primitive=True), workers, rule, np.random.default_rng(workers))
+
+
+def test_training():
+    """500 steps of momentum on a quadratic, and where they end is as near to float64 as roundings allow.
+
+    The gradient of a weight is slope * (weight - target), of which each of two workers sends half, rounded. In one
+    step these two are off by one half each, which gradient_scale makes one half together; the rounding of the state
+    is another half, and that of the weight a third one. The step is linear: what all these add up to is at most they
+    times the magnitudes of the powers of its matrix.
+    """
+    count, steps = 64, 500
+    scale, rate, momentum = ONE // 2, quantise(0.1, SCALAR_WIDTH, FRACTION_BITS), quantise(0.9, SCALAR_WIDTH, 16)
+    generator = np.random.default_rng(500)
+    slope = np.linspace(0.2, 1.0, count)
+    target = np.floor(generator.uniform(-50_000, 50_000, count))
+    start = np.floor(generator.uniform(-10_000, 10_000, count))
+
+    reducer, component = FixedReducer(workers=2), FixedLane(workers=2)
+    sums, updates = Unit(reducer), Unit(component)
+    settings = to_int(fixed_settings_layout(), {
+        "rule": int(Rule.MOMENTUM), "gradient_scale": scale, "learning_rate": int(rate), "momentum": int(momentum)})
+
+    def step(gradients, weights, velocity):
+        """One step in the gateware."""
+        rows = packed(to_bits(gradients, 18).T, 18)
+        total = sums.run({"i": rows}, drain=reducer.latency)["o"][reducer.latency:]
+        settle = component.latency
+        inputs = {name: np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
+                  for name, values, cycle in (("total", total, 0), ("state__0", to_bits(velocity, 18), 0),
+                                              ("weight", to_bits(weights, 18), component.weight_offset))}
+        outputs = updates.run({**inputs, "settings": settings})
+        new_velocity = outputs["new_state__0"][component.state_latencies[0]:][:count]
+        return from_bits(outputs["new_weight"][settle:], 18), from_bits(new_velocity, 18)
+
+    s, r, u = (float(golden.dequantise(scalar, FRACTION_BITS)) for scalar in (scale, rate, momentum))
+    weights, velocity = start.astype(np.int64), np.zeros(count, np.int64)
+    exact_weights, exact_velocity = start.copy(), np.zeros(count)
+    # How an error of the state and of the weight goes on; what a step adds to them; and the bound.
+    matrix = np.moveaxis(np.array([[u + 0 * slope, s * slope], [-r * u + 0 * slope, 1 - r * s * slope]]), 2, 0)
+    added = np.array([s * 2 * 0.5 + 0.5, r * (s * 2 * 0.5 + 0.5) + 0.5])
+    power, bound = np.broadcast_to(np.eye(2), (count, 2, 2)), np.zeros((count, 2))
+    for number in range(steps):
+        gradient = slope * (weights - target) / 2
+        weights, velocity = step(quantise([gradient, gradient], 18, 0), weights, velocity)
+        exact_velocity = u * exact_velocity + s * slope * (exact_weights - target)
+        exact_weights = exact_weights - r * exact_velocity
+        bound += np.abs(power) @ added
+        power = power @ matrix
+        assert (abs(velocity - exact_velocity) <= bound[:, 0] + 1e-6).all(), f"state in step {number}"
+        assert (abs(weights - exact_weights) <= bound[:, 1] + 1e-6).all(), f"weights in step {number}"
+    assert bound[:, 1].max() < 23
+    assert abs(weights - target).max() < 23
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def one_result_per_cycle(dut):
+    """The results of one cycle's operands are there after their latencies, and again one edge later are gone."""
+    times = regression.parameters()
+    generator = np.random.default_rng(1)
+    model = Fixed()
+    total, weight, velocity = (draw(generator, 18, 201) for _ in range(3))
+    settings = FixedSettings(Rule.MOMENTUM, 3 * ONE // 4, ONE // 10, 9 * ONE // 10)
+    new_weight, (new_state,) = model.update(total, weight, [velocity], settings)
+    await start(dut)
+    dut.settings.value = to_int(fixed_settings_layout(), {
+        name: int(getattr(settings, name)) for name in fixed_settings_layout().members})
+    for n in range(len(total) + times["latency"]):
+        dut.total.value = int(total[n]) if n < len(total) else 0
+        dut.state__0.value = int(velocity[n]) if n < len(total) else 0
+        if 0 <= n - times["weight"] < len(total):
+            dut.weight.value = int(weight[n - times["weight"]])
+        await cycles(dut, 1)
+        if 0 <= n - times["state"] < len(total):
+            assert dut.new_state__0.value.to_unsigned() == new_state[n - times["state"]]
+        if n >= times["latency"]:
+            assert dut.new_weight.value.to_unsigned() == new_weight[n - times["latency"]]
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def goes_on_through_reset(dut):
+    """Reset neither clears nor stops the pipeline."""
+    latency = regression.parameters()["latency"]
+    await start(dut)
+    dut.settings.value = to_int(fixed_settings_layout(), {
+        "rule": 0, "gradient_scale": ONE, "learning_rate": ONE, "momentum": 0})
+    dut.total.value = 1234
+    await cycles(dut, 1)
+    dut.total.value = 0
+    dut.rst.value = 1
+    await cycles(dut, latency)
+    assert dut.new_weight.value.to_signed() == -1234
+    await cycles(dut, 1)
+    assert dut.new_weight.value.to_signed() == 0
+
+
+def test_timing():
+    component = FixedLane()
+    regression.run(component, module=__name__, parameters={
+        "latency": component.latency, "weight": component.weight_offset, "state": component.state_latencies[0]})
