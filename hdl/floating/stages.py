@@ -5,7 +5,10 @@ from types import SimpleNamespace
 from amaranth.hdl import C, Cat, Mux, Signal, Value
 from amaranth.utils import ceil_log2
 
-__all__ = ["Mark", "leading_zeros", "register", "round_and_pack", "shift_left", "shift_right"]
+__all__ = [
+    "Mark", "leading_zeros", "normalise", "normalising_steps", "register", "round_and_pack", "shift_left",
+    "shift_right",
+]
 
 
 def register(m, stage, **values):
@@ -86,6 +89,40 @@ def shift_left(m, value, amount):
         m.d.comb += shifted.eq(Mux(amount[bit], value.shift_left(1 << bit), value))
         value = shifted
     return value
+
+
+def normalising_steps(width):
+    """Steps by which :func:`normalise` brings any number but zero to the top: one list per pipeline stage.
+
+    The first stage has room for one step, behind whatever else opens an operand, and each other one for two.
+    """
+    steps = [1 << bit for bit in reversed(range(ceil_log2(width)))]
+    return [steps[:1], *(steps[index:index + 2] for index in range(1, len(steps), 2))]
+
+
+def normalise(m, value, steps):
+    """Shift left, within the width of ``value``, by each step in turn that shifts nothing but zeros out.
+
+    Coarse steps first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can go on over several stages, and
+    every step counts for itself.
+
+    Returns
+    -------
+    shifted : Value
+    taken : Value
+        One bit per step, the finest one lowest.
+    """
+    taken = []
+    for step in steps:
+        bits = Signal(len(value), name=f"unshifted{step}")
+        shifted = Signal(len(value), name=f"normal{step}")
+        empty = Signal(name=f"empty{step}")
+        m.d.comb += bits.eq(value)
+        m.d.comb += empty.eq(~bits[-step:].any())
+        m.d.comb += shifted.eq(Mux(empty, bits.shift_left(step), bits))
+        value = shifted
+        taken.append(empty)
+    return value, Cat(reversed(taken))
 
 
 def shift_right(m, value, amount, *, width):

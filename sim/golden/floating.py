@@ -2,26 +2,28 @@
 
 Binary32 is numpy's own. Any other format is computed with Python's integers, which never round: operands become a
 significand times a power of two, the exact result is formed, and rounding is decided by the remainder of one
-division. Every NaN result is the canonical one: positive, quiet, no payload.
+division. Where the exact result has no end, a bit below all that can matter stands for what remains. Every NaN result
+is the canonical one: positive, quiet, no payload.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CANONICAL_NAN", "add", "add_exact", "multiply", "multiply_exact"]
+__all__ = ["CANONICAL_NAN", "add", "add_exact", "divide", "divide_exact", "multiply", "multiply_exact", "square_root",
+           "square_root_exact"]
 
 Bits = npt.NDArray[np.uint32]
 
 CANONICAL_NAN = np.uint32(0x7FC0_0000)
 
 
-def _binary32(operation: np.ufunc, a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    left = np.asarray(a, dtype=np.uint32).view(np.float32)
-    right = np.asarray(b, dtype=np.uint32).view(np.float32)
+def _binary32(operation: np.ufunc, *operands: npt.ArrayLike) -> Bits:
+    numbers = [np.asarray(operand, dtype=np.uint32).view(np.float32) for operand in operands]
     with np.errstate(all="ignore"):
-        result = np.asarray(operation(left, right))
+        result = np.asarray(operation(*numbers))
     return np.where(np.isnan(result), CANONICAL_NAN, result.view(np.uint32))
 
 
@@ -33,6 +35,16 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
     """Products of binary32 bit patterns."""
     return _binary32(np.multiply, a, b)
+
+
+def divide(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
+    """Quotients of binary32 bit patterns: a / b."""
+    return _binary32(np.divide, a, b)
+
+
+def square_root(a: npt.ArrayLike) -> Bits:
+    """Square roots of binary32 bit patterns."""
+    return _binary32(np.sqrt, a)
 
 
 class _Format:
@@ -84,6 +96,35 @@ class _Format:
             return sign << self.sign_shift | self.infinity
         return self.round(sign, self.magnitude(a) * self.magnitude(b), self.scale)
 
+    def divide(self, a: int, b: int) -> int:
+        """Quotient of two encodings."""
+        x, y = self.absolute(a), self.absolute(b)
+        sign = self.sign(a) ^ self.sign(b)
+        if max(x, y) > self.infinity or x == y == self.infinity or x == y == 0:
+            return self.nan
+        if x == self.infinity or y == 0:
+            return sign << self.sign_shift | self.infinity
+        if y == self.infinity:
+            return sign << self.sign_shift
+        dividend, divisor = self.magnitude(a), self.magnitude(b)
+        places = divisor.bit_length() + self.fraction_bits + 2
+        quotient, remainder = divmod(dividend << (places + self.scale), divisor)
+        return self.round(sign, quotient << 1 | (remainder > 0), places + 1)
+
+    def square_root(self, a: int) -> int:
+        """Square root of an encoding."""
+        x = self.absolute(a)
+        if x == 0:
+            return a
+        if x > self.infinity or self.sign(a):
+            return self.nan
+        if x == self.infinity:
+            return a
+        places = self.fraction_bits + 2
+        square = self.magnitude(a) << (self.scale + 2 * places)
+        root = math.isqrt(square)
+        return self.round(0, root << 1 | (root * root < square), places + 1)
+
     def round(self, sign: int, magnitude: int, scale: int) -> int:
         """Nearest encoding, ties to even, of magnitude times two to -scale smallest subnormal numbers."""
         # Drop what is below the smallest subnormal number, and what is below the lowest bit of the significand.
@@ -113,3 +154,13 @@ def add_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fractio
 def multiply_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
     """Products of bit patterns of any format, in integers that never round."""
     return _elementwise(_Format.multiply, a, b, exponent_bits, fraction_bits)
+
+
+def divide_exact(a: npt.ArrayLike, b: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
+    """Quotients of bit patterns of any format, a / b, in integers that never round."""
+    return _elementwise(_Format.divide, a, b, exponent_bits, fraction_bits)
+
+
+def square_root_exact(a: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Bits:
+    """Square roots of bit patterns of any format, in integers that never round."""
+    return _elementwise(lambda form, x, _: form.square_root(x), a, 0, exponent_bits, fraction_bits)
