@@ -302,8 +302,9 @@ class FixedLane(wiring.Component):
         else:
             half = C(1, signed(2))
 
-        # One bit more than that of a sum of products: both may be at the negative end of all their operands.
-        rounded = Signal(signed(self._total_width + (3 if self.planes and self._total_width == width else 2) + 1))
+        # A product reaches 2 ** total_width, that end included. Where a second one is as large, it takes a bit more.
+        step_width = self._total_width + 2 + (self.planes and self._total_width == width)
+        rounded = Signal(signed(step_width + 1))
         m.d.comb += rounded.eq(product[FRACTION_BITS - 1:].as_signed() + half)
         step = _saturate(m, "step", register(m, "rounded", step=rounded[1:]).step, width)
         if self.planes:

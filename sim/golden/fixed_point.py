@@ -61,7 +61,8 @@ def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
         raise ValueError(f"Values must be numbers, not {values!r}")
     end = 2.0 ** (width - 1)
     below = np.floor(scaled := np.clip(np.ldexp(values, fraction_bits), -end, end - 1))
-    return (below + (scaled - below >= 0.5)).astype(np.int64)
+    nearest: Numbers = (below + (scaled - below >= 0.5)).astype(np.int64)
+    return nearest
 
 
 def dequantise(numbers: npt.ArrayLike, fraction_bits: int) -> npt.NDArray[np.float64]:

@@ -446,7 +446,7 @@ async def goes_on_through_reset(dut):
     await start(dut)
     dut.settings.value = to_int(fixed_settings_layout(), {
         "rule": 0, "gradient_scale": ONE, "learning_rate": ONE, "momentum": 0})
-    dut.total.value = 1234
+    dut.total.value, dut.state__0.value, dut.weight.value = 1234, 0, 0
     await cycles(dut, 1)
     dut.total.value = 0
     dut.rst.value = 1
