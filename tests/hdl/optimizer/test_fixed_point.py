@@ -269,8 +269,12 @@ def check(component, unit, workers, rule, generator):
     """Every operand at its own time, and new ones in every cycle, scalars included."""
     width = component.format.width
     model = Fixed(width=width, workers=workers)
-    total, weight, velocity = (draw(generator, bits) for bits in (model.total_width, width, width))
-    scale, rate, momentum = (draw(generator, SCALAR_WIDTH) for _ in range(3))
+    widths = (model.total_width, width, width, *[SCALAR_WIDTH] * 3)
+    operands = [draw(generator, bits) for bits in widths]
+    for place, (bits, values) in enumerate(zip(widths, operands, strict=True)):
+        # First, each at either end, with all others at either end.
+        values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> place & 1)
+    total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
     def at(values, cycle):
