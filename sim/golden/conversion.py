@@ -1,8 +1,8 @@
 """Conversions of floating-point encodings, between formats and from and to integers, as bit patterns.
 
 Binary32 and binary16 are numpy's own. bfloat16 is the upper half of binary32, and is made from it by an addition. Any
-other pair of formats, and any width of integers, is computed with Python's integers, which never round. Every NaN is
-the canonical one: positive, quiet, no payload.
+other pair of formats, and integers of any width, are computed with Python's integers, which never round. All rounding
+is to nearest even, and every NaN is the canonical one: positive, quiet, no payload.
 """
 
 import numpy as np
@@ -10,9 +10,12 @@ import numpy.typing as npt
 
 from sim.golden import floating
 
-__all__ = ["from_bfloat16", "from_half", "to_bfloat16", "to_half"]
+__all__ = ["convert_exact", "from_bfloat16", "from_half", "from_integer", "from_integer_exact", "to_bfloat16",
+           "to_half", "to_integer", "to_integer_exact"]
 
 Bits = npt.NDArray[np.uint32]
+Halves = npt.NDArray[np.uint16]
+Wide = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -20,8 +23,8 @@ _NAN_HALF = np.uint16(0x7E00)
 _NAN_BFLOAT16 = np.uint16(0x7FC0)
 
 
-def to_half(bits: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """Binary32 encodings rounded to binary16, to nearest even."""
+def to_half(bits: npt.ArrayLike) -> Halves:
+    """Binary32 encodings rounded to binary16."""
     values = np.asarray(bits, np.uint32).view(np.float32)
     with np.errstate(all="ignore"):
         return np.where(np.isnan(values), _NAN_HALF, values.astype(np.float16).view(np.uint16))
@@ -34,8 +37,8 @@ def from_half(bits: npt.ArrayLike) -> Bits:
         return np.where(np.isnan(values), floating.CANONICAL_NAN, values.astype(np.float32).view(np.uint32))
 
 
-def to_bfloat16(bits: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-    """Binary32 encodings rounded to bfloat16, to nearest even."""
+def to_bfloat16(bits: npt.ArrayLike) -> Halves:
+    """Binary32 encodings rounded to bfloat16."""
     given = np.asarray(bits, np.uint32)
     # One less than half of the last place kept, and one more if that is odd.
     rounded = (given.astype(np.uint64) + 0x7FFF + (given >> 16 & 1)) >> 16
@@ -46,3 +49,80 @@ def from_bfloat16(bits: npt.ArrayLike) -> Bits:
     """bfloat16 encodings as binary32."""
     given = np.asarray(bits, np.uint16).astype(np.uint32) << np.uint32(16)
     return np.where(np.isnan(given.view(np.float32)), floating.CANONICAL_NAN, given)
+
+
+def to_integer(bits: npt.ArrayLike, *, width: int = 32) -> tuple[Integers, Flags]:
+    """Binary32 encodings rounded to signed integers of at most 32 bits, saturating, with NaN as zero.
+
+    Returns
+    -------
+    integers : array of int64
+    invalid : array of bool
+        Whether the number was a NaN, or out of range when rounded.
+    """
+    with np.errstate(invalid="ignore"):
+        rounded = np.rint(np.asarray(bits, np.uint32).view(np.float32).astype(np.float64))
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+    nan = np.isnan(rounded)
+    integers: Integers = np.where(nan, 0, np.clip(rounded, low, high)).astype(np.int64)
+    return integers, nan | (rounded < low) | (rounded > high)
+
+
+def from_integer(integers: npt.ArrayLike) -> Bits:
+    """Integers of at most 64 bits rounded to binary32."""
+    return np.asarray(integers, np.int64).astype(np.float32).view(np.uint32)
+
+
+def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple[int, int]) -> Wide:
+    """Encodings of one format in another, in integers that never round.
+
+    Parameters
+    ----------
+    bits : array
+        Encodings of at most 64 bits.
+    source, target : tuple of int
+        Exponent and fraction bits of each format.
+    """
+    given, wanted = floating._Format(*source), floating._Format(*target)
+    scale = given.scale - wanted.scale
+
+    def convert(encoding: int) -> int:
+        sign, absolute = given.sign(encoding), given.absolute(encoding)
+        if absolute > given.infinity:
+            return wanted.nan
+        if absolute == given.infinity:
+            return sign << wanted.sign_shift | wanted.infinity
+        return wanted.round(sign, given.magnitude(encoding) << max(-scale, 0), max(scale, 0))
+
+    values = np.asarray(bits, np.uint64)
+    return np.fromiter(map(convert, values.tolist()), np.uint64, len(values))
+
+
+def to_integer_exact(bits: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int,
+                     width: int) -> tuple[Integers, Flags]:
+    """Encodings of any format rounded to signed integers of at most 64 bits, as :func:`to_integer`."""
+    given = floating._Format(exponent_bits, fraction_bits)
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+
+    def convert(encoding: int) -> tuple[int, bool]:
+        sign, absolute = given.sign(encoding), given.absolute(encoding)
+        if absolute > given.infinity:
+            return 0, True
+        if absolute == given.infinity:
+            return low if sign else high, True
+        integer, remainder = divmod(given.magnitude(encoding), 1 << given.scale)
+        integer += 2 * remainder + (integer & 1) > 1 << given.scale
+        integer = -integer if sign else integer
+        return min(max(integer, low), high), not low <= integer <= high
+
+    pairs = [convert(encoding) for encoding in np.asarray(bits, np.uint64).tolist()]
+    return np.array([integer for integer, _ in pairs], np.int64), np.array([wrong for _, wrong in pairs], np.bool_)
+
+
+def from_integer_exact(integers: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int) -> Wide:
+    """Integers of at most 64 bits rounded to any format."""
+    wanted = floating._Format(exponent_bits, fraction_bits)
+    values = np.asarray(integers, np.int64)
+    # One is `scale` places above the smallest subnormal number.
+    return np.fromiter((wanted.round(int(value < 0), abs(value) << wanted.scale, 0) for value in values.tolist()),
+                       np.uint64, len(values))

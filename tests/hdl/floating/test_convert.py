@@ -1,0 +1,310 @@
+# amaranth: UnusedElaboratable=no
+import itertools
+
+import cocotb
+import ml_dtypes
+import numpy as np
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.convert import FloatConverter, FloatToInteger, IntegerToFloat
+from hdl.floating.format import BF16, FP16, FP32, FloatFormat
+from sim import regression
+from sim.golden import conversion
+from sim.streams import cycles, start
+from sim.verilated.vectors import Unit
+from tests.hdl.floating import operands
+
+#: Exponent and fraction bits of formats whose pairs meet every case: more or less range, below or above all
+#: subnormal numbers or amidst them.
+NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
+HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
+          (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
+
+
+def bits_of(format):
+    return format.exponent_bits, format.fraction_bits
+
+
+def make(exponent_bits, fraction_bits):
+    return FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+
+
+class Together(wiring.Component):
+    """Units with one input in common, so that they are built at once."""
+
+    def __init__(self, units):
+        self._units = units
+        super().__init__({"i": In(len(units[0].i)), **{
+            f"{port}_{n}": Out(len(getattr(unit, port)))
+            for n, unit in enumerate(units) for port in ("o", "invalid") if hasattr(unit, port)}})
+
+    def elaborate(self, platform):
+        m = Module()
+        for n, unit in enumerate(self._units):
+            m.submodules[f"unit_{n}"] = unit
+            m.d.comb += [unit.i.eq(self.i), getattr(self, f"o_{n}").eq(unit.o)]
+            if hasattr(unit, "invalid"):
+                m.d.comb += getattr(self, f"invalid_{n}").eq(unit.invalid)
+        return m
+
+
+def run(units, i):
+    """Outputs of several units, per unit, for the same inputs."""
+    drain = max(unit.latency for unit in units)
+    trace = Unit(Together(units)).run({"i": i}, drain=drain)
+    return [{port: trace[f"{port}_{n}"][unit.latency:unit.latency + len(i)]
+             for port in ("o", "invalid") if hasattr(unit, port)} for n, unit in enumerate(units)]
+
+
+def same(i, got, want, message=""):
+    wrong = np.flatnonzero(got != want)
+    assert [f"{i[n]:#x}: {got[n]:#x}, not {want[n]:#x}" for n in wrong[:8]] == [], message
+
+
+def check(unit, i, want):
+    same(i, run([unit], i)[0]["o"], want)
+
+
+# --- construction
+
+
+@pytest.mark.parametrize("format", [None, 32, (8, 23)])
+def test_format(format):
+    with pytest.raises(TypeError, match=r"^Source must be a FloatFormat, not "):
+        FloatConverter(source=format, target=FP32)
+    with pytest.raises(TypeError, match=r"^Target must be a FloatFormat, not "):
+        FloatConverter(source=FP32, target=format)
+    for unit in (FloatToInteger, IntegerToFloat):
+        with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not "):
+            unit(format=format)
+
+
+@pytest.mark.parametrize("unit", [FloatToInteger, IntegerToFloat])
+@pytest.mark.parametrize("width", [0, 1, -8, 32.0, None])
+def test_width(unit, width):
+    with pytest.raises(ValueError, match=rf"^Integer width must be an integer of at least 2, not {width!r}$"):
+        unit(width=width)
+
+
+@pytest.mark.parametrize(("source", "target", "latency"), [
+    (FP32, BF16, 1), (BF16, FP32, 1), (FP32, FP32, 1), (FP16, FP32, 2), (FP16, BF16, 3), (FP32, FP16, 3),
+    (BF16, FP16, 3),
+])
+def test_latency(source, target, latency):
+    unit = FloatConverter(source=source, target=target)
+    assert (unit.source, unit.target, unit.latency) == (source, target, latency)
+
+
+def test_parameters():
+    for unit in (FloatToInteger(), IntegerToFloat()):
+        assert (unit.format, unit.width, unit.latency) == (FP32, 32, 4)
+
+
+# --- the model
+
+
+@pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
+def test_model_of_formats(format, narrow, widen, dtype):
+    every = np.arange(1 << 16, dtype=np.uint16)
+    with np.errstate(all="ignore"):
+        values = every.view(dtype).astype(np.float32)
+    same(every, widen(every), np.where(np.isnan(values), FP32.canonical_nan, values.view(np.uint32)))
+    same(every, widen(every), conversion.convert_exact(every, source=bits_of(format), target=(8, 23)))
+    i = borders(widen)[::7]
+    with np.errstate(all="ignore"):
+        values = i.view(np.float32).astype(dtype)
+    same(i, narrow(i), np.where(np.isnan(values), format.canonical_nan, values.view(np.uint16)))
+    same(i, narrow(i), conversion.convert_exact(i, source=(8, 23), target=bits_of(format)))
+
+
+def test_model_of_integers():
+    i = numbers(np.random.default_rng(1), 20_000)
+    for width in (2, 8, 32):
+        for got, want in zip(conversion.to_integer(i, width=width), conversion.to_integer_exact(
+                i, exponent_bits=8, fraction_bits=23, width=width), strict=True):
+            same(i, got, want)
+    integers = integer_cases(32, np.random.default_rng(1), 20_000)
+    same(integers, conversion.from_integer(integers),
+         conversion.from_integer_exact(integers, exponent_bits=8, fraction_bits=23))
+    i = np.array([0x3F000000, 0x3FC00000, 0x40200000, 0xC0200000, 0x4F000000, 0xCF000000, 0x7FC00000], np.uint32)
+    integers, invalid = conversion.to_integer(i)
+    assert integers.tolist() == [0, 2, 2, -2, (1 << 31) - 1, -1 << 31, 0]
+    assert invalid.tolist() == [False, False, False, False, True, False, True]
+
+
+# --- formats
+
+
+def borders(widen):
+    """Every number of a narrower format in binary32, the exact ties between them, and the neighbours of all those."""
+    exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
+    exact = exact[exact <= FP32.infinity]
+    with np.errstate(over="ignore"):
+        values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
+    # The tie beyond the largest number is as far from it as the one before.
+    values[-1] = 2 * values[-2] - values[-3]
+    ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
+    near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
+    near = np.unique(near[near >= 0]).astype(np.uint32)
+    return np.concatenate([near, near | np.uint32(1 << 31)])
+
+
+@pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
+def test_widening(format, narrow, widen, dtype):
+    every = np.arange(1 << 16, dtype=np.uint32)
+    check(FloatConverter(source=format, target=FP32), every, widen(every))
+
+
+@pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
+def test_narrowing(format, narrow, widen, dtype):
+    i = np.concatenate([borders(widen), operands.corners(FP32), *operands.uniform(FP32, np.random.default_rng(1)),
+                        numbers(np.random.default_rng(1), 1 << 20)])
+    check(FloatConverter(source=FP32, target=format), i, narrow(i))
+
+
+@pytest.mark.parametrize(("source", "target"), [(FP16, BF16), (BF16, FP16)])
+def test_halves(source, target):
+    every = np.arange(1 << 16, dtype=np.uint32)
+    want = conversion.convert_exact(every, source=bits_of(source), target=bits_of(target))
+    check(FloatConverter(source=source, target=target), every, want)
+
+
+@pytest.mark.parametrize("source", NARROW)
+def test_narrow_pairs(source):
+    """Every number of each of the narrow formats in all of them, and in those of 16 and 32 bits."""
+    every = np.arange(1 << (1 + sum(source)), dtype=np.uint32)
+    targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32), (3, 20)]
+    units = [FloatConverter(source=make(*source), target=make(*target)) for target in targets]
+    for target, outputs in zip(targets, run(units, every), strict=True):
+        same(every, outputs["o"], conversion.convert_exact(every, source=source, target=target), f"{target=}")
+
+
+@pytest.mark.parametrize("source", [bits_of(FP16), bits_of(FP32), (5, 20)])
+def test_other_formats(source):
+    """Targets that nothing else has: one bit of fraction less, and ranges that end amidst the source's."""
+    generator = np.random.default_rng(1)
+    format = make(*source)
+    targets = [(source[0], source[1] - 1), (source[0], source[1] + 5), (source[0] + 1, source[1] - 1),
+               (source[0] + 1, source[1] + 2), (source[0] - 1, source[1]), (source[0] - 1, source[1] + 3), *NARROW]
+    i = np.concatenate([operands.corners(format), *operands.near_borders(format, generator, 4_000),
+                        *operands.uniform(format, generator, 4_000)])
+    units = [FloatConverter(source=format, target=make(*target)) for target in targets]
+    for target, outputs in zip(targets, run(units, i), strict=True):
+        same(i, outputs["o"], conversion.convert_exact(i, source=source, target=target), f"{target=}")
+
+
+# --- integers
+
+
+def integer_cases(width, generator, count):
+    """Powers of two and their neighbours, the ends of the range, and random ones of all lengths."""
+    powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+    special = [value for power in powers for value in (power, -power) if low <= value <= high]
+    random = generator.integers(low, high, count, endpoint=True) >> generator.integers(0, width, count)
+    return np.concatenate([[0, low, low + 1, high - 1, high], special, random]).astype(np.int64)
+
+
+def numbers(generator, count):
+    """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two; and those that
+    :func:`integer_cases` become."""
+    fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
+    fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the place of the half
+    fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
+    sign = generator.integers(0, 2, count)
+    some = sign << 31 | fields << 23 | fraction
+    whole = conversion.from_integer(integer_cases(35, generator, 1000)).astype(np.int64)
+    near = (whole[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
+    return np.concatenate([some, near[near >= 0]]).astype(np.uint32)
+
+
+def check_integers(format, widths, i, golden):
+    """Several widths of integers at once."""
+    units = [FloatToInteger(format=format, width=width) for width in widths]
+    for width, outputs in zip(widths, run(units, i), strict=True):
+        integers, invalid = golden(i, width)
+        same(i, outputs["o"].astype(np.uint64), integers.view(np.uint64) & np.uint64((1 << width) - 1), f"{width=}")
+        same(i, outputs["invalid"].astype(int), invalid.astype(int), f"invalid, {width=}")
+
+
+def test_to_integer():
+    generator = np.random.default_rng(1)
+    i = np.concatenate([operands.corners(FP32), *operands.uniform(FP32, generator), numbers(generator, 1 << 20)])
+    check_integers(FP32, [32, 31, 25, 24, 23, 16, 8, 3, 2], i,
+                   lambda i, width: conversion.to_integer(i, width=width))
+
+
+@pytest.mark.parametrize("source", [*NARROW, bits_of(FP16), bits_of(BF16)])
+def test_to_integer_exhaustive(source):
+    every = np.arange(1 << (1 + sum(source)), dtype=np.uint32)
+    check_integers(make(*source), [2, 3, 8, 12, 32, 48], every, lambda i, width: conversion.to_integer_exact(
+        i, exponent_bits=source[0], fraction_bits=source[1], width=width))
+
+
+@pytest.mark.parametrize("width", [32, 64])
+def test_from_integer(width):
+    integers = integer_cases(width, np.random.default_rng(1), 1 << 20)
+    mask = np.uint64((1 << width) - 1)
+    check(IntegerToFloat(width=width), integers.view(np.uint64) & mask, conversion.from_integer(integers))
+
+
+@pytest.mark.parametrize("width", [2, 3, 8, 12, 24, 32])
+def test_from_integer_to_other_formats(width):
+    if width <= 12:
+        integers = np.arange(-1 << (width - 1), 1 << (width - 1), dtype=np.int64)
+    else:
+        integers = integer_cases(width, np.random.default_rng(1), 10_000)
+    targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32)]
+    units = [IntegerToFloat(width=width, format=make(*target)) for target in targets]
+    i = integers.view(np.uint64) & np.uint64((1 << width) - 1)
+    for target, outputs in zip(targets, run(units, i), strict=True):
+        want = conversion.from_integer_exact(integers, exponent_bits=target[0], fraction_bits=target[1])
+        same(i, outputs["o"], want, f"{target=}")
+
+
+# --- under cocotb
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def one_result_per_cycle(dut):
+    """The result of one cycle's input is there after `latency` edges, and again one edge later it is gone."""
+    parameters = regression.parameters()
+    latency, i, outputs = (parameters[key] for key in ("latency", "i", "outputs"))
+    await start(dut)
+    for n in range(len(i) + latency):
+        if n < len(i):
+            dut.i.value = i[n]
+        if n == len(i) // 2:  # reset neither clears nor stops the pipeline
+            dut.rst.value = 1
+        await cycles(dut, 1)
+        if n >= latency:
+            for name, values in outputs.items():
+                assert int(getattr(dut, name).value) == values[n - latency]
+
+
+def timing(unit, i, **outputs):
+    regression.run(unit, module=__name__, parameters={
+        "latency": unit.latency, "i": i.tolist(),
+        "outputs": {name: values.astype(np.int64).tolist() for name, values in outputs.items()}})
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations([FP32, FP16, BF16], 2)))
+def test_timing(source, target):
+    i = operands.uniform(source, np.random.default_rng(1), 200)[0]
+    timing(FloatConverter(source=source, target=target), i,
+           o=conversion.convert_exact(i, source=bits_of(source), target=bits_of(target)))
+
+
+def test_to_integer_timing():
+    i = numbers(np.random.default_rng(1), 200)[:200]
+    integers, invalid = conversion.to_integer(i)
+    timing(FloatToInteger(), i, o=integers & 0xFFFFFFFF, invalid=invalid)
+
+
+def test_from_integer_timing():
+    integers = integer_cases(32, np.random.default_rng(1), 200)[-200:]
+    timing(IntegerToFloat(), integers & 0xFFFFFFFF, o=conversion.from_integer(integers))
