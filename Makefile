@@ -12,7 +12,8 @@ option = $(if $($(1)),$(2) $($(1)))
 .PHONY: help setup sim test check bench synth wave clean
 
 help:
-	@echo "make sim    train a classifier on a simulated ring (NODES= EPOCHS= SEED= THREADS= OPTIMIZER=)"
+	@echo "make sim    train a classifier on a simulated ring (NODES= EPOCHS= SEED= THREADS=, OPTIMIZER=sgd, momentum,"
+	@echo "            nesterov, adam or adamw, LEARNING_RATE= WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, COMPARE=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
@@ -34,7 +35,10 @@ setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth
 
 sim: $(VENV)/.base
 	$(BIN)/gradring train $(call option,NODES,--nodes) $(call option,EPOCHS,--epochs) $(call option,SEED,--seed) \
-	  $(call option,THREADS,--threads) $(call option,OPTIMIZER,--optimizer) $(call option,TRANSPORT,--transport)
+	  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
+	  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
+	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) \
+	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
 
 test: $(VENV)/.test $(VENV)/.synth
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)
