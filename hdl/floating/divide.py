@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from .format import FP32, FloatFormat
-from .stages import normalise, normalising_steps, register, round_and_pack, shift_right
+from .stages import normalise, normalising_steps, register, shift_right
 
 __all__ = ["FloatDivider"]
 
@@ -44,7 +44,7 @@ class FloatDivider(wiring.Component):
     def latency(self):
         """Cycles from the operands to their quotient."""
         width = self._format.fraction_bits + 1
-        return len(normalising_steps(width)) + (width + 2) + 2
+        return len(normalising_steps(width)) + (width + 2) + 3
 
     def elaborate(self, platform):
         m = Module()
@@ -67,18 +67,19 @@ class FloatDivider(wiring.Component):
         b_significand, b_count = normalise(m, Cat(b.fraction, b_normal), stages[0])
         difference = Signal(signed(format.exponent_bits + 1))
         m.d.comb += difference.eq(
-            Cat(b.exponent[0] | ~b_normal, b.exponent[1:]) - Cat(a.exponent[0] | ~a_normal, a.exponent[1:]))
+            Cat(a.exponent[0] | ~a_normal, a.exponent[1:]) - Cat(b.exponent[0] | ~b_normal, b.exponent[1:]))
         opened = register(
             m, "opened",
             a=a_significand, b=b_significand, a_count=a_count, b_count=b_count, difference=difference,
             sign=a.sign ^ b.sign, a_zero=~(a_normal | a_fraction), b_zero=~(b_normal | b_fraction),
             a_special=a_special, b_special=b_special, a_fraction=a_fraction, b_fraction=b_fraction)
 
-        # How many places the quotient's second bit lies below the hidden bit of the smallest normal number: the
-        # distance. Beyond the sum of these, a quarter of its range at each end stands for infinity and for zero.
-        distance_bits = 1 + max((ones + format.bias + width).bit_length(), (width + 1).bit_length() + 1)
+        # The exponent on its way is the field of a quotient below 1, less two: so it needs no more than its bits
+        # inverted for how far below the normal numbers a result is. Half of all numbers above zero, out of reach of
+        # any sum, stand for infinity, and half of those below for zero.
+        exponent_bits = 1 + max((ones + format.bias + width).bit_length(), (width + 1).bit_length() + 1)
         passing = dict(
-            a_count=opened.a_count, b_count=opened.b_count, distance=opened.difference + (2 - format.bias),
+            a_count=opened.a_count, b_count=opened.b_count, exponent=opened.difference + (format.bias - 3),
             sign=opened.sign, infinite=opened.a_special | opened.b_zero, zero=opened.b_special | opened.a_zero,
             nan=((opened.a_special & (opened.a_fraction | opened.b_special)) | (opened.b_special & opened.b_fraction)
                  | (opened.a_zero & opened.b_zero)))
@@ -91,56 +92,72 @@ class FloatDivider(wiring.Component):
             passing = {name: getattr(normal, name) for name in passing}
 
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not undone: it
-        # gives a zero of the quotient, and the next trial, of the doubled remainder, adds the divisor instead.
-        #
-        # Meanwhile, the sums that make the distance.
-        remainder = Signal(signed(width + 1))
+        # gives a zero of the quotient, and the next trial, of the doubled remainder, adds the divisor instead. That
+        # is to subtract its complement and one more, which the lowest position of the subtraction borrows.
+        first = Signal(width + 1)
         count = Signal(signed(len(passing["a_count"]) + 1))
-        m.d.comb += remainder.eq(normal.a - normal.b)
-        m.d.comb += count.eq(passing["a_count"] - passing["b_count"])
+        m.d.comb += first.eq(normal.a - Cat(normal.b, C(1, 1)))
+        m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
         trial = register(
-            m, "trial0",
-            remainder=remainder, divisor=normal.b[:-1], distance=passing["distance"], count=count,
-            sign=passing["sign"], infinite=passing["infinite"], zero=passing["zero"], nan=passing["nan"])
-        summed = Signal(signed(distance_bits))
-        m.d.comb += summed.eq(trial.distance + trial.count)
+            m, "trial0", remainder=first[:-1], quotient=first[-1], divisor=normal.b[:-1], count=count, **passing)
+        exponent = Signal(exponent_bits)
+        m.d.comb += exponent.eq(trial.exponent + trial.count)
+        special = trial.infinite | trial.zero
         passing = dict(
-            distance=Cat(summed[:-2], Mux(trial.infinite | trial.zero, Cat(trial.zero, trial.infinite), summed[-2:])),
+            exponent=Cat(exponent[:-2], Mux(special, Cat(trial.infinite, trial.zero), exponent[-2:])),
             sign=trial.sign, nan=trial.nan)
-        borrows = trial.remainder[-1]
         for index in range(1, width + 2):
-            subtract = ~trial.remainder[-1]
-            divisor = Cat(trial.divisor, C(1, 1))
-            # The lowest position makes the carry into the one above: the divisor's lowest bit goes to that of the
-            # remainder in any case, and carries only if it is subtracted and is a zero.
+            # The sign of the remainder is inverted at both ends: it is the quotient's new bit. Where the complement
+            # of the divisor is subtracted, its highest bits, a zero and a one, are so with the sign inverted, too.
+            positive = trial.quotient[0]
+            middle = Cat(bit ^ ~positive for bit in trial.divisor[1:])
             total = Signal(width + 2, name=f"total{index}")
             m.d.comb += total.eq(
-                Cat(subtract, trial.remainder[:width]) +
-                Cat(~divisor[0], divisor[1:] ^ subtract.replicate(width - 1), subtract))
+                Cat(positive, C(0, 1), trial.remainder) -
+                Cat(C(1, 1), trial.divisor[0], middle, positive, positive))
             trial = register(
                 m, f"trial{index}",
-                remainder=Cat(divisor[0], total[1:width + 1]), divisor=trial.divisor, borrows=borrows, **passing)
+                remainder=Cat(trial.divisor[0], total[2:-1]), quotient=Cat(total[-1], trial.quotient),
+                divisor=trial.divisor, **passing)
             passing = {name: getattr(trial, name) for name in passing}
-            borrows = Cat(trial.remainder[-1], trial.borrows)
 
-        quotient = Signal(width + 2)
-        m.d.comb += quotient.eq(~borrows)
-        distance = trial.distance.as_signed()
+        # Shift
+        exponent = trial.exponent
+        negative, carry = exponent[-1], trial.quotient[-1]
         amount_bits = (width + 2).bit_length()
-        subnormal = distance > 0
-        far = distance >= 1 << amount_bits
-        amount = Mux(subnormal, distance[:amount_bits] | far.replicate(amount_bits), quotient[-1])
-        base = Signal(signed(distance_bits + 1))
-        m.d.comb += base.eq(quotient[-1] - distance)
-        window, lost = shift_right(m, quotient, amount, width=width + 1)
-        full = Cat(trial.divisor, C(1, 1))
-        exact = (trial.remainder + full)[:width + 1] == 0
+        normal = ~negative | exponent.all()
+        far = negative & ~exponent[amount_bits:].all()
+        below = (~exponent[:amount_bits] & negative.replicate(amount_bits)) | far.replicate(amount_bits)
+        amount = below | (normal & carry)
+        coarse, lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
+        # The remainder is zero if the last trial ends as much below zero as the divisor: each place of their sum is
+        # zero if the carries are those of that case.
+        divisor = Cat(trial.divisor, C(1, 1))
+        exact = (trial.remainder[1:] ^ divisor[1:]) == (trial.remainder[:-1] | divisor[:-1])
+        moved = register(
+            m, "moved",
+            quotient=coarse, lost=Cat(lost, trial.quotient[0] | ~exact), amount=amount[:2],
+            exponent=Mux(normal, exponent[:format.exponent_bits], 0), normal=normal, carry=carry,
+            sign=trial.sign, nan=trial.nan,
+            infinite=~negative & (exponent[format.exponent_bits:-1].any() |
+                                  (exponent[2:format.exponent_bits].all() & (exponent[:2].any() | carry))))
+        window, lost = shift_right(m, moved.quotient, moved.amount, width=width + 1)
         shifted = register(
             m, "shifted",
-            window=window, lost=Cat(lost, ~exact), exponent=Mux(subnormal, 0, base[:format.exponent_bits]),
-            sign=trial.sign, infinite=base >= ones - 1, nan=trial.nan)
+            window=window, lost=Cat(lost, moved.lost.any()), exponent=moved.exponent,
+            increment=Cat(Mux(moved.normal, moved.carry, window[-1]), moved.normal),
+            sign=moved.sign, nan=moved.nan, infinite=moved.infinite)
 
-        m.d.comb += self.o.eq(round_and_pack(
-            m, format, sign=shifted.sign, exponent=shifted.exponent, significand=shifted.window,
-            sticky=shifted.lost.any(), infinite=shifted.infinite, nan=shifted.nan))
+        result = Signal(format.layout, name="result", reset_less=True)
+        rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
+        sticky = shifted.lost.any() | shifted.window[1]
+        m.d.comb += rounded.eq(
+            Cat(shifted.window[:-1], shifted.exponent) + Cat(sticky, C(0, format.fraction_bits), shifted.increment))
+        with m.If(shifted.infinite | shifted.nan):
+            m.d.sync += result.exponent.eq(ones)
+            m.d.sync += result.fraction.eq(shifted.nan.shift_left(format.fraction_bits - 1))
+        with m.Else():
+            m.d.sync += Cat(result.fraction, result.exponent).eq(rounded[1:])
+        m.d.sync += result.sign.eq(shifted.sign & ~shifted.nan)
+        m.d.comb += self.o.eq(result)
         return m
