@@ -1,5 +1,6 @@
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,10 +14,6 @@ def random_gradients(generator, nodes, length, density):
     values = generator.standard_normal((nodes, length)).astype(np.float32)
     values[generator.random((nodes, length)) >= density] = 0
     return ring.bits(values)
-
-
-def pattern(value):
-    return int(ring.bits([value])[0])
 
 
 def packet_words(values):
@@ -224,17 +221,31 @@ class TestFusedUpdate:
         generator = np.random.default_rng(nodes)
         length = 1000
         gradients = random_gradients(generator, nodes, length, density=0.5)
-        weights, velocity = (generator.standard_normal(length).astype(np.float32) for _ in range(2))
-        scale, rate, momentum = (np.float32(value) for value in (1 / 3, 0.1, 0.9))
-        settings = optimizer.Settings(rule, *(pattern(value) for value in (scale, rate, momentum)))
-        result = ring.fused_update(gradients, ring.bits(weights), [ring.bits(velocity)], settings)
+        weights, first, second = (generator.standard_normal(length).astype(np.float32) for _ in range(3))
+        second = np.abs(second)
+        scale, rate, decay, gain = (np.float32(value) for value in (1 / 3, 0.1, 0.9, 0.2))
+        settings = ring.settings(rule, gradient_scale=scale, learning_rate=rate, first_decay=decay, first_gain=gain,
+                                 second_decay=decay, second_gain=gain, epsilon=gain, weight_factor=decay)
+        state = [ring.bits(first), ring.bits(second)][:settings.planes]
+        result = ring.fused_update(gradients, ring.bits(weights), state, settings)
         total, plain = ring.all_reduce(gradients)
         assert np.array_equal(result.total, total)
-        step = scale * ring.floats(total)
-        if rule == optimizer.Rule.MOMENTUM:
-            velocity = step = momentum * velocity + step
-        assert np.array_equal(result.weights, ring.bits(weights - rate * step))
-        assert np.array_equal(result.state[0], ring.bits(velocity))
+        step, start = scale * ring.floats(total), weights
+        if rule == optimizer.Rule.ADAMW:
+            start = decay * weights
+        else:
+            step = step + decay * weights
+        expected = []
+        if rule != optimizer.Rule.SGD:
+            gradient, step = step, decay * first + gain * step
+            expected.append(ring.bits(step))
+        if settings.planes == 2:
+            second = decay * second + gain * gradient * gradient
+            expected.append(ring.bits(second))
+            step = step / (np.sqrt(second) + gain)
+        assert np.array_equal(result.weights, ring.bits(start - rate * step))
+        assert len(result.state) == settings.planes
+        assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
         # Scatter-reduce is that of a plain all-reduce; weights are raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
@@ -246,6 +257,31 @@ class TestFusedUpdate:
     def test_dense_bound(self, nodes):
         gradients = ring.bits(np.ones((nodes, 16384)))
         zeros = np.zeros(16384, dtype=np.uint32)
-        settings = optimizer.Settings(optimizer.Rule.SGD, *(pattern(value) for value in (1, 0.1, 0)))
-        traffic = ring.fused_update(gradients, zeros, [zeros], settings).traffic
+        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
+        traffic = ring.fused_update(gradients, zeros, [], settings).traffic
         assert traffic.bound == (nodes - 1) * 16384 // nodes * 65 // 32
+
+    @pytest.mark.parametrize("rule", [optimizer.Rule.MOMENTUM, optimizer.Rule.ADAM])
+    def test_packed_state_is_rounded_after_the_update(self, rule):
+        """The new weights are those of unpacked state; the new state is the nearest bfloat16, and what the rule does
+        not use stays as it is."""
+        generator = np.random.default_rng(9)
+        gradients = random_gradients(generator, 2, 333, density=0.9)
+        weights, first, second = (ring.bits(np.abs(generator.standard_normal(333))) for _ in range(3))
+        settings = ring.settings(rule, gradient_scale=1, learning_rate=0.1, first_decay=0.9, second_decay=0.99,
+                                 second_gain=0.01, epsilon=1e-8)
+        state = [first & 0xffff_0000, second]
+        plain, packed = (ring.fused_update(gradients, weights, list(state), settings, packed_state=packed_state)
+                         for packed_state in (False, True))
+        assert np.array_equal(packed.weights, plain.weights)
+        for plane in range(2):
+            expected = plain.state[plane]
+            if plane < settings.planes:
+                expected = ring.bits(ring.floats(expected).astype(ml_dtypes.bfloat16).astype(np.float32))
+                assert not np.array_equal(expected, plain.state[plane])
+            assert np.array_equal(packed.state[plane], expected)
+
+    def test_settings(self):
+        settings = ring.settings(1, nesterov=True, gradient_scale=0.5, learning_rate=0.1, clip=float("inf"))
+        assert settings == optimizer.Settings(optimizer.Rule.MOMENTUM, 0x3f00_0000, 0x3dcc_cccd, clip=0x7f80_0000,
+                                              nesterov=True)
