@@ -55,7 +55,7 @@ class MomentUnpacker(wiring.Component):
 
     @property
     def packed(self):
-        """``packed_state``, for which this would be a keyword in the Verilog."""
+        """``packed_state``; as the name of a port this would be a keyword of SystemVerilog."""
         return self.packed_state
 
     def elaborate(self, platform):
@@ -141,7 +141,7 @@ class MomentPacker(wiring.Component):
 
     @property
     def packed(self):
-        """``packed_state``, for which this would be a keyword in the Verilog."""
+        """``packed_state``; as the name of a port this would be a keyword of SystemVerilog."""
         return self.packed_state
 
     def elaborate(self, platform):
