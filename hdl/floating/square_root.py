@@ -43,7 +43,12 @@ class FloatSquareRoot(wiring.Component):
     def latency(self):
         """Cycles from the operand to its root."""
         width = self._format.fraction_bits + 1
-        return len(normalising_steps(width)) + 1 + width + self._deep + 1
+        trials = sum(self._ends_stage(index) for index in range(1, width + 1))
+        return len(normalising_steps(width)) + 1 + trials + self._deep + 1
+
+    def _ends_stage(self, index):
+        """Whether a stage ends with this trial. The first ones are short enough for two in one stage."""
+        return index > 6 or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
@@ -76,67 +81,78 @@ class FloatSquareRoot(wiring.Component):
             passing = {name: getattr(normal, name) for name in passing}
 
         # Halve the exponent, and with it move the binary point to an even place: the radicand is from 1 to 4. The
-        # bias is odd, so this doubles the significand where the sum, of twice the root's exponent, is odd.
+        # sum is twice the exponent of the root, and one more where the significand doubles.
         #
         # A zero, an infinity and NaN go on as radicands whose roots have the fractions of the results, 1 and 1.5.
+        lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
         twice = Signal(signed(max(format.exponent_bits, len(normal.count)) + 2))
-        m.d.comb += twice.eq(passing["exponent"] - normal.count + ((1 << (format.exponent_bits - 1)) - 1))
+        m.d.comb += twice.eq(lifted + Cat(~normal.count, C(1, 1)).as_signed())
         pairs = width // 2 + 1
         significand = Signal(2 * pairs)
         m.d.comb += significand.eq(Cat(normal.significand[:-1], C(1, 1)).shift_left(2 * (pairs - 1) - (width - 1)))
         forced = passing["zero"] | passing["special"] | passing["nan"]
-        radicand = Mux(twice[0], significand.shift_left(1), significand)[:2 * pairs]
         constant = Cat(C(0, 2 * pairs - 4), passing["nan"], C(0, 1), ~passing["nan"], passing["nan"])
+        doubled = Mux(twice[0], significand.shift_left(1), significand)[:2 * pairs]
         lowest = -(width + 1) if self._deep else 0
         exponent = Mux(passing["zero"], lowest, Mux(forced, format.exponent_ones, twice[1:].as_signed()))
-        trial = register(
+        aligned = register(
             m, "aligned",
-            radicand=Mux(forced, constant, radicand), sign=passing["sign"],
+            radicand=Mux(forced, constant, doubled), sign=passing["sign"],
             exponent=exponent if self._deep else exponent[:format.exponent_bits])
 
         # One trial per bit of the root but the first, which is a one. A trial that ends below zero is not undone: it
-        # gives a zero of the root, and the next one adds instead of subtracting.
-        passing = dict(exponent=trial.exponent, sign=trial.sign)
-        high, radicand = trial.radicand[-2:], trial.radicand[:-2]
-        remainder = Cat(~high[0], high.all(), C(0, 1))
-        borrows = []
+        # gives a zero of the root, and the next one adds instead of subtracting. What is subtracted is four times the
+        # root so far, and one; what is added is two more, so that to add is to subtract the complement of the root
+        # with the same one below it.
+        passing = dict(exponent=aligned.exponent, sign=aligned.sign)
+        radicand = aligned.radicand[:-2]
+        remainder = Cat(~aligned.radicand[-2], aligned.radicand[-2:].all())
+        root = [C(1, 1)]
         for index in range(1, width + 1):
-            # What is subtracted or added is four times the root so far, with a one or a three below it. Behind the
-            # last pair of the radicand the lowest places of all remainders are ones.
-            add = remainder[-1]
-            operand = Cat(C(0, 1), *(borrow ^ add for borrow in borrows[1:]), *([add] if borrows else []), ~add)
-            values = dict(passing)
-            if len(radicand):
-                low, first, second = 0, Cat(radicand[-2:], remainder[:-1]), Cat(C(0b11, 2), operand)
-                radicand = radicand[:-2]
+            # The sign of the remainder is inverted at both ends: it is the root's new bit. Where the complement of
+            # the root is subtracted, the lowest bit and the highest one are known.
+            positive = root[0]
+            subtrahend = Cat(C(1, 1), *(~(bit ^ positive) for bit in root[1:-1]), *[positive] * min(index, 2))
+            total = Signal(index + 3, name=f"total{index}")
+            if index < pairs:
+                ones = 0
+                m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
+            else:
+                # Behind the last pair of the radicand the lowest places always borrow, and leave ones. So from the
+                # second such trial on the borrow comes upon a one, and both are left out.
+                borrow = C(1, 1) if index == pairs else C(0, 0)
+                ones = 2 if index == pairs else 3
+                upper = Signal(index + len(borrow), name=f"upper{index}")
+                m.d.comb += upper.eq(Cat(C(0, 1), remainder[2 - len(borrow):]) - Cat(borrow, subtrahend[1:]))
+                m.d.comb += total.eq(Cat(C(0b11, 2), remainder[0], upper[len(borrow):]))
+            radicand, remainder, root = radicand[:-2], total[:-1], [total[-1], *root]
+            if self._ends_stage(index):
+                values = dict(remainder=remainder[ones:], root=Cat(root[:-1]), **passing)
                 if len(radicand):
                     values.update(radicand=radicand)
-            else:
-                start = min(low, 1)
-                low, first, second = start + 2, remainder[start:-1], operand[start:]
-            if borrows:
-                values.update(borrows=Cat(borrows))
-            total = Signal(index + 3 - low, name=f"total{index}")
-            m.d.comb += total.eq(first + second)
-            trial = register(m, f"trial{index}", remainder=total, **values)
-            passing = {name: getattr(trial, name) for name in passing}
-            remainder = Cat(C((1 << low) - 1, low), trial.remainder)
-            radicand = trial.radicand if len(radicand) else radicand
-            borrows = [remainder[-1], *(trial.borrows if borrows else [])]
+                trial = register(m, f"trial{index}", **values)
+                passing = {name: getattr(trial, name) for name in passing}
+                radicand = trial.radicand if len(radicand) else radicand
+                remainder, root = Cat(C((1 << ones) - 1, ones), trial.remainder), [*trial.root, C(1, 1)]
 
-        root = Signal(width + 1)
-        m.d.comb += root.eq(Cat(~Cat(borrows), C(1, 1)))
-        result = Signal(format.layout, name="result", reset_less=True)
+        root = Cat(root)
         if self._deep:
             subnormal = passing["exponent"] < 1
             missing = 1 - passing["exponent"]
             amount = Mux(subnormal, missing[:(width + 2).bit_length()], 0)
             window, _ = shift_right(m, root, amount, width=width + 1)
             shifted = register(
-                m, "shifted", window=window, exponent=Mux(subnormal, 0, passing["exponent"]), sign=passing["sign"])
-            root, passing = shifted.window, vars(shifted)
-        # A root is never halfway between two numbers: the bit below its last place alone decides.
-        magnitude = Cat(root[1:-1], passing["exponent"][:format.exponent_bits])
-        m.d.sync += [result.sign.eq(passing["sign"]), Cat(result.fraction, result.exponent).eq(magnitude + root[0])]
+                m, "shifted", root=window, exponent=Mux(subnormal, 0, passing["exponent"]), sign=passing["sign"])
+            root, passing = shifted.root, vars(shifted)
+
+        # A root is never halfway between two numbers: the bit below its last place alone decides. No root is rounded
+        # up to a power of two, unless it is subnormal.
+        result = Signal(format.layout, name="result", reset_less=True)
+        m.d.sync += result.sign.eq(passing["sign"])
+        if self._deep:
+            magnitude = Cat(root[1:-1], passing["exponent"][:format.exponent_bits])
+            m.d.sync += Cat(result.fraction, result.exponent).eq(magnitude + root[0])
+        else:
+            m.d.sync += [result.exponent.eq(passing["exponent"]), result.fraction.eq(root[1:-1] + root[0])]
         m.d.comb += self.o.eq(result)
         return m
