@@ -44,11 +44,50 @@ class TestTrain:
         assert set(result["stage_seconds"]) >= {"Verilog", "run"}
         assert (tmp_path / "report.png").stat().st_size > 10_000
 
+    def test_compared_with_sgd(self, run, tmp_path):
+        code, out, err = run("train", "--nodes", 2, "--epochs", 2, "--hidden", "none", "--batch", 500,
+                             "--optimizer", "adamw", "--weight-decay", 0.1, "--clip", 0.5, "--moments", "bf16",
+                             "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert "sgd, for comparison" in out
+        assert out.count("epoch   2   loss") == 2
+        assert "first epoch with 97%" in out
+        result = json.loads((tmp_path / "report.json").read_text())
+        trained = result["training"]
+        assert (trained["optimizer"], trained["weight_decay"], trained["clip"], trained["moments"]) == (
+            "adamw", 0.1, 0.5, "bf16")
+        assert set(result["epochs_to_target"]) == {"adamw", "sgd"}
+        other = result["comparison"]
+        assert result["bit_exact"] is other["bit_exact"] is True
+        assert other["training"]["optimizer"] == "sgd"
+        assert [len(curve) for curve in (other["loss_per_epoch"], other["accuracy_per_epoch"])] == [2, 2]
+        assert "comparison" in result["stage_seconds"]
+
+    @pytest.mark.parametrize(("arguments", "compared"), [
+        (["--optimizer", "adam", "--no-compare"], False),
+        (["--optimizer", "momentum", "--dampening", 0.1], False),
+        (["--optimizer", "nesterov", "--compare"], True),
+    ])
+    def test_compare(self, run, tmp_path, arguments, compared):
+        code, out, _ = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 1500,
+                           "--output", tmp_path, *arguments)
+        assert code == 0
+        assert ("sgd, for comparison" in out) is compared
+        result = json.loads((tmp_path / "report.json").read_text())
+        assert (result["comparison"] is not None) is compared
+        assert result["training"]["optimizer"] == arguments[1]
+
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--nodes", 0], "error: Ring must have between 1 and 16 nodes, not 0\n"),
         (["--nodes", 17], "error: Ring must have between 1 and 16 nodes, not 17\n"),
         (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
         (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers with commas between them, not 'a,3'\n"),
+        (["--optimizer", "sgd", "--compare"],
+         "error: Optimizer to be compared with sgd must be another one, not sgd\n"),
+        (["--optimizer", "adam", "--dampening", 0.5],
+         "error: Optimizer with dampening must be momentum, not adam\n"),
+        (["--clip", -1], "error: Clip must be None or a finite number of zero or more, not -1.0\n"),
+        (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
         (["--link-latency", 0], "error: Link latency must be at least 1 cycle, not 0\n"),
     ])
     def test_errors_in_one_line(self, run, arguments, message):
@@ -75,7 +114,8 @@ class TestTrain:
     def test_unknown_optimizer(self, run):
         code, _, err = run("train", "--optimizer", "adamant")
         assert code == 2
-        assert "momentum" in err
+        for name in ("sgd", "momentum", "nesterov", "adam", "adamw"):
+            assert f"'{name}'" in err
 
 
 class TestInfo:

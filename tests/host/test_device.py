@@ -360,6 +360,13 @@ def test_every_status_has_a_meaning(status):
     assert len(str(CollectiveError(event))) > 50
 
 
+def test_a_rule_that_a_node_does_not_have():
+    event = Event(tag=1, status=EventStatus.BAD_RULE, flags=EventFlag(0), detail=3, cycles=4, weight_version=5)
+    with pytest.raises(CollectiveError, match="ended with BAD_RULE: rule 3 of register OPTIMIZER needs more state "
+                                              "planes than the node has; take another rule, or "):
+        event.check()
+
+
 def test_details_are_explained():
     event = Event(tag=1, status=EventStatus.WRONG_ITERATION, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
                   weight_version=5)

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from host import report
+from host.optimizers import SGD, Adam
 from host.trainer import Step, Training, TrainingConfig
 
 FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_all_reduce", "bound_cycles",
@@ -38,6 +39,13 @@ def build(**changes):
     return report.build_report(TrainingConfig(), training(**changes), simulation())
 
 
+def build_comparison(accuracies=(0.5, 0.75, 0.875), **changes):
+    """Adam, and SGD for comparison."""
+    other = training(accuracies=list(accuracies), losses=[2.0, 1.0, 0.75])
+    return report.build_report(TrainingConfig(optimizer=Adam(), packed_state=True), training(**changes), simulation(),
+                               (TrainingConfig(optimizer=SGD(learning_rate=1.2)), other))
+
+
 class TestBuild:
     def test_fields(self):
         result = build()
@@ -52,7 +60,33 @@ class TestBuild:
         assert len(result["density_per_hop"]) == 3
         assert result["simulated_cycles_per_second"] == 250_000
         assert result["training"]["optimizer"] == "momentum"
-        assert result["training"]["learning_rate"] == TrainingConfig().initial_learning_rate
+        assert result["training"]["learning_rate"] == TrainingConfig().optimizer.learning_rate
+        assert result["training"]["momentum"] == 0.9
+        assert result["training"]["moments"] == "fp32"
+        assert result["epochs_to_target"] == {"momentum": 3}
+        assert result["target_accuracy"] == 0.97
+        assert result["comparison"] is None
+
+    def test_comparison(self):
+        result = build_comparison()
+        assert result["epochs_to_target"] == {"adam": 3, "sgd": None}
+        assert result["training"]["betas"] == (0.9, 0.999)
+        assert result["training"]["moments"] == "bf16"
+        other = result["comparison"]
+        assert other["accuracy"] == 0.875
+        assert other["bit_exact"] is True
+        assert other["accuracy_per_epoch"] == [0.5, 0.75, 0.875]
+        assert other["loss_per_epoch"] == [2.0, 1.0, 0.75]
+        assert other["cycles_all_reduce"] == 6600
+        assert other["words_sent"] == 6 * 2700 + 15
+        assert (other["training"]["optimizer"], other["training"]["learning_rate"]) == ("sgd", 1.2)
+        assert other["training"]["moments"] is None
+        assert result["accuracy"] == 0.97
+
+    @pytest.mark.parametrize(("accuracies", "epoch"), [
+        ([0.96, 0.97, 0.99], 2), ([0.9699, 0.9699], None), ([0.98, 0.5], 1)])
+    def test_epochs_to_target(self, accuracies, epoch):
+        assert build(accuracies=accuracies)["epochs_to_target"] == {"momentum": epoch}
 
     def test_no_time_at_all(self):
         result = report.build_report(TrainingConfig(), training(), simulation(simulation_seconds=0.0))
@@ -81,6 +115,12 @@ class TestTable:
                      "Verilog 1.0 s"):
             assert part in text
 
+    def test_comparison(self):
+        rows = dict(report.summary(build_comparison()))
+        assert rows["first epoch with 97%"] == "adam 3 · sgd -"
+        assert rows["test accuracy of sgd"] == "87.50%"
+        assert "first epoch with 97%" not in dict(report.summary(build()))
+
     def test_one_node(self):
         rows = dict(report.summary(build(nodes=1)))
         assert rows["density hop by hop"] == "-"
@@ -94,6 +134,13 @@ class TestFiles:
         assert json.loads(text.read_text()) == build(nodes=nodes)
         height, width, _ = matplotlib.image.imread(picture).shape
         assert (width, height) == (1430, 962)
+
+    @pytest.mark.parametrize("accuracies", [(0.5, 0.75, 0.875), (0.5, 0.98, 0.99)])
+    def test_comparison(self, tmp_path, accuracies):
+        result = build_comparison(accuracies)
+        text, picture = report.write_report(result, tmp_path)
+        assert json.loads(text.read_text()) == json.loads(json.dumps(result))
+        assert picture.stat().st_size > 10_000
 
     def test_one_step(self, tmp_path):
         short = training(steps=1, losses=[1.0], accuracies=[0.5])

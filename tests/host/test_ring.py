@@ -1,22 +1,31 @@
 import contextlib
+import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
 from hdl.node import Node
-from host.device import Command, Device, EventStatus, Operation
+from host.device import Command, Device, EventStatus, Operation, Space
+from host.optimizers import SGD, Adam, AdamW
 from host.ring import Ring, RingError, Rule, Settings, block_bounds
 from host.session import TransportName, open_session
 from host.verilated import OpenRing
-from sim.golden import optimizer
+from sim.golden import moments
 from sim.golden import ring as golden
 from sim.verilated.build import build_ring
 
 CONFIG = NodeConfig()
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1, -1], dtype=np.float32)
-SETTINGS = {"gradient_scale": 0.25, "learning_rate": 0.1, "momentum": 0.9}
+OPTIMIZERS = {
+    "sgd": SGD(learning_rate=0.1, clip=2.5),
+    "momentum": SGD(learning_rate=0.1, momentum=0.9, dampening=0.5, weight_decay=0.25),
+    "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
+    "adam": Adam(learning_rate=0.1, weight_decay=0.25, clip=0.5),
+    "adamw": AdamW(learning_rate=0.1, weight_decay=0.5),
+}
 
 
 @functools.cache
@@ -63,13 +72,109 @@ class TestBlocks:
             assert block_bounds(length, nodes) == golden.block_bounds(length, nodes)
 
 
+@pytest.fixture
+def ring(devices):
+    """A connected ring of two, whose commands are of no interest."""
+    ring = Ring(devices, timeout=1000)
+    ring.connect()
+    return ring
+
+
+class TestState:
+    @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
+    def test_there_and_back(self, ring, length):
+        """Each block at its owner, at the start of the plane."""
+        state = np.arange(1, length + 1, dtype=np.float32)
+        ring.write_state(state, 1)
+        ring.write_state(-state)
+        assert_same(ring.read_state(length, 1), golden.bits(state))
+        assert_same(ring.read_state(length), golden.bits(-state))
+        for rank, device in enumerate(ring.devices):
+            start, stop = block_bounds(length, 2)[(rank + 1) % 2]
+            assert_same(device.read_memory(Space.STATE + 1, 0, stop - start), golden.bits(state[start:stop]))
+
+    @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
+    def test_packed(self, ring, length):
+        """Words and rounding are those of the golden model; twice as much fits."""
+        state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
+        state[::7] = 0x7fff_ffff
+        state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
+        ring.write_state(state.view(np.float32), 1, packed_state=True)
+        expected = moments.unpack(moments.pack(state), length)
+        assert np.array_equal(ring.read_state(length, 1, packed_state=True).view(np.uint32), expected)
+        for rank, device in enumerate(ring.devices):
+            start, stop = block_bounds(length, 2)[(rank + 1) % 2]
+            words = device.read_memory(Space.STATE + 1, 0, (stop - start + 1) // 2)
+            assert np.array_equal(words, moments.pack(state[start:stop]))
+
+    @pytest.mark.parametrize(("packed_state", "length"), [(False, 64), (True, 128), (True, 70)])
+    def test_clear(self, ring, packed_state, length):
+        ones = np.ones(length, dtype=np.float32)
+        for plane in range(2):
+            ring.write_state(ones, plane, packed_state=packed_state)
+        ring.clear_state(length, packed_state=packed_state)
+        for plane in range(2):
+            assert not ring.read_state(length, plane, packed_state=packed_state).view(np.uint32).any()
+
+
+class TestSettings:
+    @pytest.fixture
+    def written(self, ring, monkeypatch):
+        """Registers written at node 0 so far."""
+        names = []
+        submit = ring.devices[0].submit_write_register
+        monkeypatch.setattr(ring.devices[0], "submit_write_register",
+                            lambda name, value: names.append(name) or submit(name, value))
+        return names
+
+    def test_reach_the_registers(self, ring):
+        settings = Settings(rule=Rule.ADAM, gradient_scale=0.1, learning_rate=0.2, clip=3, weight_factor=-0.0,
+                            first_decay=0.5, first_gain=0.6, second_decay=0.7, second_gain=0.8, epsilon=1e-8,
+                            nesterov=True, packed_state=True)
+        ring.write_settings(settings)
+        for device in ring.devices:
+            assert device.read_fields("OPTIMIZER") == {"rule": 2, "nesterov": 1, "packed_state": 1}
+            for name, value in settings.registers().items():
+                assert repr(device.read_register(name)) == repr(value)
+
+    def test_only_what_has_changed_is_written(self, ring, written):
+        settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
+        ring.write_settings(settings)
+        assert sorted(written) == sorted(settings.registers())
+        written.clear()
+        ring.write_settings(settings)
+        assert written == []
+        ring.write_settings(dataclasses.replace(settings, learning_rate=0.3, gradient_scale=np.float32(0.1)))
+        assert written == ["LEARNING_RATE"]
+        written.clear()
+        ring.write_settings(dataclasses.replace(settings, learning_rate=0.3, epsilon=-0.0, packed_state=True))
+        assert written == ["OPTIMIZER", "EPSILON"]
+
+    def test_all_is_written_after_recovery(self, ring, written):
+        settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
+        for bring_in_order in (ring.recover, ring.connect):
+            ring.write_settings(settings)
+            bring_in_order()
+            written.clear()
+            ring.write_settings(settings)
+            assert sorted(written) == sorted(settings.registers())
+
+    def test_all_is_written_after_a_failure(self, ring, written):
+        settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
+        ring.write_settings(settings)
+        with pytest.raises(ValueError, match=r"^Value of register OPTIMIZER must be a number of 4 bits, not 16$"):
+            ring.write_settings(dataclasses.replace(settings, rule=16, learning_rate=0.5))
+        written.clear()
+        ring.write_settings(settings)
+        assert sorted(written) == sorted(settings.registers())
+
+
 class TestCollectives:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
     @pytest.mark.parametrize("length", [0, 1, 33, 1300])
     def test_values_words_and_counts(self, nodes, length):
         generator = np.random.default_rng(nodes * 10_000 + length)
         gradients = vectors(generator, nodes, length)
-        weights = vectors(generator, nodes, length)
         with open_nodes(nodes) as (ring, _):
             def prepare():
                 ring.write_gradients(list(gradients))
@@ -87,21 +192,33 @@ class TestCollectives:
             assert_same(ring.read_gradients(length), scattered)
             assert words_sent(ring) == traffic.words.tolist()
 
-            state = [np.zeros(length, dtype=np.uint32)]
-            updated = golden.bits(weights[0])
-            ring.write_weights(weights[0])
-            ring.clear_state(length)
-            for rule in (Rule.SGD, Rule.MOMENTUM, Rule.MOMENTUM):
-                prepare()
-                ring.write_settings(Settings(rule=rule, **SETTINGS))
-                ring.fused_update(length)
-                update = golden.fused_update(
-                    golden.bits(gradients), updated, state,
-                    optimizer.Settings(optimizer.Rule(rule), *golden.bits(list(SETTINGS.values())).tolist()))
-                updated, state = update.weights, update.state
-                assert_same(ring.read_weights(length), updated)
-                assert words_sent(ring) == update.traffic.words.tolist()
-            assert_same(ring.read_state(length), state[0])
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 8, 16])
+    @pytest.mark.parametrize("length", [0, 1, 33, 1300])
+    def test_fused_update(self, nodes, length):
+        """Each optimizer for three steps, with state stored in either way; and one after the other."""
+        generator = np.random.default_rng(nodes * 10_000 + length)
+        gradients = vectors(generator, nodes, length)
+        updated = golden.bits(vectors(generator, 1, length)[0])
+        with open_nodes(nodes) as (ring, _):
+            ring.write_weights(golden.floats(updated))
+            for optimizer, packed_state in itertools.product(OPTIMIZERS.values(), (False, True)):
+                state = [np.zeros(length, dtype=np.uint32) for _ in range(optimizer.planes)]
+                ring.require(length, planes=optimizer.planes, packed_state=packed_state)
+                ring.clear_state(length, packed_state=packed_state)
+                for step in (1, 2, 3):
+                    numbers = dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))
+                    ring.write_settings(Settings(**{**numbers, "packed_state": packed_state}))
+                    ring.write_gradients(list(gradients))
+                    ring.clear_counters()
+                    ring.fused_update(length)
+                    del numbers["packed_state"]
+                    update = golden.fused_update(golden.bits(gradients), updated, state, golden.settings(**numbers),
+                                                 packed_state=packed_state)
+                    updated, state = update.weights, update.state
+                    assert_same(ring.read_weights(length), updated)
+                    assert words_sent(ring) == update.traffic.words.tolist()
+                for plane, expected in enumerate(state):
+                    assert_same(ring.read_state(length, plane, packed_state=packed_state), expected)
 
     @pytest.mark.parametrize("nodes", [2, 3, 4])
     def test_weights_alone(self, nodes):
@@ -230,16 +347,27 @@ class TestArguments:
             with pytest.raises(ValueError, match=r"^Vectors must be one per node, 2, not 3$"):
                 ring.write_gradients([np.zeros(3, dtype=np.float32)] * 3)
 
-    @pytest.mark.parametrize(("length", "state", "message"), [
-        (16385, False, r"^Vector must have at most the 16,384 elements of a node's memories, not 16,385$"),
-        (16384, True, r"^Block must have at most the 8,192 elements of a node's state plane, not 16,384: take more "
-                      r"nodes, or an optimizer without state$"),
+    @pytest.mark.parametrize(("config", "length", "options", "message"), [
+        ({}, 16385, {}, r"Vector must have at most the 16,384 elements of a node's memories, not 16,385"),
+        ({}, 8193, {"planes": 1},
+         r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, state as "
+         r"bfloat16, or an optimizer without state"),
+        ({"state_words": 4096}, 8193, {"planes": 2, "packed_state": True},
+         r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, or an "
+         r"optimizer without state"),
+        ({"state_planes": 1}, 1, {"planes": 2}, r"Optimizer must need at most the 1 state planes of a node, not 2"),
     ])
-    def test_room(self, length, state, message):
-        with open_nodes(1) as (ring, _):
-            ring.require(16384, state=False)
-            with pytest.raises(ValueError, match=message):
-                ring.require(length, state=state)
+    def test_room(self, config, length, options, message):
+        config = NodeConfig(**config)
+        ring = Ring([Device(None, config)])
+        ring.require(length - 1, **{**options, "planes": min(options.get("planes", 0), config.state_planes)})
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            ring.require(length, **options)
+
+    def test_too_many_nodes(self):
+        config = NodeConfig(nodes_max=2)
+        with pytest.raises(ValueError, match=r"^Ring must have at most 2 nodes, not 3$"):
+            Ring([Device(None, config)] * 3).require(1)
 
 
 class TestSession:
