@@ -68,6 +68,14 @@ def _words(**parameters):
     return {"shape": word_layout(), **parameters}
 
 
+def _optimizer(*rules, width=None):
+    from hdl.optimizer.fixed_point import FixedFormat
+    from hdl.optimizer.rules import Rule
+    format = {} if width is None else {"format": FixedFormat(width=width)}
+    return Unit("hdl.optimizer.burst:StreamedOptimizer", {
+        "lanes": 1, "rules": tuple(Rule[rule] for rule in rules), **format})
+
+
 def _formats(source, target):
     from hdl.floating import format
     return {"source": getattr(format, source), "target": getattr(format, target)}
@@ -90,6 +98,13 @@ UNITS = {
     "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
     "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
+    "optimizer.sgd": _optimizer("SGD"),
+    "optimizer.momentum": _optimizer("SGD", "MOMENTUM"),
+    "optimizer.adam": _optimizer("ADAM"),
+    "optimizer.adamw": _optimizer("ADAMW"),
+    "optimizer.all": _optimizer("SGD", "MOMENTUM", "ADAM", "ADAMW"),
+    "optimizer.momentum_int16": _optimizer("SGD", "MOMENTUM", width=16),
+    "optimizer.momentum_int18": _optimizer("SGD", "MOMENTUM", width=18),
     "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
     "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
     "optimizer.fixed_lane": Unit("hdl.optimizer.fixed_point:FixedLane", {}),

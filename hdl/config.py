@@ -20,7 +20,8 @@ class NodeConfig:
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
         Only the owner of a block keeps its state, so a state plane may be smaller than the weights.
     state_planes : int
-        State planes of the optimizer: 1 holds the momentum.
+        State planes of the optimizer, which decide what rules it has: with 0 SGD alone, with 1 momentum as well, with
+        2 also Adam and AdamW.
     ingress_segments : int
         Whole segments that the ring ingress holds; at least 2, see docs/ring/collective.md.
     update_lanes : int
@@ -37,7 +38,7 @@ class NodeConfig:
     gradient_words: int = 16384
     weight_words: int = 16384
     state_words: int = 8192
-    state_planes: int = 1
+    state_planes: int = 2
     ingress_segments: int = 4
     update_lanes: int = 1
     multiplier_dsps: int = 4
@@ -52,8 +53,8 @@ class NodeConfig:
             words = getattr(self, name)
             if not isinstance(words, int) or words % 32 or not 32 <= words <= 1 << 24:
                 raise ValueError(f"{name} must be a multiple of 32 between 32 and 16777216, not {words!r}")
-        if not isinstance(self.state_planes, int) or not 1 <= self.state_planes <= 13:
-            raise ValueError(f"State plane count must be between 1 and 13, not {self.state_planes!r}")
+        if self.state_planes not in (0, 1, 2):
+            raise ValueError(f"State plane count must be 0, 1 or 2, not {self.state_planes!r}")
         if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
         if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:

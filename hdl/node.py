@@ -1,6 +1,6 @@
 """One accelerator node: memories, the collective engine, and the host's way in."""
 
-from amaranth.hdl import Module
+from amaranth.hdl import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -8,7 +8,6 @@ from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.registers import RegisterFile
 from hdl.memory import HostAccess, LanedMemory
-from hdl.optimizer.rules import Rule
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
@@ -96,7 +95,8 @@ class Node(wiring.Component):
         wiring.connect(m, engine=engine.ring_o, node=wiring.flipped(self.ring_o))
         m.d.comb += [
             host_port.commands_full.eq(queue.full),
-            queue.stateful.eq(registers.rule != Rule.SGD),
+            queue.rule.eq(engine.settings.rule),
+            queue.packed_state.eq(engine.packed_state),
             queue.timeout.eq(registers.timeout),
             queue.weight_version.eq(engine.weight_version),
             queue.set_flags.eq(registers.set_flags),
@@ -105,13 +105,13 @@ class Node(wiring.Component):
             registers.last_error.eq(queue.last_error),
             registers.queue_status.eq(queue.queue_status),
             registers.weight_version.eq(engine.weight_version),
-            engine.settings.rule.eq(registers.rule),
-            engine.settings.gradient_scale.eq(registers.gradient_scale),
-            engine.settings.learning_rate.eq(registers.learning_rate),
-            engine.settings.momentum.eq(registers.momentum),
+            Cat(engine.settings.rule, engine.settings.nesterov, engine.packed_state).eq(registers.optimizer),
             engine.timeout.eq(registers.timeout),
             engine.link_reset.eq(registers.link_reset),
         ]
+        for name in engine.settings.shape().members:
+            if name not in ("rule", "nesterov"):
+                m.d.comb += engine.settings[name].eq(getattr(registers, name))
         for name in engine.count.shape().members:
             m.d.comb += registers.count[name].eq(engine.count[name])
         return m

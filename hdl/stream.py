@@ -255,7 +255,10 @@ class Queue(wiring.Component):
 
     def _elaborate_block(self):
         m = Module()
-        m.submodules.memory = memory = Memory(shape=self._shape, depth=self._depth, init=[])
+        # The place that is written is never one that is read: with neither is the queue empty or full.
+        m.submodules.memory = memory = Memory(
+            shape=self._shape, depth=self._depth, init=[], attrs={"no_rw_check": 1}
+        )
         write = memory.write_port()
         read = memory.read_port()
         # A beat passes three places: the memory, its output latch, and the output register, since the memory's own

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.control.registers import queue_status_layout
+from hdl.optimizer.rules import RULES, Rule
 from hdl.stream import Queue, connect_stream
 
 __all__ = ["CommandChecker", "CommandQueue", "verdict_layout"]
@@ -22,6 +23,7 @@ class CommandChecker(wiring.Component):
     The first of these that does not hold is the verdict; fields that an operation does not use are not looked at.
 
     - The operation is known (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
+    - For FUSED_UPDATE, the node has the planes that the rule needs (``BAD_RULE``; the detail is the rule).
     - ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size``
       (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on).
     - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state, state;
@@ -30,8 +32,9 @@ class CommandChecker(wiring.Component):
       detail is the length that would have fitted).
 
     State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
-    behind the base is a whole number of groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every
-    node of a ring comes to the same verdict, and nothing has to be divided.
+    behind the base, twice as many elements as words if state is packed, is a whole number of groups too, so that it
+    is enough exactly if ``length`` ≤ R · ``size``: every node of a ring comes to the same verdict, and nothing has to
+    be divided.
 
     A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
     are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
@@ -45,8 +48,10 @@ class CommandChecker(wiring.Component):
     -------
     i : In(stream of command_layout())
     o : Out(stream of verdict_layout())
-    stateful : In(1)
-        The optimizer's rule has state.
+    rule : In(Rule)
+        The optimizer's.
+    packed_state : In(1)
+        A word of state holds two elements.
     """
 
     def __init__(self, *, config):
@@ -54,7 +59,8 @@ class CommandChecker(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(command_layout())),
             "o": Out(stream.Signature(verdict_layout())),
-            "stateful": In(1),
+            "rule": In(Rule),
+            "packed_state": In(1),
         })
 
     @property
@@ -76,12 +82,18 @@ class CommandChecker(wiring.Component):
         base = Signal(32)
         capacity = Signal(room_bits)
         factor = Signal(range(config.nodes_max + 1))
-        addend = Signal(room_bits + len(factor))
-        fitting = Signal(room_bits + len(factor))
+        addend = Signal(room_bits + len(factor) + 1)
+        fitting = Signal(room_bits + len(factor) + 1)
 
         def conclude(status, detail=0):
             m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
             m.next = "Verdict"
+
+        planes = Signal(range(max(traits.planes for traits in RULES.values()) + 1))
+        with m.Switch(self.rule):
+            for rule, traits in RULES.items():
+                with m.Case(rule):
+                    m.d.comb += planes.eq(traits.planes)
 
         with m.FSM():
             with m.State("Operation"):
@@ -92,7 +104,9 @@ class CommandChecker(wiring.Component):
                         with m.Case(Operation.QUIESCE):
                             conclude(EventStatus.OK)
                         with m.Case(Operation.FUSED_UPDATE):
-                            m.d.sync += used.eq(Cat(Const(0b11, 2), self.stateful))
+                            m.d.sync += used.eq(Cat(Const(0b11, 2), planes != 0))
+                            with m.If(planes > config.state_planes):
+                                conclude(EventStatus.BAD_RULE, self.rule)
                         with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
                             m.d.sync += used.eq(0b001)
                         with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
@@ -124,7 +138,8 @@ class CommandChecker(wiring.Component):
                     m.d.sync += memory.eq(memory + 1)
 
             with m.State("Base"):
-                m.d.sync += addend.eq(capacity - base[:room_bits])
+                room = (capacity - base[:room_bits])[:room_bits]
+                m.d.sync += addend.eq(Mux((memory == 2) & self.packed_state, room.shift_left(1), room))
                 m.next = "Multiply"
                 with m.If((base[:5] != 0) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
@@ -191,8 +206,10 @@ class CommandQueue(wiring.Component):
         From the engine: exactly one event for each command taken.
     events : Out(stream of event_layout())
         To the host.
-    stateful : In(1)
-        The optimizer's rule has state.
+    rule : In(Rule)
+        The optimizer's.
+    packed_state : In(1)
+        A word of state holds two elements.
     link_reset : In(1)
     timeout : In(32)
         Cycles that a command waits for its flags.
@@ -219,7 +236,8 @@ class CommandQueue(wiring.Component):
             "start": Out(stream.Signature(command_layout())),
             "completions": In(stream.Signature(event_layout())),
             "events": Out(stream.Signature(event_layout())),
-            "stateful": In(1),
+            "rule": In(Rule),
+            "packed_state": In(1),
             "link_reset": In(1),
             "timeout": In(32),
             "weight_version": In(32),
@@ -251,7 +269,8 @@ class CommandQueue(wiring.Component):
         m.d.comb += [
             self.full.eq(~waiting.i.ready),
             checker.i.payload.eq(head),
-            checker.stateful.eq(self.stateful),
+            checker.rule.eq(self.rule),
+            checker.packed_state.eq(self.packed_state),
             self.start.payload.eq(head),
             missing.eq(head.wait & ~self.flags),
             self.queue_status.commands.eq(waiting.level),

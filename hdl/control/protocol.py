@@ -90,6 +90,7 @@ class EventStatus(enum.IntEnum):
     WAIT_TIMEOUT = 15
     OVERRUN = 16
     LINK_RESET = 17
+    BAD_RULE = 18
 
 
 class EventFlag(enum.IntFlag):

@@ -6,6 +6,7 @@
 
 import dataclasses
 import enum
+import struct
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -124,6 +125,11 @@ def _setting(name, doc, **options):
     return {"name": name, "access": Access.SETTING, "doc": doc, **options}
 
 
+def _scalar(name, doc, reset=0.0):
+    bits, = struct.unpack("<I", struct.pack("<f", reset))
+    return _setting(name, doc, kind=Kind.FLOAT32, reset=bits)
+
+
 def _counter(name, doc, **options):
     return {"name": name, "access": Access.COUNTER, "doc": doc, **options}
 
@@ -162,12 +168,27 @@ REGISTERS = _table(
         ),
     ),
     _setting(
-        "GRADIENT_SCALE", "Factor of the summed gradient: one over the number of nodes, and over the loss scale.",
-        kind=Kind.FLOAT32, reset=0x3F800000,
+        "OPTIMIZER", "How the optimizer works; a command keeps what is set when it starts.",
+        kind=Kind.BITFIELD, width=4,
+        fields=(
+            Field(name="rule", bit=0, width=2, doc="0 SGD, 1 SGD with momentum, 2 Adam, 3 AdamW."),
+            Field(name="nesterov", bit=2, doc="With momentum: the step looks ahead, as Nesterov's does."),
+            Field(name="packed_state", bit=3, doc="State is stored as bfloat16, two elements to a word."),
+        ),
     ),
-    _setting("LEARNING_RATE", "Learning rate of the optimizer.", kind=Kind.FLOAT32),
-    _setting("MOMENTUM", "Momentum of the optimizer.", kind=Kind.FLOAT32),
-    _setting("RULE", "Rule of the optimizer: 0 is SGD, 1 is SGD with momentum.", width=1),
+    _scalar("GRADIENT_SCALE", "Factor of the summed gradient: one over the examples, and over the loss scale.", 1.0),
+    _scalar("CLIP", "Largest magnitude of a scaled gradient; larger ones are clipped to it.", float("inf")),
+    _scalar(
+        "WEIGHT_FACTOR",
+        "Weight decay: what is added to the gradient is this times the weight; with AdamW the weight is first "
+        "multiplied by it, 1 - learning rate * decay.",
+    ),
+    _scalar("LEARNING_RATE", "Factor of the step; with Adam, that of this step, see docs/optimizer/rules.md."),
+    _scalar("FIRST_DECAY", "Momentum, or Adam's beta1: factor of the first state plane."),
+    _scalar("FIRST_GAIN", "One less dampening, or 1 - beta1: factor of the gradient in the first state plane.", 1.0),
+    _scalar("SECOND_DECAY", "Adam's beta2: factor of the second state plane."),
+    _scalar("SECOND_GAIN", "Adam's 1 - beta2: factor of the squared gradient in the second state plane."),
+    _scalar("EPSILON", "What Adam adds to the square root in this step, see docs/optimizer/rules.md."),
     _setting(
         "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",
         reset=1 << 20,
@@ -258,9 +279,10 @@ class RegisterFile(wiring.Component):
     bus : In(RegisterBus())
     link_reset : Out(1)
         CONTROL.link_reset, held.
-    gradient_scale, learning_rate, momentum : Out(32)
+    optimizer : Out(4)
+    gradient_scale, clip, weight_factor, learning_rate : Out(32)
+    first_decay, first_gain, second_decay, second_gain, epsilon : Out(32)
         Bits of a binary32 number.
-    rule : Out(1)
     timeout : Out(32)
     set_flags : Out(16)
         Flags that the host sets, for one cycle.

@@ -7,10 +7,12 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from hdl.delay import DelayLine
 from hdl.floating.format import FP32
+from hdl.optimizer.fixed_point import FixedFormat, FixedLane, FixedReducer
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
-from hdl.optimizer.rules import RULES, UpdateLane, settings_layout
+from hdl.optimizer.rules import RULES, Rule, UpdateLane, check_rules
 from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
@@ -33,7 +35,6 @@ def tag_layout(lanes, update_lanes):
 
 
 _QUEUE_LATENCY = 3  # of block memory
-_PLANES = max(traits.planes for traits in RULES.values())
 
 
 class BurstController(wiring.Component):
@@ -125,26 +126,29 @@ class RowCollector(wiring.Component):
         Elements in a row.
     update_lanes : int
         Elements in a slice.
+    width : int
+        Bits of an element.
 
     Members
     -------
     tag : In(tag_layout(lanes, update_lanes))
         Of the slice which is at ``i`` in this cycle.
-    i : In(ArrayLayout(32, update_lanes))
+    i : In(ArrayLayout(width, update_lanes))
     valid : Out(1)
         A row is complete.
-    row : Out(beat_layout(lanes))
+    row : Out(beat_layout(lanes, width))
     """
 
-    def __init__(self, *, lanes, update_lanes):
+    def __init__(self, *, lanes, update_lanes, width=FP32.width):
         self._lanes = lanes
         self._update_lanes = update_lanes
+        self._width = width
         super().__init__(
             {
                 "tag": In(tag_layout(lanes, update_lanes)),
-                "i": In(data.ArrayLayout(FP32.width, update_lanes)),
+                "i": In(data.ArrayLayout(width, update_lanes)),
                 "valid": Out(1),
-                "row": Out(beat_layout(lanes)),
+                "row": Out(beat_layout(lanes, width)),
             }
         )
 
@@ -154,7 +158,7 @@ class RowCollector(wiring.Component):
         m.d.comb += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
         for part in range(parts):
             for lane in range(self._update_lanes):
-                held = Signal(FP32.width, name=f"held_{part}_{lane}", reset_less=True)
+                held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
                 place = part * self._update_lanes + lane
                 # The last part is never held: it always ends its row.
                 if part < parts - 1:
@@ -183,14 +187,14 @@ class StreamedOptimizer(wiring.Component):
     reducer_latency + update_latency`` cycles from its first beat to the cycle, included, in which its last row is
     offered. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow
     each other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep
-    pace.
+    pace. Both latencies depend on the arithmetic that ``rules`` and ``format`` ask for, and not on the rule in use.
 
     No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
     port that stalls delays the beats to come, never those under way. Each queue holds a whole burst, so that no port
     has to wait for another within a burst. All ``ready`` inputs and outputs meet registers alone.
 
-    ``settings`` must be stable, and hold what the commands mean, from a command's transfer until ``idle``. With a
-    rule that uses fewer planes than there are, the other planes are neither awaited nor written.
+    ``settings`` must be stable, and hold what the commands mean, from the cycle before a command's transfer until
+    ``idle``. With a rule that uses fewer planes than there are, the other planes are neither awaited nor written.
 
     Parameters
     ----------
@@ -201,25 +205,27 @@ class StreamedOptimizer(wiring.Component):
     depth : int
         Elements in the longest burst; a positive multiple of ``lanes``.
     update_lanes : int or None
-        Elements that enter the arithmetic per cycle, and so adders and multipliers in parallel: 1, 2, 4 or 8, at most
-        ``lanes``, which is the default.
+        Elements that enter the arithmetic per cycle, and so lanes of arithmetic: 1, 2, 4 or 8, at most ``lanes``,
+        which is the default.
     broadcasts : int
         Ports which repeat the new weights; at least 1.
-    planes : int
-        State planes; as many as the rule that uses most.
+    rules : tuple of Rule or None
+        Rules that a command may name. They decide the number of state planes. By default all that the format has.
+    format : FloatFormat or FixedFormat
+        Of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
-        DSP blocks each multiplier may use: 4, 2 or 1.
+        DSP blocks each floating-point multiplier may use: 4, 2 or 1.
 
     Members
     -------
     command : In(stream of command_layout(workers, depth))
-    settings : In(settings_layout())
-    gradients : In(stream of beat_layout(lanes)).array(workers)
-    weights : In(stream of beat_layout(lanes))
-    state : In(stream of beat_layout(lanes)).array(planes)
-    weights_out : Out(stream of beat_layout(lanes))
-    state_out : Out(stream of beat_layout(lanes)).array(planes)
-    broadcast : Out(stream of beat_layout(lanes)).array(broadcasts)
+    settings : In(settings_layout() or fixed_settings_layout())
+    gradients : In(stream of beat_layout(lanes, width)).array(workers)
+    weights : In(stream of beat_layout(lanes, width))
+    state : In(stream of beat_layout(lanes, width)).array(planes)
+    weights_out : Out(stream of beat_layout(lanes, width))
+    state_out : Out(stream of beat_layout(lanes, width)).array(planes)
+    broadcast : Out(stream of beat_layout(lanes, width)).array(broadcasts)
     nonfinite : Out(1)
         Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst.
     bursts : Out(1)
@@ -228,7 +234,9 @@ class StreamedOptimizer(wiring.Component):
         No command is held, and all results have been taken.
     """
 
-    def __init__(self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, planes=1, dsps=4):
+    def __init__(
+        self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, rules=None, format=FP32, dsps=4
+    ):
         if not isinstance(workers, int) or not 1 <= workers <= 8:
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
         check_lanes(lanes)
@@ -240,28 +248,39 @@ class StreamedOptimizer(wiring.Component):
             raise ValueError(f"Depth must be a positive multiple of {lanes} lanes, not {depth!r}")
         if not isinstance(broadcasts, int) or broadcasts < 1:
             raise ValueError(f"Broadcast port count must be a positive integer, not {broadcasts!r}")
-        if planes != _PLANES:
-            raise ValueError(f"State plane count must be {_PLANES}, as many as the rules use, not {planes!r}")
+        if format != FP32 and not isinstance(format, FixedFormat):
+            raise ValueError(f"Format must be FP32 or a FixedFormat, not {format!r}")
         if dsps not in (1, 2, 4):
             raise ValueError(f"DSP block count must be 4, 2 or 1, not {dsps!r}")
+        fixed = isinstance(format, FixedFormat)
+        if rules is None:
+            rules = (Rule.SGD, Rule.MOMENTUM) if fixed else tuple(Rule)
+        check_rules(rules)
         self._workers = workers
         self._lanes = lanes
         self._depth = depth
         self._update_lanes = update_lanes
         self._broadcasts = broadcasts
-        self._planes = planes
-        self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
-        self._updates = [UpdateLane(dsps=dsps) for _ in range(update_lanes)]
-        beats = stream.Signature(beat_layout(lanes))
+        self._rules = rules
+        self._width = format.width
+        self._float = not fixed
+        if fixed:
+            self._reducers = [FixedReducer(workers=workers, format=format) for _ in range(update_lanes)]
+            self._updates = [FixedLane(format=format, workers=workers, rules=rules) for _ in range(update_lanes)]
+        else:
+            self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
+            self._updates = [UpdateLane(rules=rules, dsps=dsps) for _ in range(update_lanes)]
+        self._row = beat_layout(lanes, self._width)
+        beats = stream.Signature(self._row)
         super().__init__(
             {
                 "command": In(stream.Signature(command_layout(workers, depth))),
-                "settings": In(settings_layout()),
+                "settings": In(self._updates[0].settings.shape()),
                 "gradients": In(beats).array(workers),
                 "weights": In(beats),
-                "state": In(beats).array(planes),
+                "state": In(beats).array(self.planes),
                 "weights_out": Out(beats),
-                "state_out": Out(beats).array(planes),
+                "state_out": Out(beats).array(self.planes),
                 "broadcast": Out(beats).array(broadcasts),
                 "nonfinite": Out(1),
                 "bursts": Out(1),
@@ -270,12 +289,19 @@ class StreamedOptimizer(wiring.Component):
         )
 
     @property
-    def multiplier_latency(self):
-        return self._updates[0].multiplier_latency
+    def planes(self):
+        """State planes of the rules."""
+        return self._updates[0].planes
+
+    @property
+    def lane(self):
+        """The arithmetic of one update lane, whose latencies add up to those below."""
+        return self._updates[0]
 
     @property
     def adder_latency(self):
-        return self._updates[0].adder_latency
+        """Cycles of one level of the reducer's tree."""
+        return self._reducers[0].adder_latency
 
     @property
     def reducer_latency(self):
@@ -285,7 +311,7 @@ class StreamedOptimizer(wiring.Component):
     @property
     def update_latency(self):
         """All other cycles from the entry of a beat to the offer of its new weights."""
-        return GradientBuffer.latency + self._updates[0].latency + _QUEUE_LATENCY
+        return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
 
     @property
     def latency(self):
@@ -304,36 +330,32 @@ class StreamedOptimizer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        lanes, update_lanes = self._lanes, self._update_lanes
-        # How long after a beat's gradients its state and its weights are taken, to meet what is computed by then.
-        state_delay = self.reducer_latency
-        weight_delay = self.reducer_latency + self._updates[0].weight_offset
+        lanes, update_lanes, width = self._lanes, self._update_lanes, self._width
+        # How long after a beat's gradients its other operands are taken, to meet what is computed by then.
+        weight_delay = self.reducer_latency + self.lane.weight_offset
+        state_delays = [self.reducer_latency + offset for offset in self.lane.state_offsets]
 
         m.submodules.control = control = BurstController(
             workers=self._workers, lanes=lanes, update_lanes=update_lanes, depth=self._depth
         )
         connect_stream(m, self.command, control.command)
 
-        # Tag n is of the beat that entered n cycles ago.
-        tags = [control.beat]
-        for age in range(self.latency - _QUEUE_LATENCY):
-            tag = Signal(tag_layout(lanes, update_lanes), name=f"tag_{age + 1}")
-            m.d.sync += tag.eq(tags[-1])
-            tags.append(tag)
-        summed = tags[GradientBuffer.latency + self.reducer_latency]
-        remembered = tags[GradientBuffer.latency + self.reducer_latency + self._updates[0].state_latency]
-        updated = tags[-1]
+        # What comes of a beat, so many cycles after it entered.
+        summed = GradientBuffer.latency + self.reducer_latency
+        remembered = [summed + latency for latency in self.lane.state_latencies]
+        updated = summed + self.lane.latency
+        tags = self._delay_tags(m, control.beat, {*state_delays, weight_delay, summed, *remembered, updated})
 
-        planes_used = Signal(self._planes)
+        planes_used = Signal(max(self.planes, 1))
         with m.Switch(self.settings.rule):
-            for rule, traits in RULES.items():
+            for rule in self._rules:
                 with m.Case(rule):
-                    m.d.comb += planes_used.eq((1 << traits.planes) - 1)
+                    m.d.comb += planes_used.eq((1 << RULES[rule].planes) - 1)
 
         def buffer(name, source, *, used, delay=0):
             """Buffer a stream of operands; they come out with the beat that entered ``delay`` cycles before them."""
             m.submodules[name] = banks = GradientBuffer(
-                lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay)
+                lanes=lanes, read_lanes=update_lanes, depth=self._depth, banks=self._banks(delay), width=width
             )
             connect_stream(m, source, banks.i)
             m.d.comb += [
@@ -348,8 +370,8 @@ class StreamedOptimizer(wiring.Component):
             for worker in range(self._workers)
         ]
         state = [
-            buffer(f"state_{plane}", self.state[plane], used=planes_used[plane], delay=state_delay)
-            for plane in range(self._planes)
+            buffer(f"state_{plane}", self.state[plane], used=planes_used[plane], delay=state_delays[plane])
+            for plane in range(self.planes)
         ]
         weights = buffer("weights", self.weights, used=1, delay=weight_delay)
         m.d.comb += [
@@ -357,32 +379,40 @@ class StreamedOptimizer(wiring.Component):
             control.supplied.eq(weights.filled & (Cat(banks.filled for banks in state) | ~planes_used).all()),
         ]
 
-        m.submodules.new_weights = new_weights = RowCollector(lanes=lanes, update_lanes=update_lanes)
-        m.submodules.new_state = new_state = RowCollector(lanes=lanes, update_lanes=update_lanes)
-        m.d.comb += [new_weights.tag.eq(updated), new_state.tag.eq(remembered)]
+        def collector(name, tag):
+            m.submodules[name] = rows = RowCollector(lanes=lanes, update_lanes=update_lanes, width=width)
+            m.d.comb += rows.tag.eq(tag)
+            return rows
+
+        new_weights = collector("new_weights", tags[updated])
+        new_state = [collector(f"new_state_{plane}", tags[remembered[plane]]) for plane in range(self.planes)]
         nonfinite = Signal(update_lanes)
-        for index in range(update_lanes):
-            m.submodules[f"reducer_{index}"] = reducer = self._reducers[index]
-            m.submodules[f"update_{index}"] = lane = self._updates[index]
+        for index, (reducer, lane) in enumerate(zip(self._reducers, self._updates, strict=True)):
+            m.submodules[f"reducer_{index}"] = reducer
+            m.submodules[f"update_{index}"] = lane
             for worker in range(self._workers):
                 m.d.comb += reducer.i[worker].eq(gradients[worker].o[index])
             m.d.comb += [
                 lane.settings.eq(self.settings),
                 lane.total.eq(reducer.o),
-                lane.state.eq(state[0].o[index]),
                 lane.weight.eq(weights.o[index]),
-                new_state.i[index].eq(lane.new_state),
                 new_weights.i[index].eq(lane.new_weight),
-                nonfinite[index].eq(data.View(FP32.layout, reducer.o).exponent.all()),
             ]
-        m.d.sync += self.nonfinite.eq(summed.valid & (nonfinite & summed.keep).any())
-        m.d.comb += self.bursts.eq(updated.valid & updated.last)
+            for plane in range(self.planes):
+                m.d.comb += [
+                    lane.state[plane].eq(state[plane].o[index]),
+                    new_state[plane].i[index].eq(lane.new_state[plane]),
+                ]
+            if self._float:
+                m.d.comb += nonfinite[index].eq(data.View(FP32.layout, reducer.o).exponent.all())
+        m.d.sync += self.nonfinite.eq(tags[summed].valid & (nonfinite & tags[summed].keep).any())
+        m.d.comb += self.bursts.eq(tags[updated].valid & tags[updated].last)
 
         rooms, empties = [], []
 
         def queue(name, rows, sink, *, used=1):
             """Queue rows for a port. A beat that ends a row reserves its place when it enters."""
-            m.submodules[name] = results = Queue(shape=beat_layout(lanes), depth=self.queue_depth, block=True)
+            m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
             places = Signal(range(self.queue_depth + 1), init=self.queue_depth, name=f"{name}_places")
             reserved = control.beat.valid & control.beat.row_end & used
@@ -392,8 +422,8 @@ class StreamedOptimizer(wiring.Component):
             empties.append(places == self.queue_depth)
 
         queue("weights_queue", new_weights, self.weights_out)
-        for plane in range(self._planes):
-            queue(f"state_queue_{plane}", new_state, self.state_out[plane], used=planes_used[plane])
+        for plane in range(self.planes):
+            queue(f"state_queue_{plane}", new_state[plane], self.state_out[plane], used=planes_used[plane])
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
         m.d.comb += [
@@ -401,3 +431,23 @@ class StreamedOptimizer(wiring.Component):
             self.idle.eq(~control.waiting & Cat(empties).all()),
         ]
         return m
+
+    def _delay_tags(self, m, beat, ages):
+        """The tag of the beat that entered so many cycles ago, for each of these ages.
+
+        Whether there is a beat must be known from reset on, and goes through flip-flops; the rest by delay lines.
+        """
+        contents = tag_layout(self._lanes, self._update_lanes)
+        valid, tag, age = beat.valid, beat, 0
+        tags = {0: beat}
+        for later in sorted(ages - {0}):
+            for cycle in range(age, later):
+                following = Signal(name=f"valid_{cycle + 1}")
+                m.d.sync += following.eq(valid)
+                valid = following
+            m.submodules[f"tag_line_{later}"] = line = DelayLine(shape=contents, cycles=later - age)
+            m.d.comb += line.i.eq(tag)
+            tags[later] = Signal(contents, name=f"tag_{later}")
+            m.d.comb += [tags[later].eq(line.o), tags[later].valid.eq(valid)]
+            tag, age = tags[later], later
+        return tags

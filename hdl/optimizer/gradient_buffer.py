@@ -54,7 +54,7 @@ class GradientBuffer(wiring.Component):
         The slice taken :attr:`latency` cycles ago, or zeros if none was.
     """
 
-    latency = 2
+    latency = 3
 
     def __init__(self, *, lanes, depth, banks=2, read_lanes=None, width=32):
         check_lanes(lanes)
@@ -102,7 +102,10 @@ class GradientBuffer(wiring.Component):
         # A row's address is its bank and its row side by side, so that no depth needs a multiplier.
         row_bits = ceil_log2(rows)
         row_shape = data.ArrayLayout(self._width, self._lanes)
-        m.submodules.memory = memory = Memory(shape=row_shape, depth=banks << row_bits, init=[])
+        # A bank is filled or drained, never both, so nothing depends on what a read beside a write returns.
+        m.submodules.memory = memory = Memory(
+            shape=row_shape, depth=banks << row_bits, init=[], attrs={"no_rw_check": 1}
+        )
         write = memory.write_port()
         read = memory.read_port(transparent_for=())
 
@@ -146,11 +149,17 @@ class GradientBuffer(wiring.Component):
             unclaimed.eq(unclaimed + filling_ends - self.claim),
         ]
 
-        # The memory's output register, then the slice of the row, or zeros, in a register of our own.
-        present = Signal()
+        # A cycle each for the memory, whose output comes late, for the slice of the row, and for zeros in its place.
         chosen = Signal.like(r_slice)
-        m.d.sync += [present.eq(self.take & (r_row < lengths[r_bank])), chosen.eq(r_slice)]
+        present = Signal()
+        present_slice = Signal()
+        m.d.sync += [
+            present.eq(self.take & (r_row < lengths[r_bank])),
+            chosen.eq(r_slice),
+            present_slice.eq(present),
+        ]
         for lane in range(self._read_lanes):
             candidates = Array(read.data[part * self._read_lanes + lane] for part in range(slices))
-            m.d.sync += self.o[lane].eq(Mux(present, candidates[chosen], 0))
+            element = Signal(self._width, name=f"element_{lane}", reset_less=True)
+            m.d.sync += [element.eq(candidates[chosen]), self.o[lane].eq(Mux(present_slice, element, 0))]
         return m

@@ -53,11 +53,6 @@ class MomentUnpacker(wiring.Component):
     def lanes(self):
         return self._lanes
 
-    @property
-    def packed(self):
-        """``packed_state``; as the name of a port this would be a keyword of SystemVerilog."""
-        return self.packed_state
-
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
@@ -138,11 +133,6 @@ class MomentPacker(wiring.Component):
     @property
     def lanes(self):
         return self._lanes
-
-    @property
-    def packed(self):
-        """``packed_state``; as the name of a port this would be a keyword of SystemVerilog."""
-        return self.packed_state
 
     def elaborate(self, platform):
         m = Module()

@@ -44,9 +44,19 @@ class Reducer(wiring.Component):
         super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
 
     @property
+    def width(self):
+        """Bits of the sum."""
+        return self._format.width
+
+    @property
+    def adder_latency(self):
+        """Cycles of one level of the tree."""
+        return FloatAdder.latency
+
+    @property
     def latency(self):
         """Cycles from the elements to their sum."""
-        return self._adders[0].latency * ceil_log2(self._workers) if self._adders else 0
+        return self.adder_latency * ceil_log2(self._workers)
 
     def elaborate(self, platform):
         m = Module()

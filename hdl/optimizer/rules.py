@@ -8,18 +8,24 @@ from amaranth.hdl import Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
+from hdl.floating.compare import MagnitudeLimiter
+from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
+from hdl.floating.square_root import FloatSquareRoot
 
-__all__ = ["RULES", "Rule", "Traits", "UpdateLane", "settings_layout"]
+__all__ = ["RULES", "Rule", "Traits", "UpdateLane", "check_rules", "settings_layout"]
 
 
-class Rule(enum.Enum, shape=unsigned(1)):
+class Rule(enum.Enum, shape=unsigned(2)):
     """How a weight follows its gradient."""
 
     SGD = 0
     MOMENTUM = 1
+    ADAM = 2
+    ADAMW = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,44 +36,84 @@ class Traits:
     ----------
     planes : int
         State planes that the rule reads and writes, from plane 0.
-    accumulates : bool
-        Whether the step follows ``momentum * state[0] + gradient``, which becomes the new state, or the gradient.
+    adaptive : bool
+        Whether the step is divided by the root of the second plane.
+    decoupled : bool
+        Whether weight decay acts on the weight, and not on the gradient.
     """
 
     planes: int
-    accumulates: bool
+    adaptive: bool = False
+    decoupled: bool = False
 
 
 RULES = {
-    Rule.SGD: Traits(planes=0, accumulates=False),
-    Rule.MOMENTUM: Traits(planes=1, accumulates=True),
+    Rule.SGD: Traits(planes=0),
+    Rule.MOMENTUM: Traits(planes=1),
+    Rule.ADAM: Traits(planes=2, adaptive=True),
+    Rule.ADAMW: Traits(planes=2, adaptive=True, decoupled=True),
 }
 
 
+def check_rules(rules):
+    """Raise a ``ValueError`` unless this is a tuple of rules, at least one, and none twice."""
+    if (
+        not isinstance(rules, tuple)
+        or not rules
+        or not all(isinstance(rule, Rule) for rule in rules)
+        or len(set(rules)) != len(rules)
+    ):
+        raise ValueError(f"Rules must be a tuple of different rules, not {rules!r}")
+
+
 def settings_layout():
-    """The scalars of an update, as the registers hold them: floats as bits."""
-    return data.StructLayout({"rule": Rule, "gradient_scale": 32, "learning_rate": 32, "momentum": 32})
+    """What an update is told, as the registers hold it: floats as bits. docs/optimizer/rules.md has the equations."""
+    return data.StructLayout(
+        {
+            "rule": Rule,
+            "nesterov": 1,
+            "gradient_scale": FP32.width,
+            "clip": FP32.width,
+            "weight_factor": FP32.width,
+            "learning_rate": FP32.width,
+            "first_decay": FP32.width,
+            "first_gain": FP32.width,
+            "second_decay": FP32.width,
+            "second_gain": FP32.width,
+            "epsilon": FP32.width,
+        }
+    )
+
+
+_ONE = FP32.bias << FP32.fraction_bits
+_SIGN = 1 << FP32.width - 1
 
 
 class UpdateLane(wiring.Component):
     """One new weight per cycle, from the sum of its gradients.
 
-    With g = gradient_scale * sum, the step d is
+    From the gradient g = limit(gradient_scale * sum), to which weight_factor * weight is added unless weight decay
+    is off or decoupled, follows a step d, and from this the new weight:
 
-    - of :attr:`Rule.SGD`, g;
-    - of :attr:`Rule.MOMENTUM`, momentum * state + g, which is also the new state;
+    - of :attr:`Rule.SGD`, d = g;
+    - of :attr:`Rule.MOMENTUM`, m' = first_decay * m + first_gain * g and d = m', or with ``nesterov`` d =
+      first_decay * m' + g;
+    - of :attr:`Rule.ADAM` and :attr:`Rule.ADAMW`, m' as above, v' = second_decay * v + (second_gain * g) * g, and d =
+      m' / (sqrt(v') + epsilon);
+    - the new weight is weight - learning_rate * d, where ADAMW begins with weight_factor * weight.
 
-    and the new weight is weight - learning_rate * d. Each operation rounds once, to nearest even. All rules share the
-    three multipliers and two adders: for SGD the addend is -0.0, which leaves every g as it is, +0.0 and -0.0
-    included. So one latency holds for all rules.
+    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic, and have one latency: what
+    a rule does without adds -0.0, or divides by 1.0, which leaves every number as it is. A rule that the lane was
+    not made for has an unspecified result.
 
-    Operands are taken, and results appear, where the arithmetic has them: counted from the cycle of ``total``, the
-    state is taken in the same cycle, the weight :attr:`weight_offset` cycles later, the new state appears
-    :attr:`state_latency` and the new weight :attr:`latency` cycles later. There is no handshake. ``settings`` must
-    not change while anything is in flight.
+    Operands are taken, and results appear, where the arithmetic has them: all the properties below count from the
+    cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in flight.
 
     Parameters
     ----------
+    rules : tuple of Rule
+        What there is arithmetic for: SGD takes three multipliers and two adders, momentum six and four (of which
+        Nesterov's step is one and one); Adam and AdamW eight and five, a square root and a divider.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
@@ -76,77 +122,185 @@ class UpdateLane(wiring.Component):
     settings : In(settings_layout())
     total : In(32)
         The reduced gradient.
-    state : In(32)
     weight : In(32)
-    new_state : Out(32)
+    state : In(32).array(planes)
+    new_state : Out(32).array(planes)
     new_weight : Out(32)
     """
 
-    settings: In(settings_layout())
-    total: In(32)
-    state: In(32)
-    weight: In(32)
-    new_state: Out(32)
-    new_weight: Out(32)
+    def __init__(self, *, rules=tuple(Rule), dsps=4):
+        check_rules(rules)
+        self._rules = rules
+        self._planes = max(RULES[rule].planes for rule in rules)
+        self._adaptive = any(RULES[rule].adaptive for rule in rules)
+        self._decoupled = any(RULES[rule].decoupled for rule in rules)
+        self._dsps = dsps
+        # One of each, to be asked for its latency.
+        self._multiplier = FloatMultiplier(dsps=dsps)
+        self._adder = FloatAdder()
+        self._limiter = MagnitudeLimiter()
+        self._root = FloatSquareRoot()
+        self._divider = FloatDivider()
+        super().__init__(
+            {
+                "settings": In(settings_layout()),
+                "total": In(FP32.width),
+                "weight": In(FP32.width),
+                "state": In(FP32.width).array(self._planes),
+                "new_state": Out(FP32.width).array(self._planes),
+                "new_weight": Out(FP32.width),
+            }
+        )
 
-    def __init__(self, *, dsps=4):
-        super().__init__()
-        self._scale = FloatMultiplier(dsps=dsps)
-        self._decay = FloatMultiplier(dsps=dsps)
-        self._accumulate = FloatAdder()
-        self._rate = FloatMultiplier(dsps=dsps)
-        self._subtract = FloatAdder()
+    @property
+    def rules(self):
+        return self._rules
+
+    @property
+    def planes(self):
+        """State planes of the rules."""
+        return self._planes
 
     @property
     def multiplier_latency(self):
-        return self._scale.latency
+        return self._multiplier.latency
 
     @property
     def adder_latency(self):
-        return self._accumulate.latency
+        return self._adder.latency
 
     @property
-    def state_latency(self):
-        """Cycles from the sum to the new state."""
-        return self.multiplier_latency + self.adder_latency
+    def limiter_latency(self):
+        return self._limiter.latency
+
+    @property
+    def root_latency(self):
+        return self._root.latency
+
+    @property
+    def divider_latency(self):
+        return self._divider.latency
 
     @property
     def weight_offset(self):
         """Cycles from the sum to the weight that belongs to it."""
-        return self.state_latency + self.multiplier_latency
+        return self.limiter_latency
+
+    @property
+    def _gradient(self):
+        """Cycles from the sum to the gradient with weight decay."""
+        return self.multiplier_latency + self.limiter_latency + self.adder_latency
+
+    @property
+    def _multiply_add(self):
+        return self.multiplier_latency + self.adder_latency
+
+    @property
+    def state_offsets(self):
+        """Cycles from the sum to the state of each plane."""
+        return tuple(self._gradient + plane * self._multiply_add for plane in range(self._planes))
+
+    @property
+    def state_latencies(self):
+        """Cycles from the sum to the new state of each plane."""
+        return tuple(offset + self._multiply_add for offset in self.state_offsets)
+
+    @property
+    def _step(self):
+        """Cycles from the sum to the step."""
+        looks_ahead = 2 * self._multiply_add if self._planes else 0
+        adapts = self.root_latency + self.adder_latency + self.divider_latency if self._adaptive else 0
+        return self._gradient + looks_ahead + adapts
 
     @property
     def latency(self):
         """Cycles from the sum to the new weight."""
-        return self.weight_offset + self.adder_latency
+        return self._step + self._multiply_add
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.scale = scale = self._scale
-        m.submodules.decay = decay = self._decay
-        m.submodules.accumulate = accumulate = self._accumulate
-        m.submodules.rate = rate = self._rate
-        m.submodules.subtract = subtract = self._subtract
+        settings = self.settings
 
-        accumulates = Signal()
-        with m.Switch(self.settings.rule):
-            for rule, traits in RULES.items():
-                with m.Case(rule):
-                    m.d.comb += accumulates.eq(traits.accumulates)
+        def unit(name, component, a, b):
+            m.submodules[name] = component
+            m.d.comb += [component.a.eq(a), component.b.eq(b)]
+            return component.o
 
-        sign = 1 << FP32.width - 1
-        m.d.comb += [
-            scale.a.eq(self.settings.gradient_scale),
-            scale.b.eq(self.total),
-            decay.a.eq(self.settings.momentum),
-            decay.b.eq(self.state),
-            accumulate.a.eq(Mux(accumulates, decay.o, sign)),
-            accumulate.b.eq(scale.o),
-            self.new_state.eq(accumulate.o),
-            rate.a.eq(self.settings.learning_rate),
-            rate.b.eq(accumulate.o),
-            subtract.a.eq(self.weight),
-            subtract.b.eq(rate.o ^ sign),
-            self.new_weight.eq(subtract.o),
-        ]
+        def multiply(name, a, b):
+            return unit(name, FloatMultiplier(dsps=self._dsps), a, b)
+
+        def add(name, a, b):
+            return unit(name, FloatAdder(), a, b)
+
+        def delay(name, value, cycles):
+            m.submodules[name] = line = DelayLine(shape=FP32.width, cycles=cycles)
+            m.d.comb += line.i.eq(value)
+            return line.o
+
+        def chosen(trait):
+            """Whether the rule of this command has a trait; registered, for it holds as long as the command."""
+            flag = Signal(name=trait)
+            with m.Switch(settings.rule):
+                for rule in self._rules:
+                    with m.Case(rule):
+                        m.d.sync += flag.eq(bool(getattr(RULES[rule], trait)))
+            return flag
+
+        stateful, adaptive, decoupled = chosen("planes"), chosen("adaptive"), chosen("decoupled")
+        couples = Signal()
+        m.d.sync += couples.eq(~decoupled & settings.weight_factor[:-1].any())
+
+        # The gradient: scaled, clipped, and with weight decay. The decayed weight is of use to either kind of decay.
+        scaled = multiply("scale", settings.gradient_scale, self.total)
+        m.submodules.limiter = limiter = MagnitudeLimiter()
+        m.d.comb += [limiter.i.eq(scaled), limiter.limit.eq(settings.clip)]
+        decayed = multiply("decay", settings.weight_factor, self.weight)
+        gradient = add("couple", Mux(couples, decayed, _SIGN), limiter.o)
+        weight = delay("weight_line", self.weight, self.multiplier_latency)
+        start = Mux(decoupled, decayed, weight) if self._decoupled else weight
+        start = delay("start_line", start, self._step - self.limiter_latency)
+
+        # The step. The second multiplier and adder make Adam's second moment, or Nesterov's look ahead.
+        step = gradient
+        if self._planes:
+            kept = multiply("first_decay", settings.first_decay, self.state[0])
+            gained = multiply("first_gain", Mux(stateful, settings.first_gain, _ONE), gradient)
+            first = add("first", Mux(stateful, kept, _SIGN), gained)
+            m.d.comb += self.new_state[0].eq(first)
+            delayed = delay("gradient_line", gradient, self.adder_latency)
+            if not self._adaptive:
+                again = multiply("ahead", settings.first_decay, first)
+                late = delay("late_gradient_line", delayed, 2 * self.multiplier_latency)
+                straight = delay("first_line", first, self.multiplier_latency)
+                step = add(
+                    "look", Mux(settings.nesterov & stateful, again, _SIGN),
+                    Mux(settings.nesterov & stateful, late, straight)
+                )
+            else:
+                gain = multiply("second_gain", settings.second_gain, delayed)
+                late = delay("late_gradient_line", delayed, self.multiplier_latency)
+                square = multiply("square", gain, late)
+                late = delay("later_gradient_line", late, self.multiplier_latency)
+                straight = delay("first_line", first, self.multiplier_latency)
+                ahead = Signal()  # the second plane, or a step ahead; else what is added to is -0.0
+                m.d.sync += ahead.eq(settings.nesterov & stateful & ~adaptive)
+                again = multiply(
+                    "second_decay", Mux(adaptive, settings.second_decay, settings.first_decay),
+                    Mux(adaptive, self.state[1], first)
+                )
+                second = add(
+                    "second", Mux(adaptive | ahead, again, _SIGN), Mux(adaptive, square, Mux(ahead, late, straight))
+                )
+                m.d.comb += self.new_state[1].eq(second)
+                m.submodules.root = root = FloatSquareRoot()
+                m.d.comb += root.a.eq(second)
+                denominator = add("epsilon", root.o, settings.epsilon)
+                straight = delay("straight_line", straight, self.adder_latency)
+                numerator = delay(
+                    "numerator_line", Mux(adaptive, straight, second), self.root_latency + self.adder_latency
+                )
+                step = unit("divide", FloatDivider(), numerator, Mux(adaptive, denominator, _ONE))
+
+        moved = multiply("rate", settings.learning_rate, step)
+        m.d.comb += self.new_weight.eq(add("move", start, moved ^ _SIGN))
         return m

@@ -68,6 +68,8 @@ class CollectiveEngine(wiring.Component):
     event : Out(stream of event_layout())
         One for each command. The detail of a time-out is the number of packets sent (low half) and received.
     settings : In(settings_layout())
+    packed_state : In(1)
+        A word of state holds two elements.
     timeout : In(32)
     link_reset : In(1)
         While held, links forget what they hold and all credits are given back.
@@ -91,6 +93,7 @@ class CollectiveEngine(wiring.Component):
                 "command": In(stream.Signature(command_layout())),
                 "event": Out(stream.Signature(event_layout())),
                 "settings": In(settings_layout()),
+                "packed_state": In(1),
                 "timeout": In(32),
                 "link_reset": In(1),
                 "weight_version": Out(32),
@@ -176,6 +179,7 @@ class CollectiveEngine(wiring.Component):
                 setup.weight_row.eq(given.weight_base // config.lanes),
                 setup.state_row.eq(given.state_base // config.lanes),
                 setup.settings.eq(self.settings),
+                setup.packed_state.eq(self.packed_state),
                 event.tag.eq(given.tag),
                 event.status.eq(EventStatus.OK),
                 event.flags.eq(0),

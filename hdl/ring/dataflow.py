@@ -11,6 +11,8 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression import zero_value
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.moments import MomentPacker, MomentUnpacker
+from hdl.optimizer.rules import RULES
 from hdl.ring.director import Decoded, Director, Passed, Received, Sent, Summed, setup_layout
 from hdl.ring.packet import expected_layout, header_layout
 from hdl.ring.schedule import GROUP
@@ -144,7 +146,7 @@ class Dataflow(wiring.Component):
             update_lanes=config.update_lanes,
             depth=segment,
             broadcasts=1,
-            planes=config.state_planes,
+            rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
             dsps=config.multiplier_dsps,
         )
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
@@ -215,8 +217,13 @@ class Dataflow(wiring.Component):
         connect_stream(m, gradient_reader.o, optimizer.gradients[1])
         connect_stream(m, optimizer.weights_out, weight_writer.i)
         for plane in range(config.state_planes):
-            connect_stream(m, state_readers[plane].o, optimizer.state[plane])
-            connect_stream(m, optimizer.state_out[plane], state_writers[plane].i)
+            m.submodules[f"moment_unpacker_{plane}"] = unpacker = MomentUnpacker(lanes=lanes)
+            m.submodules[f"moment_packer_{plane}"] = packer = MomentPacker(lanes=lanes)
+            m.d.comb += [unpacker.packed_state.eq(setup.packed_state), packer.packed_state.eq(setup.packed_state)]
+            connect_stream(m, state_readers[plane].o, unpacker.i)
+            connect_stream(m, unpacker.o, optimizer.state[plane])
+            connect_stream(m, optimizer.state_out[plane], packer.i)
+            connect_stream(m, packer.o, state_writers[plane].i)
         connect_stream(m, landing.o, landing_writer.i)
         m.d.comb += optimizer.settings.eq(setup.settings)
 

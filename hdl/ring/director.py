@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.memory import job_layout
 from hdl.optimizer.burst import command_layout as burst_layout
-from hdl.optimizer.rules import Rule, settings_layout
+from hdl.optimizer.rules import RULES, settings_layout
 from hdl.ring.packet import Codec, PacketType, expected_layout, header_layout
 from hdl.ring.schedule import GROUP, Phase, Walk, plan_layout, record_layout, tour_layout
 from hdl.route import Fork
@@ -82,7 +82,8 @@ def setup_layout(config):
     ``fused``: the scatter-reduce ends in the optimizer, and new weights are gathered. ``sum``: it ends in the
     gradient memory, and ``gather``: sums are gathered after it. With neither ``fused`` nor ``sum``, weights are
     gathered from the weight memory. ``alone``: the ring has one node. ``relay``: even the first step of a gather
-    passes on what came in; ``pass_on``: even its last step is passed on (both are for broadcasts).
+    passes on what came in; ``pass_on``: even its last step is passed on (both are for broadcasts). ``packed_state``:
+    a word of state holds two elements.
     """
     elements = longest_vector(config)
     tour = tour_layout(elements)
@@ -94,6 +95,7 @@ def setup_layout(config):
             "alone": 1,
             "relay": 1,
             "pass_on": 1,
+            "packed_state": 1,
             "rank": 8,
             "predecessor": 8,
             "successor": 8,
@@ -229,9 +231,13 @@ class Director(wiring.Component):
         sink = getattr(self, name)
         connect_stream(m, self._queue(m, f"{name}_routes", port, sink.payload.shape(), route).o, sink)
 
-    def _job(self, m, name, port, sink, base, group, length, *, done=None):
-        """Queue of jobs of a reader, or of a writer that tells when one is done."""
-        row = base + (group << (GROUP // self._config.lanes).bit_length() - 1)
+    def _job(self, m, name, port, sink, base, group, length, *, packed=0, done=None):
+        """Queue of jobs of a reader, or of a writer that tells when one is done.
+
+        A group takes up GROUP elements, or if it is packed half as many.
+        """
+        offset = group << (GROUP // self._config.lanes).bit_length() - 1
+        row = base + Mux(packed, offset >> 1, offset)
         job = Signal(sink.payload.shape(), name=f"{name}_at")
         m.d.comb += [job.row.eq(row), job.count.eq(length)]
         queue = self._queue(m, name, port, job.shape(), job)
@@ -348,10 +354,14 @@ class Director(wiring.Component):
         setup = self.setup
         planes = self._config.state_planes
         at, fork = self._walk(m, "own", 4 + 2 * planes)
-        some = at.length != 0
-        update = some & setup.fused
-        stateful = update & (setup.settings.rule != Rule.SGD)
-        m.d.comb += fork.enable.eq(Cat(some, update, update, update, stateful.replicate(2 * planes)))
+        update = (at.length != 0) & setup.fused
+        planes_used = Signal(max(planes, 1))
+        with m.Switch(setup.settings.rule):
+            for rule, traits in RULES.items():
+                with m.Case(rule):
+                    m.d.comb += planes_used.eq((1 << traits.planes) - 1)
+        stateful = [update & planes_used[plane] for plane in range(planes) for _ in ("read", "write")]
+        m.d.comb += fork.enable.eq(Cat(at.length != 0, update, update, update, stateful))
 
         self._job(m, "weight_jobs", fork.o[0], self.weight_job, setup.weight_row, at.group, at.length)
         self._job(m, "gradient_jobs", fork.o[1], self.gradient_job, setup.gradient_row, at.group, at.length)
@@ -364,13 +374,16 @@ class Director(wiring.Component):
         connect_stream(m, self._queue(m, "burst_commands", fork.o[3], burst.shape(), burst).o, self.bursts)
 
         in_block = Signal.like(at.group)  # state memories hold the own block only
-        m.d.comb += in_block.eq(at.group - setup.own_scatter.start)
+        words = Signal.like(at.length)
+        m.d.comb += [
+            in_block.eq(at.group - setup.own_scatter.start),
+            words.eq(Mux(setup.packed_state, (at.length + 1) >> 1, at.length)),
+        ]
         for plane in range(planes):
             reads, writes = fork.o[4 + 2 * plane], fork.o[5 + 2 * plane]
+            where = setup.state_row, in_block, words
+            self._job(m, f"state_jobs_{plane}", reads, self.state_jobs[plane], *where, packed=setup.packed_state)
             self._job(
-                m, f"state_jobs_{plane}", reads, self.state_jobs[plane], setup.state_row, in_block, at.length
-            )
-            self._job(
-                m, f"state_write_jobs_{plane}", writes, self.state_write_jobs[plane], setup.state_row, in_block,
-                at.length, done=self.states_written[plane],
+                m, f"state_write_jobs_{plane}", writes, self.state_write_jobs[plane], *where,
+                packed=setup.packed_state, done=self.states_written[plane],
             )

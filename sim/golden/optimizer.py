@@ -1,10 +1,15 @@
 """Golden model of the streamed optimizer: the values of every update, and the cycle of every transfer.
 
 Values are ``uint32`` bit patterns of binary32 numbers; every operation rounds once, to nearest even, and every NaN is
-the canonical one. With g = gradient_scale * sum:
+the canonical one. From the sum s of the gradients and the weight w, with the names of :class:`Settings`:
 
-- SGD: w' = w - learning_rate * g;
-- momentum: v' = momentum * v + g, w' = w - learning_rate * v'.
+- g = limit(gradient_scale * s), to -clip … clip; then, for all but ADAMW, and if weight_factor is not zero,
+  g + weight_factor * w;
+- SGD: d = g;
+- MOMENTUM: m' = first_decay * m + first_gain * g; d = m', or with ``nesterov`` d = first_decay * m' + g;
+- ADAM, ADAMW: m' = first_decay * m + first_gain * g; v' = second_decay * v + (second_gain * g) * g;
+  d = m' / (sqrt(v') + epsilon);
+- w' = w - learning_rate * d, where ADAMW has weight_factor * w in place of w.
 
 The sum over workers is a balanced tree over their index: neighbours are added, an odd last one moves up as it is.
 
@@ -21,14 +26,15 @@ A cycle that never comes is :data:`NEVER`.
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden.floating import add, multiply
+from sim.golden.floating import CANONICAL_NAN, add, divide, multiply, square_root
 
-__all__ = ["NEVER", "Burst", "Model", "Rows", "Rule", "Settings", "Trace", "reduce", "update"]
+__all__ = ["NEVER", "Arithmetic", "Burst", "Floats", "Model", "Rows", "Rule", "Scalars", "Settings", "Trace",
+           "limit", "reduce", "update"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -36,6 +42,8 @@ Bits = npt.NDArray[np.uint32]
 NEVER = 1 << 60
 
 _SIGN = np.uint32(1 << 31)
+_ONE = 0x3F80_0000
+_INFINITY = 0x7F80_0000
 
 
 class Rule(enum.IntEnum):
@@ -43,21 +51,45 @@ class Rule(enum.IntEnum):
 
     SGD = 0
     MOMENTUM = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The scalars of an update, as bit patterns; :func:`update` alone also takes arrays of them."""
-
-    rule: Rule
-    gradient_scale: int | Bits
-    learning_rate: int | Bits
-    momentum: int | Bits = 0
+    ADAM = 2
+    ADAMW = 3
 
     @property
     def planes(self) -> int:
         """State planes that the rule reads and writes."""
-        return 1 if self.rule == Rule.MOMENTUM else 0
+        return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The scalars of an update, as bit patterns; :func:`update` alone also takes arrays of them.
+
+    Those that the rule does not name are without effect. ``clip`` is not negative; infinity clips nothing.
+    """
+
+    rule: Rule
+    gradient_scale: int | Bits
+    learning_rate: int | Bits
+    clip: int | Bits = _INFINITY
+    weight_factor: int | Bits = 0
+    first_decay: int | Bits = 0
+    first_gain: int | Bits = _ONE
+    second_decay: int | Bits = 0
+    second_gain: int | Bits = 0
+    epsilon: int | Bits = 0
+    nesterov: bool | npt.NDArray[np.bool_] = False
+
+    @property
+    def planes(self) -> int:
+        """State planes that the rule reads and writes."""
+        return self.rule.planes
+
+
+def limit(values: Bits, magnitude: int | Bits) -> Bits:
+    """Values whose magnitude is larger become that magnitude, with their own sign; a NaN stays one."""
+    absolute = values & ~_SIGN
+    limited = np.where(absolute > np.uint32(magnitude), values & _SIGN | np.uint32(magnitude), values)
+    return np.where(absolute > _INFINITY, CANONICAL_NAN, limited).astype(np.uint32)
 
 
 def reduce(gradients: npt.ArrayLike) -> Bits:
@@ -71,12 +103,133 @@ def reduce(gradients: npt.ArrayLike) -> Bits:
 
 def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings) -> tuple[Bits, list[Bits]]:
     """New weights and new state. Planes that the rule does not use stay as they are."""
-    gradient = multiply(settings.gradient_scale, total)
-    new_state = list(state)
-    if settings.rule == Rule.MOMENTUM:
-        gradient = add(multiply(settings.momentum, state[0]), gradient)
-        new_state[0] = gradient
-    return add(weights, multiply(settings.learning_rate, gradient) ^ _SIGN), new_state
+    rule, new_state = settings.rule, list(state)
+    gradient = limit(multiply(settings.gradient_scale, total), settings.clip)
+    decayed = multiply(settings.weight_factor, weights)
+    if rule != Rule.ADAMW:
+        without = (np.asarray(settings.weight_factor, dtype=np.uint32) & ~_SIGN) == 0
+        gradient = np.where(without, gradient, add(gradient, decayed))
+    step = gradient
+    if rule != Rule.SGD:
+        step = new_state[0] = add(multiply(settings.first_decay, state[0]), multiply(settings.first_gain, gradient))
+    if rule == Rule.MOMENTUM:
+        step = np.where(settings.nesterov, add(multiply(settings.first_decay, step), gradient), step)
+    elif rule in (Rule.ADAM, Rule.ADAMW):
+        square = multiply(multiply(settings.second_gain, gradient), gradient)
+        new_state[1] = add(multiply(settings.second_decay, state[1]), square)
+        step = divide(step, add(square_root(new_state[1]), settings.epsilon))
+    start = decayed if rule == Rule.ADAMW else weights
+    return add(start, multiply(settings.learning_rate, step) ^ _SIGN), new_state
+
+
+class Scalars(Protocol):
+    """Settings of any arithmetic."""
+
+    @property
+    def planes(self) -> int:
+        """State planes that the rule reads and writes."""
+        ...
+
+
+class Arithmetic(Protocol):
+    """Values of an update, in one number format, and the time it takes. Elements are bit patterns.
+
+    Members
+    -------
+    planes : int
+        State planes of the rules that there are.
+    level : int
+        Cycles of one level of the tree that sums gradients.
+    weight : int
+        Cycles from the sum to the weight that belongs to it.
+    state, new_state : tuple of int
+        Cycles from the sum to the state of each plane, and to the new one.
+    latency : int
+        Cycles from the sum to the new weight.
+    """
+
+    @property
+    def planes(self) -> int: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def state(self) -> tuple[int, ...]: ...
+    @property
+    def new_state(self) -> tuple[int, ...]: ...
+    @property
+    def latency(self) -> int: ...
+
+    def reduce(self, gradients: Bits) -> Bits:
+        """Sums over the first axis, as wide as they are."""
+        ...
+
+    def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
+        """Which sums are numbers."""
+        ...
+
+    def update(self, total: Bits, weights: Bits, state: Sequence[Bits], settings: Any) -> tuple[Bits, list[Bits]]:
+        """New weights and new state."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Floats:
+    """Binary32 arithmetic of one set of rules.
+
+    Parameters
+    ----------
+    rules : tuple of Rule
+    adder, multiplier, limiter, root, divider : int
+        Latencies, in cycles.
+    """
+
+    rules: tuple[Rule, ...] = tuple(Rule)
+    adder: int = 7
+    multiplier: int = 6
+    limiter: int = 2
+    root: int = 0
+    divider: int = 0
+
+    @property
+    def planes(self) -> int:
+        return max(rule.planes for rule in self.rules)
+
+    @property
+    def level(self) -> int:
+        return self.adder
+
+    @property
+    def weight(self) -> int:
+        return self.limiter  # its product with the weight factor is wanted as the limited gradient comes out
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        gradient = self.multiplier + self.limiter + self.adder
+        return (gradient, gradient + self.multiplier + self.adder)[:self.planes]
+
+    @property
+    def new_state(self) -> tuple[int, ...]:
+        return tuple(cycle + self.multiplier + self.adder for cycle in self.state)
+
+    @property
+    def latency(self) -> int:
+        # One multiplication and addition for each of weight decay, both moments or momentum and its look ahead, and
+        # the weight.
+        passes = 4 if self.planes else 2
+        adaptive = self.root + self.adder + self.divider if self.planes == 2 else 0
+        return self.limiter + passes * (self.multiplier + self.adder) + adaptive
+
+    def reduce(self, gradients: Bits) -> Bits:
+        return reduce(gradients)
+
+    def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
+        return np.asarray((total >> np.uint32(23) & np.uint32(0xFF)) != 0xFF)
+
+    def update(self, total: Bits, weights: Bits, state: Sequence[Bits],
+               settings: Settings) -> tuple[Bits, list[Bits]]:
+        return update(total, weights, state, settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,10 +401,9 @@ class Model:
 
     Parameters
     ----------
-    workers, lanes, depth, update_lanes, broadcasts, planes : int
+    workers, lanes, depth, update_lanes, broadcasts : int
         As of the gateware.
-    adder, multiplier : int
-        Latencies of the arithmetic, in cycles.
+    arithmetic : Arithmetic
     """
 
     workers: int = 2
@@ -259,21 +411,23 @@ class Model:
     depth: int = 256
     update_lanes: int = 4
     broadcasts: int = 1
-    planes: int = 1
-    adder: int = 7
-    multiplier: int = 7
+    arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
 
     #: Cycles from the address of an operand to the operand, and through an empty queue of results.
-    READ = 2
+    READ = 3
     QUEUE = 3
 
     @property
+    def planes(self) -> int:
+        return self.arithmetic.planes
+
+    @property
     def reducer_latency(self) -> int:
-        return self.adder * (self.workers - 1).bit_length()
+        return self.arithmetic.level * (self.workers - 1).bit_length()
 
     @property
     def update_latency(self) -> int:
-        return self.READ + 2 * self.multiplier + 2 * self.adder + self.QUEUE
+        return self.READ + self.arithmetic.latency + self.QUEUE
 
     @property
     def queue_depth(self) -> int:
@@ -290,7 +444,7 @@ class Model:
         return ["weights_out", *(f"state_out__{n}" for n in range(self.planes)),
                 *(f"broadcast__{n}" for n in range(self.broadcasts))]
 
-    def run(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
+    def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int) -> Trace:
         """Values and cycles of a sequence of bursts, from reset.
 
@@ -306,8 +460,9 @@ class Model:
         cycles : int
             How long to trace.
         """
-        weight_delay = self.reducer_latency + 2 * self.multiplier + self.adder
-        delays = {"weights": weight_delay, **{f"state__{n}": self.reducer_latency for n in range(self.planes)}}
+        arithmetic = self.arithmetic
+        delays = {"weights": self.reducer_latency + arithmetic.weight}
+        delays |= {f"state__{n}": self.reducer_latency + cycles for n, cycles in enumerate(arithmetic.state)}
         beats_of_bank = self.depth // self.update_lanes
         patterns = {name: _Pattern(stalls.get(name)) for name in ["command", *self.inputs(), *self.outputs()]}
         buffers = {}
@@ -320,8 +475,8 @@ class Model:
         commands = _Source(patterns["command"])
         # Cycles from the entry of a beat to its sum, its new state and its new weights.
         summed = self.READ + self.reducer_latency
-        remembered = summed + self.multiplier + self.adder
-        updated = remembered + self.multiplier + self.adder
+        remembered = [summed + cycles for cycles in arithmetic.new_state]
+        updated = summed + arithmetic.latency
 
         taken: list[int] = []  # the last beat of each burst, which takes its command
         begins, ends, bursts_at, nonfinite_at = [], [], [], []
@@ -346,11 +501,11 @@ class Model:
             ready, weights = claimed[-1].claim()
             earliest = max(earliest, ready)
 
-            total = reduce(gradients)
-            new_weights, new_state = update(total, weights, state, settings)
+            total = arithmetic.reduce(gradients)
+            new_weights, new_state = arithmetic.update(total, weights, state, settings)
             results = {name: (updated, new_weights) for name in queues if not name.startswith("state_out")}
-            results |= {f"state_out__{n}": (remembered, new_state[n]) for n in range(settings.planes)}
-            finite = (total >> np.uint32(23) & np.uint32(0xFF)) != 0xFF
+            results |= {f"state_out__{n}": (remembered[n], new_state[n]) for n in range(settings.planes)}
+            finite = arithmetic.finite(total)
 
             entered = earliest - 1
             for start in range(0, burst.count, self.update_lanes):

@@ -11,18 +11,20 @@ Two bursts of momentum, and every valid, ready and payload of all ports as the m
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from amaranth.lib.data import StructLayout
 
 from hdl.optimizer.burst import StreamedOptimizer, command_layout
-from hdl.optimizer.rules import settings_layout
-from hdl.stream import beat_layout
-from sim.golden.optimizer import Burst, Model, Settings, Trace
+from hdl.optimizer.rules import UpdateLane
+from sim.golden.fixed_point import Fixed
+from sim.golden.optimizer import Arithmetic, Burst, Floats, Model, Rule, Scalars, Trace
 from sim.payload import pack, to_int, unpack
 from sim.verilated.vectors import Feed, Unit
 
-__all__ = ["Lockstep", "MismatchError", "beats", "operands"]
+__all__ = ["Lockstep", "MismatchError", "beats", "floats", "operands", "settings_bits"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -31,23 +33,44 @@ class MismatchError(AssertionError):
     """The gateware is not where the model is."""
 
 
-def beats(fills: Sequence[Bits], lanes: int) -> np.ndarray:
+def floats(lane: UpdateLane) -> Floats:
+    """The model's arithmetic, with the latencies that the lane's units have."""
+    return Floats(rules=tuple(Rule[rule.name] for rule in lane.rules), adder=lane.adder_latency,
+                  multiplier=lane.multiplier_latency, limiter=lane.limiter_latency, root=lane.root_latency,
+                  divider=lane.divider_latency)
+
+
+def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
+    if isinstance(component.lane, UpdateLane):
+        return floats(component.lane)
+    return Fixed(width=component.lane.format.width, workers=len(component.gradients),
+                 rules=tuple(Rule[rule.name] for rule in component.lane.rules))
+
+
+def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
+    """The settings as the port has them."""
+    layout = component.settings.shape()
+    return to_int(layout, {name: int(getattr(settings, name)) for name in layout.members})
+
+
+def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
     """Rows of an operand stream: each fill in as many beats as it takes, the last of them with ``last``."""
+    lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
     keep = np.zeros((sum(counts), lanes), np.uint64)
     last = np.zeros(sum(counts), np.uint8)
-    row = 0
+    number = 0
     for fill, count in zip(fills, counts, strict=True):
-        elements[row:row + count].reshape(-1)[:len(fill)] = fill
-        keep[row:row + count].reshape(-1)[:len(fill)] = 1
-        row += count
-        last[row - 1] = 1
+        elements[number:number + count].reshape(-1)[:len(fill)] = fill
+        keep[number:number + count].reshape(-1)[:len(fill)] = 1
+        number += count
+        last[number - 1] = 1
     bits = (keep << np.arange(lanes, dtype=np.uint64)).sum(axis=1)
-    return pack(beat_layout(lanes), {"elements": elements, "keep": bits, "last": last})
+    return pack(row, {"elements": elements, "keep": bits, "last": last})
 
 
-def operands(model: Model, bursts: Sequence[Burst], settings: Settings,
+def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
     """What the bursts need: for each stream and burst ``draw(stream, count)``."""
     needed = {"weights": [burst.count for burst in bursts]}
@@ -67,30 +90,32 @@ class Lockstep:
     """
 
     def __init__(self, *, workers: int = 2, lanes: int = 4, depth: int = 256, update_lanes: int | None = None,
-                 broadcasts: int = 1) -> None:
+                 **parameters: Any) -> None:
         self.component = StreamedOptimizer(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes,
-                                           broadcasts=broadcasts)
+                                           **parameters)
         self.unit = Unit(self.component)
         self.model = Model(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes or lanes,
-                           broadcasts=broadcasts, adder=self.component.adder_latency,
-                           multiplier=self.component.multiplier_latency)
+                           broadcasts=len(self.component.broadcast), arithmetic=_arithmetic(self.component))
 
-    def drive(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
+    @property
+    def row(self) -> StructLayout:
+        """Layout of a beat."""
+        return self.component.weights.payload.shape()
+
+    def drive(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
               stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
         """Run the gateware from where it is, and return every port per cycle."""
         model = self.model
         commands = {"count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]}
         sources = {"command": Feed(pack(command_layout(model.workers, model.depth), commands), stalls.get("command"))}
         for name in model.inputs():
-            rows = beats(fills.get(name, []), model.lanes)
+            rows = beats(fills.get(name, []), self.row)
             sources[name] = Feed(rows, stalls.get(name))
-        scalars = {"rule": int(settings.rule), "gradient_scale": settings.gradient_scale,
-                   "learning_rate": settings.learning_rate, "momentum": settings.momentum}
         return self.unit.lockstep(
             sources=sources, sinks={name: stalls.get(name, True) for name in model.outputs()}, cycles=cycles,
-            inputs={"settings": to_int(settings_layout(), scalars)}, seed=seed)
+            inputs={"settings": settings_bits(self.component, settings)}, seed=seed)
 
-    def run(self, bursts: Sequence[Burst], settings: Settings, fills: Mapping[str, Sequence[Bits]], *,
+    def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
             stalls: Mapping[str, npt.NDArray[np.bool_]] | None = None, cycles: int, seed: int = 1) -> Trace:
         """Run both, and demand that they agree in every cycle and every bit.
 
@@ -107,7 +132,7 @@ class Lockstep:
             if not len(cycles_offered):
                 continue
             rows, index = trace.rows[name], trace.beat[name][cycles_offered]
-            offered = unpack(beat_layout(self.model.lanes), ports[f"{name}__payload"][cycles_offered])
+            offered = unpack(self.row, ports[f"{name}__payload"][cycles_offered])
             kept = rows.keep[index][:, None] >> np.arange(self.model.lanes) & 1
             wrong = ((offered["elements"] != rows.elements[index]) & (kept != 0)).any(axis=1)
             wrong |= (offered["keep"] != rows.keep[index]) | (offered["last"] != rows.last[index])

@@ -16,7 +16,7 @@ from hdl.config import NodeConfig
         ({"gradient_words": 100}, r"^gradient_words must be a multiple of 32 between 32 and 16777216, not 100$"),
         ({"weight_words": 0}, r"^weight_words must be a multiple of 32 between 32 and 16777216, not 0$"),
         ({"state_words": "64"}, r"^state_words must be a multiple of 32 between 32 and 16777216, not '64'$"),
-        ({"state_planes": 0}, r"^State plane count must be between 1 and 13, not 0$"),
+        ({"state_planes": 3}, r"^State plane count must be 0, 1 or 2, not 3$"),
         ({"ingress_segments": 1}, r"^Ingress must hold at least 2 segments, not 1$"),
         ({"update_lanes": 8}, r"^Update lanes must be 1, 2, 4 or 8, and at most the lanes, not 8$"),
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
@@ -31,7 +31,7 @@ def test_errors(options, message):
 def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
     changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
-               "nodes_max": 8, "state_planes": 2, "gradient_words": 64, "weight_words": 64, "state_words": 64}
+               "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1

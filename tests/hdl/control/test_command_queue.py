@@ -1,6 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """The command queue and its checker, against models: verdicts, order, flags in every cycle, nothing lost."""
 
+import dataclasses
 import random
 
 import cocotb
@@ -10,6 +11,7 @@ from cocotb.triggers import FallingEdge
 from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandChecker, CommandQueue, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.optimizer.rules import Rule
 from sim import regression
 from sim.payload import to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
@@ -18,13 +20,16 @@ CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_
 CHECKED = 600
 
 
-def verdict(command, stateful):
+def verdict(command, config, rule, packed):
     """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
     operation, length, size = command["operation"], command["length"], command["size"]
     if operation not in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, operation
     if operation == Operation.QUIESCE:
         return EventStatus.OK, 0
+    planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
+    if operation == Operation.FUSED_UPDATE and planes > config.state_planes:
+        return EventStatus.BAD_RULE, rule.value
     outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     if outside or (operation == Operation.BROADCAST and command["root"] >= size):
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
@@ -33,15 +38,16 @@ def verdict(command, stateful):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
     if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
-    if operation == Operation.FUSED_UPDATE and stateful:
+    if operation == Operation.FUSED_UPDATE and planes:
         memories.append((command["state_base"], CONFIG.state_words, size))
-    for base, capacity, shares in memories:
+    for place, (base, capacity, shares) in enumerate(memories):
+        elements = 2 if packed and place == 2 else 1  # in a word
         if base % 32 or base > capacity:
             return EventStatus.BAD_BASE, base
         groups = -(-length // 32)
         needed = -(-groups // shares) * 32 if shares > 1 else length
-        if needed > capacity - base:
-            return EventStatus.BAD_LENGTH, (capacity - base) * shares
+        if needed > (capacity - base) * elements:
+            return EventStatus.BAD_LENGTH, (capacity - base) * elements * shares
     return EventStatus.OK, 0
 
 
@@ -82,29 +88,35 @@ async def finds_what_is_wrong(dut):
     source = Source(dut, "i", command_layout(), stalls=stalls(p["stalls"], seed=1))
     sink = Sink(dut, "o", verdict_layout(), stalls=stalls(p["stalls"], seed=2))
     offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
-    dut.stateful.value = p["stateful"]
+    rule, packed = Rule(p["rule"]), p["packed"]
+    config = dataclasses.replace(CONFIG, state_planes=p["planes"])
+    dut.rule.value, dut.packed_state.value = rule.value, packed
     commands = [random_command(generator, n) for n in range(CHECKED)]
     cocotb.start_soon(source.send(commands))
     seen = set()
     for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
-        status, detail = verdict(command, p["stateful"])
+        status, detail = verdict(command, config, rule, packed)
         assert (beat["status"], beat["detail"]) == (status, detail), f"command {n} of seed {p['seed']}: {command}"
         seen.add(status)
-    assert seen == {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
-                    EventStatus.BAD_RANK}
+    refused = {EventStatus.BAD_RULE} if p["planes"] < 2 and rule == Rule.ADAMW else set()
+    assert seen == refused | {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
+                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
         # Command and verdict are taken in one cycle, and the next command is there in the one after. The state memory
         # takes 8 cycles, and 1 if it is not looked at.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
-        assert slowest == p["latency"] + 1 - (0 if p["stateful"] else 7)
+        assert slowest == p["latency"] + 1 - (7 if rule == Rule.SGD or refused else 0)
 
 
-@pytest.mark.parametrize(("stateful", "kind"), [(0, "none"), (1, "none"), (1, "geometric")])
-def test_checker(stateful, kind):
-    checker = CommandChecker(config=CONFIG)
+@pytest.mark.parametrize(("planes", "rule", "packed", "kind"), [
+    (2, Rule.SGD, 0, "none"), (1, Rule.MOMENTUM, 0, "none"), (2, Rule.ADAM, 1, "none"), (1, Rule.ADAMW, 0, "none"),
+    (2, Rule.ADAMW, 0, "geometric")])
+def test_checker(planes, rule, packed, kind):
+    checker = CommandChecker(config=dataclasses.replace(CONFIG, state_planes=planes))
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
-        "stateful": stateful, "stalls": kind, "seed": 7 + stateful, "latency": checker.latency})
+        "planes": planes, "rule": rule.value, "packed": packed, "stalls": kind, "seed": 7 + rule.value,
+        "latency": checker.latency})
 
 
 # The queue.
@@ -159,7 +171,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 async def begin(dut):
     """Start with all inputs zero: they outlast the test before."""
-    for port in ("set_flags", "link_reset", "stateful", "timeout", "weight_version"):
+    for port in ("set_flags", "link_reset", "rule", "packed_state", "timeout", "weight_version"):
         getattr(dut, port).value = 0
     await start(dut)
 
@@ -178,7 +190,7 @@ async def runs_what_may_run(dut):
     sink = Sink(dut, "events", event_layout(), stalls=stalls(p["sink"], seed=p["seed"]))
     dut.timeout.value = 200
     dut.weight_version.value = 77
-    dut.stateful.value = 1
+    dut.rule.value = Rule.MOMENTUM.value
 
     def mask():
         few = generator.getrandbits(16) & generator.getrandbits(16)
@@ -205,7 +217,7 @@ async def runs_what_may_run(dut):
     seen = set()
     for command, event in zip(commands, events, strict=True):
         assert event["tag"] == command["tag"]
-        status, detail = verdict(command, 1)
+        status, detail = verdict(command, CONFIG, Rule.MOMENTUM, 0)
         seen.add(EventStatus(event["status"]))
         if status != EventStatus.OK:
             assert event == {"tag": command["tag"], "status": status, "flags": 0, "detail": detail, "cycles": 0,
@@ -284,7 +296,7 @@ async def settings_are_looked_at_when_a_command_starts(dut):
     cocotb.start_soon(source.send([command]))
     await cycles(dut, 100)
     assert int(dut.queue_status.value) & 0b11 == 0b10
-    dut.stateful.value = 1
+    dut.rule.value = Rule.MOMENTUM.value
     dut.set_flags.value = 1
     await cycles(dut, 1)
     dut.set_flags.value = 0

@@ -1,28 +1,42 @@
 # amaranth: UnusedElaboratable=no
+import dataclasses
 import functools
 
 import cocotb
 import numpy as np
 import pytest
 
+from hdl.floating.format import FP16
 from hdl.optimizer.burst import StreamedOptimizer, command_layout
-from hdl.optimizer.rules import settings_layout
+from hdl.optimizer.fixed_point import INT16, INT18, FixedFormat
+from hdl.optimizer.rules import Rule as HardwareRule
 from hdl.stream import beat_layout
 from sim import regression
-from sim.golden.optimizer import NEVER, Burst, Model, Rule, Settings
-from sim.payload import to_int, unpack
+from sim.golden.fixed_point import FixedSettings
+from sim.golden.optimizer import NEVER, Burst, Model, Rule, Settings, update
+from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
-from sim.verilated.optimizer import Lockstep, beats, operands
+from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
 
-# Every size of tree, all lanes at once or in parts, and banks of one beat, which are shorter than any pipeline.
+# Every size of tree in both kinds of format, every set of rules, all lanes at once or in parts, and banks of one
+# beat, which are shorter than any pipeline.
+ALL = tuple(HardwareRule)
+MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
+SGD = (HardwareRule.SGD,)
 SHAPES = [
-    {"workers": 1, "lanes": 1, "depth": 1},
-    {"workers": 2, "lanes": 4, "depth": 64},
-    {"workers": 2, "lanes": 4, "depth": 4, "update_lanes": 2},
-    {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1},
-    {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 3},
-    {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1},
+    {"workers": 1, "lanes": 1, "depth": 1, "rules": ALL},
+    {"workers": 2, "lanes": 4, "depth": 64, "rules": ALL},
+    {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1, "rules": ALL},
+    {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 4, "rules": SGD},
+    {"workers": 5, "lanes": 4, "depth": 4, "update_lanes": 2, "rules": MOMENTUM},
+    {"workers": 6, "lanes": 2, "depth": 8, "rules": (HardwareRule.ADAM, HardwareRule.ADAMW), "dsps": 1},
+    {"workers": 7, "lanes": 1, "depth": 32, "rules": (HardwareRule.ADAMW, HardwareRule.MOMENTUM)},
+    {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
+    *({"workers": workers, "lanes": 2, "depth": 16, "format": INT18 if workers % 2 else INT16, "rules": MOMENTUM}
+      for workers in range(1, 9)),
+    {"workers": 3, "lanes": 4, "depth": 16, "update_lanes": 1, "format": FixedFormat(width=8), "rules": SGD},
 ]
+CASES = [(index, Rule(rule.value)) for index, shape in enumerate(SHAPES) for rule in shape["rules"]]
 
 CORNERS = np.array([0x00000000, 0x80000000, 0x00000001, 0x807FFFFF, 0x00800000, 0x3F800000, 0xBF800001, 0x7F7FFFFF,
                     0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001], np.uint32)
@@ -33,24 +47,45 @@ def pair(index):
     return Lockstep(**SHAPES[index])
 
 
+def width(index):
+    return pair(index).component.lane.weight.shape().width
+
+
 def as_bits(*values):
     return [int(bits) for bits in np.array(values, np.float32).view(np.uint32)]
 
 
-def settings(rule):
-    return Settings(rule, *as_bits(0.25, 0.1, 0.9))
+def settings(rule, index=0, *, nesterov=True):
+    if "format" in SHAPES[index]:
+        scale, rate, momentum = (round(value * (1 << 16)) for value in (0.25, 0.1, 0.9))
+        return FixedSettings(rule, gradient_scale=scale, learning_rate=rate, momentum=momentum)
+    names = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_decay", "first_gain", "second_decay",
+             "second_gain", "epsilon")
+    factor = 0.999 if rule == Rule.ADAMW else 0.01
+    values = as_bits(0.25, 0.1, 2.5, factor, 0.9, 0.8, 0.99, 0.01, 1e-8)
+    return Settings(rule, nesterov=nesterov, **dict(zip(names, values, strict=True)))
 
 
-def ordinary(generator):
-    return lambda name, count: generator.standard_normal(count).astype(np.float32).view(np.uint32)
+def ordinary(generator, index=0):
+    """Numbers as they are in training; squares where means of squares are."""
+    def draw(name, count):
+        if "format" in SHAPES[index]:
+            return np.clip(generator.standard_normal(count) * 2.0 ** (width(index) - 4), -(2.0 ** (width(index) - 1)),
+                           2.0 ** (width(index) - 1) - 1).astype(np.int32).astype(np.uint32) % (1 << width(index))
+        values = generator.standard_normal(count).astype(np.float32)
+        return (values * values if name == "state__1" else values).view(np.uint32)
+    return draw
 
 
-def anything(generator):
+def anything(generator, index):
     """Corner values, any bit pattern, and ordinary numbers."""
+    mask = np.uint32((1 << width(index)) - 1)
+
     def draw(name, count):
         kind = generator.integers(3, size=count)
         wild = generator.integers(1 << 32, size=count, dtype=np.uint32)
-        return np.choose(kind, [generator.choice(CORNERS, count), wild, ordinary(generator)(name, count)])
+        usual = ordinary(generator, index)(name, count)
+        return np.choose(kind, [generator.choice(CORNERS, count), wild, usual]) & mask
     return draw
 
 
@@ -69,7 +104,9 @@ def run_dry(pair, bursts):
     ({"depth": 6}, "Depth must be a positive multiple of 4 lanes, not 6"),
     ({"depth": 0}, "Depth must be a positive multiple of 4 lanes, not 0"),
     ({"broadcasts": 0}, "Broadcast port count must be a positive integer, not 0"),
-    ({"planes": 2}, "State plane count must be 1, as many as the rules use, not 2"),
+    ({"rules": ()}, "Rules must be a tuple of different rules, not ()"),
+    ({"format": FP16}, f"Format must be FP32 or a FixedFormat, not {FP16!r}"),
+    ({"format": 32}, "Format must be FP32 or a FixedFormat, not 32"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
 ])
 def test_parameters(parameters, message):
@@ -82,58 +119,59 @@ def test_parameters(parameters, message):
 def test_latencies(index):
     model = pair(index).model
     component = pair(index).component
-    levels = {1: 0, 2: 1, 3: 2, 4: 2, 8: 3}[SHAPES[index]["workers"]]
+    levels = [0, 1, 2, 2, 3, 3, 3, 3][SHAPES[index]["workers"] - 1]
     assert component.reducer_latency == model.reducer_latency == levels * component.adder_latency
     assert component.update_latency == model.update_latency
     assert component.latency == component.reducer_latency + component.update_latency
     assert component.queue_depth == model.queue_depth
 
 
-@pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("index", range(len(SHAPES)))
+@pytest.mark.parametrize(("index", "rule"), CASES)
 def test_isolated_burst(index, rule):
     model = pair(index).model
     for count in {1, model.lanes, max(model.depth - 1, 1), model.depth}:
         bursts = [Burst(count, (1 << model.workers) - 1)]
-        fills = operands(pair(index).model, bursts, settings(rule), ordinary(np.random.default_rng(count)))
+        draw = ordinary(np.random.default_rng(count), index)
+        fills = operands(pair(index).model, bursts, settings(rule, index), draw)
         pair(index).unit.reset()
-        trace = pair(index).run(bursts, settings(rule), fills, cycles=500)
+        trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800)
         beats = -(-count // model.update_lanes)
         filled = -(-count // model.lanes)  # the cycle after the last beat of the fills, which began in cycle 0
         assert trace.begins == [filled]
         assert trace.ends[0] - trace.begins[0] + 1 == beats + model.reducer_latency + model.update_latency
 
 
-@pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("index", range(len(SHAPES)))
+@pytest.mark.parametrize(("index", "rule"), CASES)
 def test_steady_bursts(index, rule):
     model = pair(index).model
     bursts = [Burst(model.depth, (1 << model.workers) - 1)] * 64
-    fills = operands(pair(index).model, bursts, settings(rule), ordinary(np.random.default_rng(1)))
+    fills = operands(pair(index).model, bursts, settings(rule, index), ordinary(np.random.default_rng(1), index))
     pair(index).unit.reset()
-    trace = pair(index).run(bursts, settings(rule), fills, cycles=500 + 64 * model.depth)
+    trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800 + 64 * model.depth)
     assert set(np.diff(trace.begins)) == {model.depth // model.update_lanes}
     assert set(np.diff(trace.ends)) == {model.depth // model.update_lanes}
+    # From the first beat of the second burst on, every lane takes a parameter in every cycle.
+    assert 63 * model.depth == model.update_lanes * (trace.ends[-1] - trace.ends[0])
 
 
 @pytest.mark.parametrize("kind", [*STALLS, "mixed"])
-@pytest.mark.parametrize("rule", Rule)
-@pytest.mark.parametrize("index", range(len(SHAPES)))
+@pytest.mark.parametrize(("index", "rule"), CASES)
 def test_lockstep(index, rule, kind):
     model = pair(index).model
-    for seed in range(4):
+    for seed in range(3):
         print(f"seed {seed}")
         generator = np.random.default_rng(seed)
+        scalars = settings(rule, index, nesterov=seed % 2 == 0)
         bursts = [Burst(int(generator.integers(1, model.depth + 1)), int(generator.integers(1 << model.workers)))
                   for _ in range(10)]
         bursts += [Burst(model.depth, (1 << model.workers) - 1)] * 4
-        fills = operands(pair(index).model, bursts, settings(rule), anything(generator))
+        fills = operands(pair(index).model, bursts, scalars, anything(generator, index))
         cycles = run_dry(pair(index), bursts)
         patterns = {name: stall_array(generator.choice(STALLS) if kind == "mixed" else kind, cycles,
                                       seed=int(generator.integers(1 << 30)), rate=generator.uniform(0.2, 0.9))
                     for name in ["command", *model.inputs(), *model.outputs()]}
         pair(index).unit.reset()
-        trace = pair(index).run(bursts, settings(rule), fills, stalls=patterns, cycles=cycles, seed=seed + 1)
+        trace = pair(index).run(bursts, scalars, fills, stalls=patterns, cycles=cycles, seed=seed + 1)
         assert max(trace.ends) < cycles
         assert trace.signals["idle"][-1]
         assert trace.signals["bursts"].sum() == len(bursts)
@@ -146,50 +184,50 @@ def test_slow_ports():
     """Each port alone is silent for a thousand cycles, and then all are: nothing is lost, nothing done twice."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
-    fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
     ports = ["command", *model.inputs(), *model.outputs()]
     late = np.arange(4000) >= 1000
     for patterns in [*({port: late} for port in ports), dict.fromkeys(ports, late)]:
         pair(1).unit.reset()
-        trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, stalls=patterns, cycles=4000)
+        trace = pair(1).run(bursts, settings(Rule.ADAM), fills, stalls=patterns, cycles=4000)
         assert max(trace.ends) < 4000
         assert trace.signals["idle"][-1]
 
 
-@pytest.mark.parametrize("port", ["weights_out", "state_out__0", "broadcast__0"])
+@pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
     """A port that never moves holds one queue of rows; the others have the same rows, and no more."""
     model = pair(1).model
-    bursts = [Burst(model.depth, 0b11)] * 6
-    fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
+    bursts = [Burst(model.depth, 0b11)] * 16
+    fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
     pair(1).unit.reset()
-    dead = {port: np.zeros(1500, bool)}
-    trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, stalls=dead, cycles=1500)
+    dead = {port: np.zeros(3000, bool)}
+    trace = pair(1).run(bursts, settings(Rule.ADAM), fills, stalls=dead, cycles=3000)
     assert trace.ends[-1] == NEVER
     assert not trace.signals["idle"][-1]
-    for other in {"weights_out", "state_out__0", "broadcast__0"} - {port}:
+    for other in {*pair(1).model.outputs()} - {port}:
         assert trace.beat[other].max() + 1 == model.queue_depth
 
 
 def test_reset_within_bursts():
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 3
-    fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
-    for cycle in range(3, 130, 7):
+    fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
+    for cycle in range(3, 230, 13):
         pair(1).unit.reset()
-        pair(1).drive(bursts, settings(Rule.MOMENTUM), fills, stalls={}, cycles=cycle)
+        pair(1).drive(bursts, settings(Rule.ADAM), fills, stalls={}, cycles=cycle)
         pair(1).unit.reset()
-        pair(1).run(bursts, settings(Rule.SGD), fills | {"state__0": []}, cycles=300)
+        pair(1).run(bursts, settings(Rule.SGD), fills | {"state__0": [], "state__1": []}, cycles=400)
 
 
 def test_settings_change_while_idle():
     generator = np.random.default_rng(1)
     pair(1).unit.reset()
-    for rule in (Rule.SGD, Rule.MOMENTUM, Rule.SGD, Rule.MOMENTUM):
-        scalars = Settings(rule, *as_bits(*generator.uniform(0.1, 1, 3)))
+    for rule in (Rule.SGD, Rule.ADAMW, Rule.MOMENTUM, Rule.ADAM, Rule.SGD):
+        scalars = dataclasses.replace(settings(rule), learning_rate=as_bits(generator.uniform(0.1, 1))[0])
         bursts = [Burst(9, 0b11), Burst(64, 0b01)]
         fills = operands(pair(1).model, bursts, scalars, ordinary(generator))
-        trace = pair(1).run(bursts, scalars, fills, cycles=400)
+        trace = pair(1).run(bursts, scalars, fills, cycles=600)
         assert trace.signals["idle"][-1]
 
 
@@ -205,10 +243,10 @@ def test_fills_of_other_lengths():
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
     # The third burst's first worker sent one element: the others' new state is that of the second worker alone.
-    scale, _, momentum = np.array([0.25, 0.1, 0.9], np.float32)
-    third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1).view(np.float32)
-    state, gradient = fills["state__0"][2].view(np.float32), fills["gradients__1"][2].view(np.float32)
-    assert (third[1:] == momentum * state[1:] + scale * gradient[1:]).all()
+    third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
+    operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
+    gradient, weights, state = operands_of_third
+    assert (third[1:] == update(gradient, weights, [state], settings(Rule.MOMENTUM))[1][0][1:]).all()
     assert model.depth == 64
 
 
@@ -233,29 +271,31 @@ def test_not_finite():
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 
 
+def streamed():
+    return StreamedOptimizer(**STREAMED, rules=ALL)
+
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def updates_every_weight(dut):
     parameters = regression.parameters()
     rule = Rule(parameters["rule"])
     scalars = settings(rule)
-    model = Model(**STREAMED, adder=parameters["adder"], multiplier=parameters["multiplier"])
+    model = Model(**STREAMED, arithmetic=floats(streamed().lane))
     layout = beat_layout(model.lanes)
     generator = np.random.default_rng(7)
     bursts = [Burst(int(generator.integers(1, model.depth + 1)), int(generator.integers(4))) for _ in range(12)]
-    fills = operands(model, bursts, scalars, anything(generator))
+    fills = operands(model, bursts, scalars, anything(generator, 0))
     trace = model.run(bursts, scalars, fills, stalls={}, cycles=1)
 
     def pattern():
         return stalls(parameters["stalls"], seed=int(generator.integers(1 << 30)), rate=0.6)
 
-    dut.settings.value = to_int(settings_layout(), {
-        "rule": int(rule), "gradient_scale": scalars.gradient_scale, "learning_rate": scalars.learning_rate,
-        "momentum": scalars.momentum})
+    dut.settings.value = settings_bits(streamed(), scalars)
     await start(dut)
     commands = Source(dut, "command", command_layout(model.workers, model.depth), stalls=pattern())
     cocotb.start_soon(commands.send([{"count": burst.count, "active": burst.active} for burst in bursts]))
     for name, stream in fills.items():
-        rows = unpack(layout, beats(stream, model.lanes))
+        rows = unpack(layout, beats(stream, layout))
         offered = [{key: rows[key][number].tolist() for key in rows} for number in range(len(rows["keep"]))]
         cocotb.start_soon(Source(dut, name, layout, stalls=pattern()).send(offered))
     received, monitors = {}, {}
@@ -272,9 +312,6 @@ async def updates_every_weight(dut):
 
 
 @pytest.mark.parametrize(("rule", "kind"), [
-    (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.MOMENTUM, "freeze"), (Rule.SGD, "alternating")])
+    (Rule.SGD, "none"), (Rule.MOMENTUM, "geometric"), (Rule.ADAM, "freeze"), (Rule.ADAMW, "alternating")])
 def test_streams(rule, kind):
-    component = StreamedOptimizer(**STREAMED)
-    regression.run(component, module=__name__, parameters={
-        "rule": int(rule), "stalls": kind, "adder": component.adder_latency,
-        "multiplier": component.multiplier_latency})
+    regression.run(streamed(), module=__name__, parameters={"rule": int(rule), "stalls": kind})

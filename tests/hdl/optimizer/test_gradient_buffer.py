@@ -6,6 +6,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hdl.optimizer.gradient_buffer import GradientBuffer
+from hdl.stream import beat_layout
 from sim.formal import prove
 from sim.verilated.optimizer import beats
 from sim.verilated.vectors import Unit
@@ -29,7 +30,7 @@ def test_fill_and_drain():
     buffer = GradientBuffer(lanes=4, read_lanes=2, depth=8)
     unit = Unit(buffer)
     numbers = np.arange(1, 12, dtype=np.uint32)
-    offered = beats([numbers[:5], numbers[5:9], numbers[9:]], 4)
+    offered = beats([numbers[:5], numbers[5:9], numbers[9:]], beat_layout(4))
     cycles = 24
     inputs = {
         "i__payload": np.concatenate([offered, np.repeat(offered[-1:], cycles - len(offered), axis=0)]),

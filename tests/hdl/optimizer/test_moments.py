@@ -104,7 +104,6 @@ def test_lanes(unit, lanes):
 def test_ports(unit, lanes):
     component = unit(lanes=lanes)
     assert component.lanes == lanes
-    assert component.packed is component.packed_state
     assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(lanes)
 
 

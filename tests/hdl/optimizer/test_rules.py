@@ -8,28 +8,54 @@ from hdl.optimizer.rules import RULES, UpdateLane, settings_layout
 from hdl.optimizer.rules import Rule as HardwareRule
 from sim.golden.optimizer import Rule, Settings, update
 from sim.payload import pack
+from sim.verilated.optimizer import floats
 from sim.verilated.vectors import Unit
 
 CORNERS = np.array([0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800001,
                     0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFF800001], np.uint32)
 COUNT = 60_000
 
+SETS = {
+    "sgd": (HardwareRule.SGD,),
+    "momentum": (HardwareRule.SGD, HardwareRule.MOMENTUM),
+    "all": tuple(HardwareRule),
+    "adamw": (HardwareRule.ADAMW,),
+}
+CASES = [("sgd", Rule.SGD), ("momentum", Rule.SGD), ("momentum", Rule.MOMENTUM), *(("all", rule) for rule in Rule),
+         ("adamw", Rule.ADAMW)]
+
 
 @functools.cache
-def lane():
-    component = UpdateLane()
+def lane(name):
+    component = UpdateLane(rules=SETS[name])
     return component, Unit(component)
 
 
-def test_parameters():
-    with pytest.raises(ValueError, match="DSP block count must be 4, 2 or 1, not 3"):
+@pytest.mark.parametrize("rules", [(), [HardwareRule.SGD], (HardwareRule.SGD, HardwareRule.SGD), (0,), None])
+def test_rules(rules):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
+        UpdateLane(rules=rules)
+    assert str(error.value) == f"Rules must be a tuple of different rules, not {rules!r}"
+
+
+def test_dsps():
+    with pytest.raises(ValueError, match=r"^DSP block count must be 4, 2 or 1, not 3$"):
         UpdateLane(dsps=3)
 
 
 def test_rules_agree_with_the_model():
     assert {rule.name: rule.value for rule in HardwareRule} == {rule.name: rule.value for rule in Rule}
     for rule, traits in RULES.items():
-        assert traits.planes == Settings(Rule(rule.value), 0, 0, 0).planes
+        assert traits.planes == Rule(rule.value).planes
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_latencies(name):
+    component, _ = lane(name)
+    model = floats(component)
+    assert (component.planes, component.weight_offset, component.state_offsets, component.state_latencies) == (
+        model.planes, model.weight, model.state, model.new_state)
+    assert component.latency == model.latency
 
 
 def draw(generator, kind):
@@ -41,26 +67,53 @@ def draw(generator, kind):
     return ordinary.astype(np.float32).view(np.uint32)
 
 
-@pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
-@pytest.mark.parametrize("rule", Rule)
-def test_values(rule, kind):
-    """Every operand at its own time, and new ones in every cycle, scalars included."""
-    component, unit = lane()
-    generator = np.random.default_rng([int(rule), len(kind)])
-    total, state, weight, scale, rate, momentum = (draw(generator, kind) for _ in range(6))
-    settle = component.latency
+def check(name, settings, generator, kind):
+    """Operands in every cycle, each at its own time."""
+    component, unit = lane(name)
+    total, weight, *state = (draw(generator, kind) for _ in range(2 + component.planes))
+    if kind == "ordinary" and component.planes == 2:
+        state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
+    lead = 2  # the settings are there before the operands
+    settle = component.latency + lead
 
     def at(values, cycle):
         """The values, the first of them in the given cycle."""
-        return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
+        return np.concatenate([np.zeros(cycle + lead, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
-    # Scalars are held during a command. Here each follows its operand, to meet as many values as operands do.
-    scalars = pack(settings_layout(), {
-        "rule": np.full(COUNT + settle, int(rule)), "gradient_scale": at(scale, 0), "momentum": at(momentum, 0),
-        "learning_rate": at(rate, component.state_latency)})
-    outputs = unit.run({"settings": scalars, "total": at(total, 0), "state": at(state, 0),
-                        "weight": at(weight, component.weight_offset)})
-    new_weight, new_state = update(total, weight, [state], Settings(rule, scale, rate, momentum))
-    assert (outputs["new_weight"][settle:] == new_weight).all()
-    if rule == Rule.MOMENTUM:
-        assert (outputs["new_state"][component.state_latency:][:COUNT] == new_state[0]).all()
+    layout = settings_layout()
+    scalars = pack(layout, {member: np.full(COUNT + settle + lead, int(getattr(settings, member)))
+                            for member in layout.members})
+    inputs = {"settings": scalars, "total": at(total, 0), "weight": at(weight, component.weight_offset)}
+    for plane, offset in enumerate(component.state_offsets):
+        inputs[f"state__{plane}"] = at(state[plane], offset)
+    outputs = unit.run(inputs)
+    new_weight, new_state = update(total, weight, state, settings)
+    for plane in range(settings.planes):
+        begin = lead + component.state_latencies[plane]
+        got = outputs[f"new_state__{plane}"][begin:begin + COUNT]
+        wrong = np.flatnonzero(got != new_state[plane])
+        assert wrong.size == 0, f"plane {plane}, element {wrong[0]}: {got[wrong[0]]:08x}"
+    got = outputs["new_weight"][lead + component.latency:][:COUNT]
+    wrong = np.flatnonzero(got != new_weight)
+    assert wrong.size == 0, f"element {wrong[0]}: {got[wrong[0]]:08x}, not {new_weight[wrong[0]]:08x}"
+
+
+SCALARS = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_decay", "first_gain", "second_decay",
+           "second_gain", "epsilon")
+USUAL = dict(zip(SCALARS, (0.25, 1e-3, 1.5, 0.01, 0.9, 0.1, 0.999, 0.001, 1e-8), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
+@pytest.mark.parametrize(("name", "rule"), CASES)
+def test_values(name, rule, kind):
+    """The usual scalars, those that turn a part off, and any at all."""
+    seed = [int(rule), len(name), len(kind)]
+    print(f"seed {seed}")
+    generator = np.random.default_rng(seed)
+    wild = {scalar: draw(generator, "bits")[0].view(np.float32) for scalar in SCALARS}
+    wild["clip"] = abs(wild["clip"])
+    for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
+                    {**USUAL, "weight_factor": -0.0, "epsilon": 0.0, "first_decay": 0.0}, wild):
+        for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
+            patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
+            check(name, Settings(rule, nesterov=nesterov, **patterns), generator, kind)

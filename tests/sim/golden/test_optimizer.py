@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sim.golden.optimizer import NEVER, Burst, Model, Rule, Settings, reduce, update
+from sim.golden.optimizer import NEVER, Burst, Floats, Model, Rule, Settings, limit, reduce, update
 
 NAN = 0x7FC00000
 
@@ -23,35 +23,141 @@ def test_reduce_is_a_balanced_tree():
     assert reduce([bits(-0.0), bits(0.0)]) == 0
 
 
+def scalars(rule, *, nesterov=False, **values):
+    return Settings(rule, nesterov=nesterov, **{name: int(bits(value)[0]) for name, value in values.items()})
+
+
 def test_sgd():
     total, weights = bits(4, -4, np.inf, np.nan, 0), bits(1, 1, 1, 1, -0.0)
-    new_weights, state = update(total, weights, [bits(7)], Settings(Rule.SGD, *map(int, bits(0.5, 0.25))))
+    settings = scalars(Rule.SGD, gradient_scale=0.5, learning_rate=0.25)
+    new_weights, state = update(total, weights, [bits(7)], settings)
     assert new_weights.tolist() == [*bits(0.5, 1.5, -np.inf), NAN, 0x80000000]
     assert state[0] == bits(7)
 
 
 def test_momentum():
     total, weights, state = bits(4, 0, 1e-45), bits(1, 1, 0), bits(2, -8, 1e-45)
-    settings = Settings(Rule.MOMENTUM, *map(int, bits(0.5, 0.25, 0.75)))
+    settings = scalars(Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.25, first_decay=0.75)
     new_weights, new_state = update(total, weights, [state], settings)
     # The last element is the smallest subnormal number: half and a quarter of it become zero, three quarters one.
     assert new_state[0].tolist() == bits(3.5, -6, 1e-45).tolist()
     assert new_weights.tolist() == bits(0.125, 2.5, 0).tolist()
 
 
+def test_dampening():
+    settings = scalars(Rule.MOMENTUM, gradient_scale=1, learning_rate=1, first_decay=0.5, first_gain=0.25)
+    new_weights, new_state = update(bits(8), bits(1), [bits(2)], settings)
+    assert (new_state[0], new_weights) == (bits(3), bits(-2))
+
+
+def test_nesterov():
+    """From m' = 0.5 * 2 + 8 = 9 the step is 0.5 * 9 + 8."""
+    settings = scalars(Rule.MOMENTUM, nesterov=True, gradient_scale=1, learning_rate=1, first_decay=0.5)
+    new_weights, new_state = update(bits(8), bits(1), [bits(2)], settings)
+    assert (new_state[0], new_weights) == (bits(9), bits(-11.5))
+
+
+@pytest.mark.parametrize("rule", [Rule.SGD, Rule.MOMENTUM])
+def test_weight_decay_is_part_of_the_gradient(rule):
+    settings = scalars(rule, gradient_scale=0.5, learning_rate=0.25, weight_factor=0.125)
+    new_weights, _ = update(bits(4), bits(16), [bits(0)], settings)
+    assert new_weights == bits(15)  # 16 - 0.25 * (2 + 2)
+
+
+def test_no_weight_decay_leaves_the_gradient_alone():
+    """Not even an infinite weight makes it a NaN, nor does -0.0 become +0.0."""
+    for zero in (0.0, -0.0):
+        settings = scalars(Rule.SGD, gradient_scale=1, learning_rate=1, weight_factor=zero)
+        assert update(bits(4, 0), bits(np.inf, -0.0), [], settings)[0].tolist() == bits(np.inf, -0.0).tolist()
+
+
+def test_clip():
+    values = bits(3, -3, 2, -2, 0, -0.0, np.inf, -np.inf)
+    assert limit(values, int(bits(2)[0])).tolist() == bits(2, -2, 2, -2, 0, -0.0, 2, -2).tolist()
+    assert limit(values, int(bits(np.inf)[0])).tolist() == values.tolist()
+    assert limit(np.array([0xFFC00001, 0x7F800001], np.uint32), int(bits(2)[0])).tolist() == [NAN, NAN]
+    # Scaled first, clipped then.
+    settings = scalars(Rule.SGD, gradient_scale=0.5, learning_rate=1, clip=1.5)
+    assert update(bits(4, -2), bits(0, 0), [], settings)[0].tolist() == bits(-1.5, 1).tolist()
+
+
+ADAM = {"gradient_scale": 1, "learning_rate": 0.5, "first_decay": 0.5, "first_gain": 0.5, "second_decay": 0.75,
+        "second_gain": 0.25, "epsilon": 1}
+
+
+def test_adam():
+    """m' = 0.5 * 2 + 0.5 * 4 = 3; v' = 0.75 * 16 + 0.25 * 16 = 16; d = 3 / (4 + 1)."""
+    new_weights, (first, second) = update(bits(4), bits(1), [bits(2), bits(16)], scalars(Rule.ADAM, **ADAM))
+    assert (first, second) == (bits(3), bits(16))
+    assert new_weights == bits(np.float32(1) - np.float32(0.5) * (np.float32(3) / np.float32(5)))
+
+
+def test_adam_takes_weight_decay_into_the_moments():
+    settings = scalars(Rule.ADAM, **ADAM, weight_factor=0.25)
+    _, (first, second) = update(bits(2), bits(8), [bits(2), bits(16)], settings)
+    assert (first, second) == (bits(3), bits(16))
+
+
+def test_adamw_shrinks_the_weight():
+    settings = scalars(Rule.ADAMW, **ADAM, weight_factor=0.75)
+    new_weights, (first, second) = update(bits(4), bits(8), [bits(2), bits(16)], settings)
+    assert (first, second) == (bits(3), bits(16))
+    assert new_weights == bits(np.float32(6) - np.float32(0.5) * (np.float32(3) / np.float32(5)))
+
+
+def test_adam_without_epsilon():
+    """A gradient that was always zero has no direction, and the quotient is not a number; epsilon prevents that."""
+    state = [bits(0), bits(0)]
+    assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **{**ADAM, "epsilon": 0}))[0] == NAN
+    assert update(bits(0), bits(1), state, scalars(Rule.ADAM, **ADAM))[0] == bits(1)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("rule", Rule)
-def test_every_operation_rounds_once(rule):
+def test_every_operation_rounds_once(rule, nesterov):
+    """The equations of the module's description once more, in numpy's own binary32."""
     generator = np.random.default_rng(1)
-    total, weights, state = generator.standard_normal((3, 10_000)).astype(np.float32)
-    scale, rate, momentum = np.array([0.3, 0.1, 0.9], np.float32)
-    settings = Settings(rule, *map(int, bits(scale, rate, momentum)))
-    new_weights, new_state = update(bits(total)[...], bits(weights), [bits(state)], settings)
-    step = scale * total if rule == Rule.SGD else momentum * state + scale * total
-    assert (new_weights.view(np.float32) == weights - rate * step).all()
-    assert (new_state[0].view(np.float32) == (state if rule == Rule.SGD else step)).all()
+    total, weights, first, second = generator.standard_normal((4, 10_000)).astype(np.float32)
+    second = abs(second)
+    names = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_decay", "first_gain", "second_decay",
+             "second_gain", "epsilon")
+    values = np.array([0.3, 0.1, 0.5, 0.02, 0.9, 0.1, 0.99, 0.01, 1e-3], np.float32)
+    s = dict(zip(names, values, strict=True))
+    settings = scalars(rule, nesterov=nesterov, **s)
+    new_weights, new_state = update(bits(total)[...], bits(weights), [bits(first), bits(second)], settings)
+    g = np.clip(s["gradient_scale"] * total, -s["clip"], s["clip"])
+    start = s["weight_factor"] * weights if rule == Rule.ADAMW else weights
+    g = g if rule == Rule.ADAMW else g + s["weight_factor"] * weights
+    d = g
+    if rule != Rule.SGD:
+        d = first = s["first_decay"] * first + s["first_gain"] * g
+    if rule == Rule.MOMENTUM and nesterov:
+        d = s["first_decay"] * first + g
+    if rule in (Rule.ADAM, Rule.ADAMW):
+        second = s["second_decay"] * second + (s["second_gain"] * g) * g
+        d = first / (np.sqrt(second) + s["epsilon"])
+    assert (new_weights.view(np.float32) == start - s["learning_rate"] * d).all()
+    assert (new_state[0].view(np.float32) == first).all()
+    assert (new_state[1].view(np.float32) == second).all()
 
 
-MODEL = Model(workers=2, lanes=2, depth=4, update_lanes=2, adder=2, multiplier=1)
+def test_pipeline_by_hand():
+    """With an adder of 2 cycles, a multiplier of 3, a limiter of 1, a root of 5 and a divider of 7."""
+    def pipeline(*rules):
+        return Floats(rules=rules, adder=2, multiplier=3, limiter=1, root=5, divider=7)
+
+    sgd = pipeline(Rule.SGD)
+    assert (sgd.planes, sgd.weight, sgd.state, sgd.new_state, sgd.latency) == (0, 1, (), (), 1 + 5 + 5)
+    momentum = pipeline(Rule.SGD, Rule.MOMENTUM)
+    assert (momentum.planes, momentum.state, momentum.new_state) == (1, (6,), (11,))
+    assert momentum.latency == 6 + 5 + 5 + 5
+    adam = pipeline(Rule.ADAM)
+    assert (adam.planes, adam.state, adam.new_state) == (2, (6, 11), (11, 16))
+    assert adam.latency == 16 + 5 + 2 + 7 + 5
+
+
+FLOATS = Floats(rules=(Rule.SGD,), adder=2, multiplier=1, limiter=1)
+MODEL = Model(workers=2, lanes=2, depth=4, update_lanes=2, arithmetic=FLOATS)
 SETTINGS = Settings(Rule.SGD, *map(int, bits(1, 1)))
 
 
@@ -63,16 +169,16 @@ def run(bursts, *, stalls=None, cycles=100):
 
 
 def test_one_burst_by_hand():
-    # r = 2. q = 2 to read, 1 + 2 + 1 + 2 to update, 3 through the queue.
-    assert (MODEL.reducer_latency, MODEL.update_latency) == (2, 11)
-    trace = run([Burst(3, 0b11)], cycles=20)
-    # Two beats fill in cycles 0 and 1, enter in 2 and 3, and are offered 13 cycles later.
-    assert (trace.begins, trace.ends) == ([2], [16])
+    # r = 2. q = 3 to read, 1 + 1 + 2 + 1 + 2 to update, 3 through the queue.
+    assert (MODEL.reducer_latency, MODEL.update_latency) == (2, 13)
+    trace = run([Burst(3, 0b11)], cycles=22)
+    # Two beats fill in cycles 0 and 1, enter in 2 and 3, and are offered 15 cycles later.
+    assert (trace.begins, trace.ends) == ([2], [18])
     assert np.flatnonzero(trace.signals["weights__valid"]).tolist() == [0, 1]
     assert trace.signals["weights__ready"].all()
-    assert np.flatnonzero(trace.signals["broadcast__0__valid"]).tolist() == [15, 16]
-    assert np.flatnonzero(trace.signals["bursts"]).tolist() == [13]
-    assert np.flatnonzero(trace.signals["idle"]).tolist() == [0, 17, 18, 19]
+    assert np.flatnonzero(trace.signals["broadcast__0__valid"]).tolist() == [17, 18]
+    assert np.flatnonzero(trace.signals["bursts"]).tolist() == [15]
+    assert np.flatnonzero(trace.signals["idle"]).tolist() == [0, 19, 20, 21]
     rows = trace.rows["weights_out"]
     assert rows.elements.reshape(-1)[:3].tolist() == bits(-1, 0, 1).tolist()
     assert rows.keep.tolist() == [3, 1]
@@ -82,7 +188,7 @@ def test_one_burst_by_hand():
 def test_bursts_in_a_row():
     trace = run([Burst(4, 0b11)] * 4)
     assert trace.begins == [2, 4, 6, 8]
-    assert trace.ends == [16, 18, 20, 22]
+    assert trace.ends == [18, 20, 22, 24]
 
 
 def test_worker_that_is_not_active():

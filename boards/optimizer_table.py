@@ -1,0 +1,89 @@
+"""What each rule of the streamed optimizer costs, and how many parameters per second it updates.
+
+Run as ``make synth-optimizer``, or ``python -m boards.optimizer_table``: one row per set of rules and lane count,
+each a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed out
+of context. In steady state it updates one parameter per lane and cycle (``make bench`` measures that), so parameters
+per second are lanes times Fmax.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from boards.synth import DEFAULT_PART, RESULTS, SynthesisError, measure
+from sim.verilated import toolchain
+
+__all__ = ["LANES", "UNITS", "measure_all", "table"]
+
+#: Name of the row, and unit of :mod:`boards.synth`.
+UNITS = {
+    "SGD": "optimizer.sgd",
+    "momentum": "optimizer.momentum",
+    "Adam": "optimizer.adam",
+    "AdamW": "optimizer.adamw",
+    "all four": "optimizer.all",
+    "momentum, int16": "optimizer.momentum_int16",
+    "momentum, int18": "optimizer.momentum_int18",
+}
+LANES = (1, 2, 4)
+
+
+def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = LANES, seeds: int = 3,
+                part: str = DEFAULT_PART, processes: int = 2,
+                progress: Callable[[str], None] = lambda text: None) -> list[dict]:
+    """Place every unit with every lane count; the results of :func:`boards.synth.measure`, with ``rules``, ``lanes``
+    and ``parameters_per_second`` beside them.
+    """
+    unknown = [unit for unit in units if unit not in UNITS]
+    if unknown:
+        raise SynthesisError(f"Rules must be of {', '.join(UNITS)}, not {unknown[0]!r}")
+
+    def row(unit, count):
+        result = measure(UNITS[unit], options={"lanes": count}, seeds=seeds, part=part, progress=progress)
+        rate = count * result["fmax_mhz"]["median"] * 1e6
+        return {"rules": unit, "lanes": count, **result, "parameters_per_second": rate}
+
+    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
+        return [pending.result() for pending in [pool.submit(row, unit, count) for unit in units for count in lanes]]
+
+
+def table(rows: Sequence[dict]) -> str:
+    """The rows in Markdown."""
+    lines = ["| rules | lanes | LUT4 | CCU2C | LUT RAM | FF | DSP | block RAM | Fmax MHz: median (range) | seeds "
+             "| million parameters/s |",
+             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    for row in rows:
+        fmax = row["fmax_mhz"]
+        counts = " | ".join(str(row[name]) for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"))
+        lines.append(f"| {row['rules']} | {row['lanes']} | {counts} | {fmax['median']:.0f} ({fmax['min']:.0f} to "
+                     f"{fmax['max']:.0f}) | {row['seeds']} | {row['parameters_per_second'] / 1e6:.0f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m boards.optimizer_table", description=__doc__.partition("\n")[0])
+    parser.add_argument("--rules", action="append", choices=UNITS, help="a row; may be given several times")
+    parser.add_argument("--lanes", type=int, action="append", help="a lane count; may be given several times")
+    parser.add_argument("--seeds", type=int, default=3, help="placements per row")
+    parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
+    parser.add_argument("--processes", type=int, default=2, help="placements at a time")
+    values = parser.parse_args(arguments)
+    try:
+        rows = measure_all(units=values.rules or tuple(UNITS), lanes=values.lanes or LANES, seeds=values.seeds,
+                           part=values.part, processes=values.processes,
+                           progress=lambda text: print(text, file=sys.stderr))
+    except (SynthesisError, toolchain.ToolError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    path = RESULTS / "table" / "optimizer.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    print(table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
