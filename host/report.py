@@ -274,8 +274,8 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
             axes.plot(epoch, source["accuracy_per_epoch"][epoch - 1] * 100, marker=marker, markersize=12,
                       markerfacecolor="none", markeredgewidth=2, color=color)
         reached = f"does not reach {target:.0f} %" if epoch is None else f"{target:.0f} % in epoch {epoch}"
-        axes.text(0.99, 0.14 - 0.08 * line, f"{name}: {reached}, {source['accuracy']:.2%} at the end", ha="right",
-                  transform=axes.transAxes, fontweight="bold", color=color)
+        axes.text(0.99, 0.14 - 0.08 * line, f"{name}: {reached}, {source['accuracy'] * 100:.2f} % at the end",
+                  transform=axes.transAxes, ha="right", fontweight="bold", color=color)
 
 
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:
