@@ -44,7 +44,7 @@ class FloatDivider(wiring.Component):
     def latency(self):
         """Cycles from the operands to their quotient."""
         width = self._format.fraction_bits + 1
-        return len(normalising_steps(width)) + (width + 2) + 3
+        return len(normalising_steps(width)) + -(-(2 * width + 3) // 3) + 3
 
     def elaborate(self, platform):
         m = Module()
@@ -94,60 +94,72 @@ class FloatDivider(wiring.Component):
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not undone: it
         # gives a zero of the quotient, and the next trial, of the doubled remainder, adds the divisor instead. That
         # is to subtract its complement and one more, which the lowest position of the subtraction borrows.
-        first = Signal(width + 1)
+        #
+        # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these in turn.
+        # The lowest bit of the operand stays that of the divisor, and its highest one is left out.
         count = Signal(signed(len(passing["a_count"]) + 1))
-        m.d.comb += first.eq(normal.a - Cat(normal.b, C(1, 1)))
         m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
-        trial = register(
-            m, "trial0", remainder=first[:-1], quotient=first[-1], divisor=normal.b[:-1], count=count, **passing)
-        exponent = Signal(exponent_bits)
-        m.d.comb += exponent.eq(trial.exponent + trial.count)
-        special = trial.infinite | trial.zero
-        passing = dict(
-            exponent=Cat(exponent[:-2], Mux(special, Cat(trial.infinite, trial.zero), exponent[-2:])),
-            sign=trial.sign, nan=trial.nan)
-        for index in range(1, width + 2):
-            # The sign of the remainder is inverted at both ends: it is the quotient's new bit. Where the complement
-            # of the divisor is subtracted, its highest bits, a zero and a one, are so with the sign inverted, too.
-            positive = trial.quotient[0]
-            middle = Cat(bit ^ ~positive for bit in trial.divisor[1:])
-            total = Signal(width + 2, name=f"total{index}")
-            m.d.comb += total.eq(
-                Cat(positive, C(0, 1), trial.remainder) -
-                Cat(C(1, 1), trial.divisor[0], middle, positive, positive))
-            trial = register(
-                m, f"trial{index}",
-                remainder=Cat(trial.divisor[0], total[2:-1]), quotient=Cat(total[-1], trial.quotient),
-                divisor=trial.divisor, **passing)
-            passing = {name: getattr(trial, name) for name in passing}
+        passing["count"] = count
+        remainder, operand, quotient = normal.a, normal.b[:-1], []
+        halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
+        for number, (index, choice) in enumerate(halves, 1):
+            if choice:
+                # The operand is still the one of the trial before.
+                before = quotient[1] if index > 1 else C(1, 1)
+                operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
+            elif index == 0:
+                total = Signal(width + 1, name="total0")
+                m.d.comb += total.eq(remainder - Cat(operand, C(0b11, 2)))
+                remainder, quotient = total[:-1], [total[-1]]
+            else:
+                # The sign of the remainder is inverted at both ends: it is the quotient's new bit. The two highest
+                # bits of what is subtracted, zero and one or their complements, are so with the sign inverted, too.
+                positive = quotient[0]
+                total = Signal(width + 2, name=f"total{index}")
+                m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))
+                remainder, quotient = Cat(operand[0], total[2:-1]), [total[-1], *quotient]
+            if number % 3 == 0 or number == len(halves):
+                trial = register(
+                    m, f"trial{index}", remainder=remainder, operand=operand, quotient=Cat(quotient), **passing)
+                remainder, operand, quotient = trial.remainder, trial.operand, list(trial.quotient)
+                passing = {name: getattr(trial, name) for name in passing}
+                if "count" in passing:
+                    exponent = Signal(exponent_bits)
+                    m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
+                    infinite, zero = passing["infinite"], passing["zero"]
+                    passing = dict(
+                        exponent=Cat(exponent[:-2], Mux(infinite | zero, Cat(infinite, zero), exponent[-2:])),
+                        sign=passing["sign"], nan=passing["nan"])
 
-        # Shift
+        # Shift: below the normal numbers as far as the exponent says, else by one place if the quotient is 1 or more.
         exponent = trial.exponent
         negative, carry = exponent[-1], trial.quotient[-1]
-        amount_bits = (width + 2).bit_length()
         normal = ~negative | exponent.all()
-        far = negative & ~exponent[amount_bits:].all()
-        below = (~exponent[:amount_bits] & negative.replicate(amount_bits)) | far.replicate(amount_bits)
-        amount = below | (normal & carry)
-        coarse, lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
-        # The remainder is zero if the last trial ends as much below zero as the divisor: each place of their sum is
-        # zero if the carries are those of that case.
-        divisor = Cat(trial.divisor, C(1, 1))
-        exact = (trial.remainder[1:] ^ divisor[1:]) == (trial.remainder[:-1] | divisor[:-1])
+        amount = Signal((width + 2).bit_length())
+        far = negative & ~exponent[len(amount):].all()
+        m.d.comb += amount.eq(Mux(normal, carry, ~exponent[:len(amount)] | far.replicate(len(amount))))
+        coarse, coarse_lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
+
+        # Only results below the normal numbers can be halfway between two numbers. Nothing remains of the dividend if
+        # the last trial, which is beyond the last place of any exact quotient, ends as far below zero as the divisor:
+        # then each place of their sum is zero, with the carries that make it so.
+        divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
+        exact = ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
+        largest = exponent[2:format.exponent_bits].all() & (exponent[:2].any() | carry)
         moved = register(
             m, "moved",
-            quotient=coarse, lost=Cat(lost, trial.quotient[0] | ~exact), amount=amount[:2],
+            quotient=coarse, lost=Cat(coarse_lost, ~exact), amount=amount[:2],
             exponent=Mux(normal, exponent[:format.exponent_bits], 0), normal=normal, carry=carry,
-            sign=trial.sign, nan=trial.nan,
-            infinite=~negative & (exponent[format.exponent_bits:-1].any() |
-                                  (exponent[2:format.exponent_bits].all() & (exponent[:2].any() | carry))))
+            sign=trial.sign, infinite=~negative & (exponent[format.exponent_bits:-1].any() | largest), nan=trial.nan)
         window, lost = shift_right(m, moved.quotient, moved.amount, width=width + 1)
         shifted = register(
             m, "shifted",
             window=window, lost=Cat(lost, moved.lost.any()), exponent=moved.exponent,
             increment=Cat(Mux(moved.normal, moved.carry, window[-1]), moved.normal),
-            sign=moved.sign, nan=moved.nan, infinite=moved.infinite)
+            sign=moved.sign, infinite=moved.infinite, nan=moved.nan)
 
+        # Round, as in `round_and_pack`; and to the exponent of a normal result add two, or three if the quotient is 1
+        # or more.
         result = Signal(format.layout, name="result", reset_less=True)
         rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
         sticky = shifted.lost.any() | shifted.window[1]

@@ -9,6 +9,9 @@ from .stages import normalise, normalising_steps, register, shift_right
 
 __all__ = ["FloatSquareRoot"]
 
+#: Trials of which two fit one stage.
+IN_PAIRS = 16
+
 
 class FloatSquareRoot(wiring.Component):
     """Extract the square root of a floating-point number, rounding to nearest even.
@@ -47,8 +50,8 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends with this trial. The first ones are short enough for two in one stage."""
-        return index > 6 or index % 2 == 0 or index == self._format.fraction_bits + 1
+        """Whether a stage ends with this trial. The first ones are short enough for two of them in one stage."""
+        return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
