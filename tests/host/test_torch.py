@@ -157,8 +157,8 @@ class TestOneStep:
         assert difference.max() <= (10 if optimizer.planes == 2 else 4)
 
     def test_momentum_alone_is_the_same(self):
-        """No bit differs where the learning rate is a power of two: torch orders its operations as we do, and it makes
-        no difference that it does not round the product before it subtracts it."""
+        """No bit differs where the learning rate is a power of two: torch orders its operations as we do, and that it
+        does not round the last product makes no difference."""
         optimizer = SGD(learning_rate=0.5, momentum=0.9)
         for step in STEPS:
             state = draw(step)
