@@ -137,7 +137,8 @@ class FloatDivider(wiring.Component):
         normal = ~negative | exponent.all()
         amount = Signal((width + 2).bit_length())
         far = negative & ~exponent[len(amount):].all()
-        m.d.comb += amount.eq(Mux(normal, carry, ~exponent[:len(amount)] | far.replicate(len(amount))))
+        below = (~exponent & negative.replicate(len(exponent)))[:len(amount)]
+        m.d.comb += amount.eq(below | far.replicate(len(amount)) | (normal & carry))
         coarse, coarse_lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
 
         # Only results below the normal numbers can be halfway between two numbers. Nothing remains of the dividend if
