@@ -57,22 +57,21 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs whose quotients are as near as can be to a number or to the middle of two, from either side.
+    """Pairs whose quotients are as near as can be to the middle of two numbers, or to a number, from either side.
 
-    The dividend is the rounded product of the divisor with a number of one bit more, and a few last places.
+    With 25 bits, the lowest of a quotient is half of a last place. What remains of the dividend is a few units, of
+    which the divisor's inverse modulo two to 25 makes the quotient.
     """
-    divisor = generator.integers(1 << 23, 1 << 24, count)
-    factor = generator.integers(1 << 24, 1 << 25, count)
-    product = divisor * factor
-    drop = np.where(product >> 48, 25, 24)
-    dividend = (product >> drop) + generator.integers(-1, 3, count)
-    dividend = np.clip(dividend, 1 << 23, (1 << 24) - 1)
-    fraction = (1 << 23) - 1
-    # Exponents of normal quotients, and of subnormal ones that drop a few places more.
-    a_field = generator.integers(1, 40, count)
-    b_field = a_field + np.where(generator.integers(0, 2, count), 20, generator.integers(100, 152, count))
-    return tuple((field << 23 | significand & fraction).astype(np.uint32)
-                 for field, significand in ((a_field, dividend), (b_field, divisor)))
+    divisor = generator.integers(1 << 22, 1 << 23, count).astype(np.uint64) * np.uint64(2) + np.uint64(1)
+    remainder = generator.integers(1, 8, count) * generator.choice([-1, 1], count)
+    inverse = divisor.copy()
+    for _ in range(4):
+        inverse *= np.uint64(2) - divisor * inverse
+    quotient = (-remainder).astype(np.uint64) * inverse % np.uint64(1 << 25)
+    dividend = (quotient.astype(np.int64) * divisor.astype(np.int64) + remainder) >> 25
+    scale = 2.0 ** generator.integers(-20, 20, (2, count))
+    return tuple((significand * factor).astype(np.float32).view(np.uint32)
+                 for significand, factor in ((dividend, scale[0]), (divisor.astype(np.int64), scale[1])))
 
 
 def halves(generator, count=operands.COUNT):
