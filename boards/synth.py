@@ -71,7 +71,7 @@ def _words(**parameters):
 def _optimizer(*rules, width=None):
     from hdl.optimizer.fixed_point import FixedFormat
     from hdl.optimizer.rules import Rule
-    format = {} if width is None else {"format": FixedFormat(width=width)}
+    format = {} if width is None else {"format": FixedFormat(width=width), "primitive": True}
     return Unit("hdl.optimizer.burst:StreamedOptimizer", {
         "lanes": 1, "rules": tuple(Rule[rule] for rule in rules), **format})
 

@@ -9,6 +9,8 @@ __all__ = ["DelayLine"]
 
 #: Cycles from which a memory is smaller than flip-flops.
 _MEMORY = 4
+#: Cycles from which it is a block memory, whose output comes so late that it needs a register of its own.
+_BLOCK = 17
 
 
 class DelayLine(wiring.Component):
@@ -53,20 +55,23 @@ class DelayLine(wiring.Component):
             return m
 
         # The place after the one that is written was written longest ago, and is never both read and written.
-        m.submodules.memory = memory = Memory(
-            shape=self._shape, depth=self._cycles, init=[], attrs={"no_rw_check": 1}
-        )
+        depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
+        m.submodules.memory = memory = Memory(shape=self._shape, depth=depth, init=[], attrs={"no_rw_check": 1})
         write = memory.write_port()
         read = memory.read_port()
-        place = Signal(range(self._cycles))
-        following = Signal(range(self._cycles))
+        place = Signal(range(depth))
+        following = Signal(range(depth))
         m.d.comb += [
-            following.eq(Mux(place == self._cycles - 1, 0, place + 1)),
+            following.eq(Mux(place == depth - 1, 0, place + 1)),
             write.addr.eq(place),
             write.data.eq(self.i),
             write.en.eq(1),
             read.addr.eq(following),
-            self.o.eq(read.data),
         ]
         m.d.sync += place.eq(following)
+        value = read.data
+        if depth < self._cycles:
+            value = Signal(self._shape, name="out", reset_less=True)
+            m.d.sync += value.eq(read.data)
+        m.d.comb += self.o.eq(value)
         return m

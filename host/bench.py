@@ -119,7 +119,7 @@ def table(rows: list[Row]) -> Table:
     for heading in ("measured", "bound", "ratio", "unit"):
         result.add_column(heading, justify="left" if heading == "unit" else "right")
     for row in rows:
-        figures = [f"{row[name]:,}" if row["unit"] == "cycles" else f"{row[name]:.2f}"
+        figures = [f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.2f}"
                    for name in ("measured", "bound")]
         result.add_row(row["name"], row["config"], *figures, f"{row['ratio']:.3f}", row["unit"],
                        style="bold red" if missed(row) else None)

@@ -215,6 +215,9 @@ class StreamedOptimizer(wiring.Component):
         Of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
         DSP blocks each floating-point multiplier may use: 4, 2 or 1.
+    primitive : bool
+        Whether the multipliers of fixed point are instances of ECP5's block, which simulators do not know; see
+        :class:`~hdl.optimizer.fixed_point.MultiplierBlock`.
 
     Members
     -------
@@ -235,7 +238,8 @@ class StreamedOptimizer(wiring.Component):
     """
 
     def __init__(
-        self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, rules=None, format=FP32, dsps=4
+        self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, rules=None, format=FP32, dsps=4,
+        primitive=False
     ):
         if not isinstance(workers, int) or not 1 <= workers <= 8:
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
@@ -266,7 +270,9 @@ class StreamedOptimizer(wiring.Component):
         self._float = not fixed
         if fixed:
             self._reducers = [FixedReducer(workers=workers, format=format) for _ in range(update_lanes)]
-            self._updates = [FixedLane(format=format, workers=workers, rules=rules) for _ in range(update_lanes)]
+            self._updates = [
+                FixedLane(format=format, workers=workers, rules=rules, primitive=primitive) for _ in range(update_lanes)
+            ]
         else:
             self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
             self._updates = [UpdateLane(rules=rules, dsps=dsps) for _ in range(update_lanes)]

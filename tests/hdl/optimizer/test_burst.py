@@ -25,11 +25,11 @@ MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
 SHAPES = [
     {"workers": 1, "lanes": 1, "depth": 1, "rules": ALL},
-    {"workers": 2, "lanes": 4, "depth": 64, "rules": ALL},
+    {"workers": 2, "lanes": 4, "depth": 64, "update_lanes": 2, "rules": ALL},
     {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1, "rules": ALL},
     {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 4, "rules": SGD},
-    {"workers": 5, "lanes": 4, "depth": 4, "update_lanes": 2, "rules": MOMENTUM},
-    {"workers": 6, "lanes": 2, "depth": 8, "rules": (HardwareRule.ADAM, HardwareRule.ADAMW), "dsps": 1},
+    {"workers": 5, "lanes": 4, "depth": 4, "rules": MOMENTUM},
+    {"workers": 6, "lanes": 2, "depth": 8, "update_lanes": 1, "rules": (HardwareRule.ADAM,), "dsps": 1},
     {"workers": 7, "lanes": 1, "depth": 32, "rules": (HardwareRule.ADAMW, HardwareRule.MOMENTUM)},
     {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
     *({"workers": workers, "lanes": 2, "depth": 16, "format": INT18 if workers % 2 else INT16, "rules": MOMENTUM}
