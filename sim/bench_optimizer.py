@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.optimizer.rules import Rule as HardwareRule
+from sim.golden import ring as golden
 from sim.golden.optimizer import Burst, Model, Rule, Settings
 from sim.payload import unpack
 from sim.verilated.optimizer import Lockstep, operands
@@ -29,9 +30,8 @@ def _operands(model: Model, bursts: list[Burst], settings: Settings) -> dict[str
 
 
 def _settings(rule: Rule) -> Settings:
-    values = {"gradient_scale": 0.5, "learning_rate": 0.1, "first_decay": 0.9, "first_gain": 0.1,
-              "second_decay": 0.99, "second_gain": 0.01, "epsilon": 1e-8}
-    return Settings(rule, **{name: int(np.float32(value).view(np.uint32)) for name, value in values.items()})
+    return golden.settings(rule, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9, first_gain=0.1,
+                           second_decay=0.99, second_gain=0.01, epsilon=1e-8)
 
 
 def _row(name: str, config: str, measured: int, bound: int, unit: str = "cycles") -> dict[str, Any]:

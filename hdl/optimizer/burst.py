@@ -270,9 +270,8 @@ class StreamedOptimizer(wiring.Component):
         self._float = not fixed
         if fixed:
             self._reducers = [FixedReducer(workers=workers, format=format) for _ in range(update_lanes)]
-            self._updates = [
-                FixedLane(format=format, workers=workers, rules=rules, primitive=primitive) for _ in range(update_lanes)
-            ]
+            lane = {"format": format, "workers": workers, "rules": rules, "primitive": primitive}
+            self._updates = [FixedLane(**lane) for _ in range(update_lanes)]
         else:
             self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
             self._updates = [UpdateLane(rules=rules, dsps=dsps) for _ in range(update_lanes)]

@@ -150,11 +150,11 @@ class TestOneStep:
         # On each side, the last rounding of half an ulp, and a step whose own error of at most five of its ulp is at
         # most a quarter of that here.
         assert difference[small].max() <= 2
-        # SGD: each rounding is of half an ulp at most, and there are four or fewer of terms that large on each side.
-        # Adam: ten on each side (of m' two factors, two products and a sum, of v' half of as many, since a root
-        # halves relative errors; the root, its sum with epsilon, the quotient, the learning rate and its product).
-        # Torch itself is up to five ulp away from the exact result where the step outweighs the weight.
-        assert difference.max() <= (10 if optimizer.planes == 2 else 4)
+        # Adam has some ten roundings on each side (of m' two factors, two products and a sum, of v' half of as many,
+        # since a root halves relative errors; the root, its sum with epsilon, the quotient, the learning rate and its
+        # product). Where the step outweighs the weight torch itself is more than four ulp from the exact result, so
+        # that no result, not even the exact one, is within two of it everywhere.
+        assert difference.max() <= (6 if optimizer.planes == 2 else 2)
 
     def test_momentum_alone_is_the_same(self):
         """No bit differs where the learning rate is a power of two: torch orders its operations as we do, and that it

@@ -254,7 +254,7 @@ class TestConfigurations:
             ring.write_gradients(list(gradients))
             ring.write_weights(weights)
             ring.clear_state(length)
-            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, momentum=0.5))
+            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
             ring.clear_counters()
             ring.fused_update(length)
             # From no momentum, the first step is that of plain descent; a factor of 1/2 is exact.
