@@ -8,7 +8,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from host.device import Command, Device, EventStatus, Operation
-from host.ring import Ring, Rule, Settings
+from host.ring import Ring, RingError, Rule, Settings
 from host.verilated import open_ring
 from sim.golden import ring as golden
 
@@ -232,8 +232,8 @@ class TestConfigurations:
         "config",
         [
             NodeConfig(lanes=1, segment=32, gradient_words=1024, weight_words=1024, state_words=1024,
-                       ingress_segments=2, multiplier_dsps=1),
-            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_words=512,
+                       state_planes=1, ingress_segments=2, multiplier_dsps=1),
+            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_planes=0,
                        update_lanes=2, multiplier_dsps=2, nodes_max=3),
         ],
         ids=["small", "wide"],
@@ -254,10 +254,18 @@ class TestConfigurations:
             ring.write_gradients(list(gradients))
             ring.write_weights(weights)
             ring.clear_state(length)
-            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
+            rule = Rule.MOMENTUM if config.state_planes else Rule.SGD
+            ring.write_settings(Settings(rule=rule, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
             ring.clear_counters()
             ring.fused_update(length)
             # From no momentum, the first step is that of plain descent; a factor of 1/2 is exact.
             expected = weights - np.float32(0.5) * total.view(np.float32)
             assert (ring.read_weights(length) == expected).all()
             assert all(counters["OPTIMIZER_BURSTS"] > 0 for counters in ring.counters())
+            # A rule that the nodes have no planes for is refused, and the next command runs.
+            ring.write_settings(Settings(rule=Rule.ADAM, gradient_scale=1, learning_rate=0.5))
+            with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
+                ring.fused_update(length)
+            assert [event.status for event in refused.value.events] == [EventStatus.BAD_RULE] * nodes
+            assert (ring.read_weights(length) == expected).all()
+            ring.all_gather(length)
