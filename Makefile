@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim test check bench synth wave clean
+.PHONY: help setup sim test check bench synth synth-optimizer wave clean
 
 help:
 	@echo "make sim    train a classifier on a simulated ring (NODES= EPOCHS= SEED= THREADS=, OPTIMIZER=sgd, momentum,"
@@ -18,6 +18,7 @@ help:
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
+	@echo "make synth-optimizer  what every rule and lane count of the optimizer costs (SEEDS=3 LANES= PART=)"
 	@echo "make wave   an FST waveform of one all-reduce"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment)"
 
@@ -54,6 +55,10 @@ bench: $(VENV)/.test
 synth: $(VENV)/.synth
 	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
 	  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native)
+
+synth-optimizer: $(VENV)/.synth
+	$(BIN)/python -m boards.optimizer_table $(call option,SEEDS,--seeds) $(call option,LANES,--lanes) \
+	  $(call option,PART,--part)
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(call option,NODES,--nodes)

@@ -17,6 +17,7 @@ import numpy as np
 from rich.table import Table
 
 from hdl.config import NodeConfig
+from host.optimizers import Adam
 from host.ring import Ring, Rule, Settings
 from host.session import open_session
 from sim.golden import ring as golden
@@ -63,11 +64,15 @@ def gradients(nodes: int, density: float) -> np.ndarray:
 
 
 def ring_rows(ring: Ring) -> list[Row]:
-    """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each."""
+    """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each.
+
+    The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state.
+    """
     rows = []
     weights = np.zeros(LENGTH, dtype=np.uint32)
     settings = golden.settings(Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
-    ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1))
+    sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
+    ring.write_settings(sgd)
     for kind, density in (("dense", 1.0), ("sparse", SPARSE)):
         values = gradients(ring.nodes, density)
         patterns = golden.bits(values)
@@ -84,6 +89,12 @@ def ring_rows(ring: Ring) -> list[Row]:
             config = f"N={ring.nodes}, K={LENGTH}, {kind}" + ("" if kind == "dense" else f" {density:.0%}")
             rows.append(_row(f"ring.{name}", config, cycles, traffic.bound))
             rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
+        if kind == "dense":
+            ring.clear_state(LENGTH)
+            ring.write_settings(Adam().settings(1, gradient_scale=1.0))
+            cycles = ring.fused_update(LENGTH).cycles
+            rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"].bound))
+            ring.write_settings(sgd)
     return rows
 
 
