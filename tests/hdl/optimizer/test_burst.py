@@ -18,8 +18,8 @@ from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
 
-# Every size of tree in both kinds of format, every set of rules, all lanes at once or in parts, and banks of one
-# beat, which are shorter than any pipeline.
+# Every size of tree with every rule in every format, other sets of rules, all lanes at once or in parts, and banks of
+# one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
@@ -27,13 +27,15 @@ SHAPES = [
     {"workers": 1, "lanes": 1, "depth": 1, "rules": ALL},
     {"workers": 2, "lanes": 4, "depth": 64, "update_lanes": 2, "rules": ALL},
     {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1, "rules": ALL},
-    {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 4, "rules": SGD},
-    {"workers": 5, "lanes": 4, "depth": 4, "rules": MOMENTUM},
-    {"workers": 6, "lanes": 2, "depth": 8, "update_lanes": 1, "rules": (HardwareRule.ADAM,), "dsps": 1},
-    {"workers": 7, "lanes": 1, "depth": 32, "rules": (HardwareRule.ADAMW, HardwareRule.MOMENTUM)},
+    {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 4, "rules": ALL},
+    {"workers": 5, "lanes": 1, "depth": 16, "rules": ALL},
+    {"workers": 6, "lanes": 2, "depth": 8, "update_lanes": 1, "rules": ALL, "dsps": 1},
+    {"workers": 7, "lanes": 1, "depth": 32, "rules": ALL},
     {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
-    *({"workers": workers, "lanes": 2, "depth": 16, "format": INT18 if workers % 2 else INT16, "rules": MOMENTUM}
-      for workers in range(1, 9)),
+    {"workers": 2, "lanes": 4, "depth": 4, "rules": MOMENTUM},
+    {"workers": 1, "lanes": 2, "depth": 8, "rules": SGD},
+    *({"workers": workers, "lanes": 2, "depth": 16, "format": format, "rules": MOMENTUM}
+      for workers in range(1, 9) for format in (INT16, INT18)),
     {"workers": 3, "lanes": 4, "depth": 16, "update_lanes": 1, "format": FixedFormat(width=8), "rules": SGD},
 ]
 CASES = [(index, Rule(rule.value)) for index, shape in enumerate(SHAPES) for rule in shape["rules"]]
