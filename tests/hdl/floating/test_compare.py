@@ -1,15 +1,12 @@
 # amaranth: UnusedElaboratable=no
-import cocotb
 import ml_dtypes
 import numpy as np
 import pytest
 
 from hdl.floating.compare import FloatComparator, MagnitudeLimiter
 from hdl.floating.format import BF16, FP16, FP32, FloatFormat
-from sim import regression
-from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
-from tests.hdl.floating import operands
+from tests.hdl.floating import operands, pipeline
 
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 DTYPES = [(FP32, np.uint32, np.float32), (FP16, np.uint16, np.float16), (BF16, np.uint16, ml_dtypes.bfloat16)]
@@ -111,39 +108,13 @@ def test_limiter_known(i, bound, want):
     check_limiter(FP32, np.array([i], np.uint32), np.array([bound], np.uint32), np.array([want]))
 
 
-# --- under cocotb
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The result of one cycle's inputs is there after `latency` edges, and again one edge later it is gone."""
-    parameters = regression.parameters()
-    latency, inputs, outputs = (parameters[key] for key in ("latency", "inputs", "outputs"))
-    count = len(next(iter(inputs.values())))
-    await start(dut)
-    for n in range(count + latency):
-        if n < count:
-            for name, values in inputs.items():
-                getattr(dut, name).value = values[n]
-        if n == count // 2:  # reset neither clears nor stops the pipeline
-            dut.rst.value = 1
-        await cycles(dut, 1)
-        if n >= latency:
-            for name, values in outputs.items():
-                assert int(getattr(dut, name).value) == values[n - latency]
-
-
 def test_comparator_timing():
     a, b = operands.near_exponents(FP32, np.random.default_rng(1), 200)
     x, y = a.view(np.float32), b.view(np.float32)
-    outputs = {"less": x < y, "equal": x == y, "unordered": np.isnan(x) | np.isnan(y)}
-    regression.run(FloatComparator(), module=__name__, parameters={
-        "latency": FloatComparator.latency, "inputs": {"a": a.tolist(), "b": b.tolist()},
-        "outputs": {name: values.astype(int).tolist() for name, values in outputs.items()}})
+    pipeline.check(FloatComparator(), {"a": a, "b": b}, {
+        "less": x < y, "equal": x == y, "unordered": np.isnan(x) | np.isnan(y)})
 
 
 def test_limiter_timing():
     i, limits = operands.near_exponents(FP32, np.random.default_rng(1), 200)
-    regression.run(MagnitudeLimiter(), module=__name__, parameters={
-        "latency": MagnitudeLimiter.latency, "inputs": {"i": i.tolist(), "limit": limits.tolist()},
-        "outputs": {"o": limit(FP32, i, limits).tolist()}})
+    pipeline.check(MagnitudeLimiter(), {"i": i, "limit": limits}, {"o": limit(FP32, i, limits)})

@@ -1,7 +1,6 @@
 # amaranth: UnusedElaboratable=no
 import itertools
 
-import cocotb
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,11 +10,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.floating.convert import FloatConverter, FloatToInteger, IntegerToFloat
 from hdl.floating.format import BF16, FP16, FP32, FloatFormat
-from sim import regression
 from sim.golden import conversion
-from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
-from tests.hdl.floating import operands
+from tests.hdl.floating import operands, pipeline
 
 #: Exponent and fraction bits of formats whose pairs meet every case: more or less range, below or above all
 #: subnormal numbers or amidst them.
@@ -266,45 +263,19 @@ def test_from_integer_to_other_formats(width):
         same(i, outputs["o"], want, f"{target=}")
 
 
-# --- under cocotb
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The result of one cycle's input is there after `latency` edges, and again one edge later it is gone."""
-    parameters = regression.parameters()
-    latency, i, outputs = (parameters[key] for key in ("latency", "i", "outputs"))
-    await start(dut)
-    for n in range(len(i) + latency):
-        if n < len(i):
-            dut.i.value = i[n]
-        if n == len(i) // 2:  # reset neither clears nor stops the pipeline
-            dut.rst.value = 1
-        await cycles(dut, 1)
-        if n >= latency:
-            for name, values in outputs.items():
-                assert int(getattr(dut, name).value) == values[n - latency]
-
-
-def timing(unit, i, **outputs):
-    regression.run(unit, module=__name__, parameters={
-        "latency": unit.latency, "i": i.tolist(),
-        "outputs": {name: values.astype(np.int64).tolist() for name, values in outputs.items()}})
-
-
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations([FP32, FP16, BF16], 2)))
 def test_timing(source, target):
     i = operands.uniform(source, np.random.default_rng(1), 200)[0]
-    timing(FloatConverter(source=source, target=target), i,
-           o=conversion.convert_exact(i, source=bits_of(source), target=bits_of(target)))
+    pipeline.check(FloatConverter(source=source, target=target), {"i": i}, {
+        "o": conversion.convert_exact(i, source=bits_of(source), target=bits_of(target))})
 
 
 def test_to_integer_timing():
     i = numbers(np.random.default_rng(1), 200)[:200]
     integers, invalid = conversion.to_integer(i)
-    timing(FloatToInteger(), i, o=integers & 0xFFFFFFFF, invalid=invalid)
+    pipeline.check(FloatToInteger(), {"i": i}, {"o": integers & 0xFFFFFFFF, "invalid": invalid})
 
 
 def test_from_integer_timing():
     integers = integer_cases(32, np.random.default_rng(1), 200)[-200:]
-    timing(IntegerToFloat(), integers & 0xFFFFFFFF, o=conversion.from_integer(integers))
+    pipeline.check(IntegerToFloat(), {"i": integers & 0xFFFFFFFF}, {"o": conversion.from_integer(integers)})

@@ -1,16 +1,13 @@
 # amaranth: UnusedElaboratable=no
-import cocotb
 import ml_dtypes
 import numpy as np
 import pytest
 
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import BF16, FP16, FP32, FloatFormat
-from sim import regression
 from sim.golden import floating
-from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
-from tests.hdl.floating import operands
+from tests.hdl.floating import operands, pipeline
 
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 ONE, TWO, THREE, HALF, THIRD = 0x3F800000, 0x40000000, 0x40400000, 0x3F000000, 0x3EAAAAAB
@@ -177,39 +174,6 @@ def test_other_format(exponent_bits, fraction_bits):
         check(format, a, b, floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
 
 
-# --- under cocotb
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The result of one cycle's operands is there after `latency` edges, and again one edge later it is gone."""
-    latency = regression.parameters()["latency"]
-    a, b = (values.tolist() for values in operands.uniform(FP32, np.random.default_rng(1), 200))
-    want = floating.divide(a, b).tolist()
-    await start(dut)
-    for n in range(len(a) + latency):
-        if n < len(a):
-            dut.a.value, dut.b.value = a[n], b[n]
-        await cycles(dut, 1)
-        if n >= latency:
-            assert dut.o.value.to_unsigned() == want[n - latency]
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def goes_on_through_reset(dut):
-    """Reset neither clears nor stops the pipeline."""
-    latency = regression.parameters()["latency"]
-    await start(dut)
-    dut.a.value, dut.b.value = ONE, THREE
-    await cycles(dut, 1)
-    dut.a.value, dut.b.value = 0, ONE
-    dut.rst.value = 1
-    await cycles(dut, latency)
-    assert dut.o.value.to_unsigned() == THIRD
-    await cycles(dut, 1)
-    assert dut.o.value.to_unsigned() == 0
-
-
 def test_timing():
-    divider = FloatDivider()
-    regression.run(divider, module=__name__, parameters={"latency": divider.latency})
+    a, b = operands.uniform(FP32, np.random.default_rng(1), 200)
+    pipeline.check(FloatDivider(), {"a": a, "b": b}, {"o": floating.divide(a, b)})

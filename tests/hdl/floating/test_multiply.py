@@ -1,5 +1,4 @@
 # amaranth: UnusedElaboratable=no
-import cocotb
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,11 +6,9 @@ import pytest
 from hdl.floating.format import BF16, FP16, FP32, FloatFormat
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.product import Product
-from sim import regression
 from sim.golden import floating
-from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
-from tests.hdl.floating import operands
+from tests.hdl.floating import operands, pipeline
 
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 
@@ -109,40 +106,7 @@ def test_product_dsps():
         Product(width=24, dsps=3)
 
 
-# --- under cocotb
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The result of one cycle's operands is there after `latency` edges, and again one edge later it is gone."""
-    latency = regression.parameters()["latency"]
-    a, b = (values.tolist() for values in operands.uniform(FP32, np.random.default_rng(1), 200))
-    want = floating.multiply(a, b).tolist()
-    await start(dut)
-    for n in range(len(a) + latency):
-        if n < len(a):
-            dut.a.value, dut.b.value = a[n], b[n]
-        await cycles(dut, 1)
-        if n >= latency:
-            assert dut.o.value.to_unsigned() == want[n - latency]
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def goes_on_through_reset(dut):
-    """Reset neither clears nor stops the pipeline."""
-    latency = regression.parameters()["latency"]
-    await start(dut)
-    dut.a.value, dut.b.value = 0x3FC00000, 0x40000000
-    await cycles(dut, 1)
-    dut.a.value, dut.b.value = 0, 0
-    dut.rst.value = 1
-    await cycles(dut, latency)
-    assert dut.o.value.to_unsigned() == 0x40400000
-    await cycles(dut, 1)
-    assert dut.o.value.to_unsigned() == 0
-
-
 @pytest.mark.parametrize("dsps", [4, 1])
 def test_timing(dsps):
-    multiplier = FloatMultiplier(dsps=dsps)
-    regression.run(multiplier, module=__name__, parameters={"latency": multiplier.latency})
+    a, b = operands.uniform(FP32, np.random.default_rng(1), 200)
+    pipeline.check(FloatMultiplier(dsps=dsps), {"a": a, "b": b}, {"o": floating.multiply(a, b)})

@@ -1,16 +1,13 @@
 # amaranth: UnusedElaboratable=no
-import cocotb
 import ml_dtypes
 import numpy as np
 import pytest
 
 from hdl.floating.format import BF16, FP16, FP32, FloatFormat
 from hdl.floating.square_root import FloatSquareRoot
-from sim import regression
 from sim.golden import floating
-from sim.streams import cycles, start
 from sim.verilated.vectors import Unit
-from tests.hdl.floating import operands
+from tests.hdl.floating import operands, pipeline
 
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 1), (3, 7), (4, 6)]
 ONE, TWO, FOUR, NINE, ROOT = 0x3F800000, 0x40000000, 0x40800000, 0x41100000, 0x3FB504F3
@@ -152,39 +149,6 @@ def test_other_format(exponent_bits, fraction_bits):
     check(format, a, floating.square_root_exact(a, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
 
 
-# --- under cocotb
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def one_result_per_cycle(dut):
-    """The result of one cycle's operand is there after `latency` edges, and again one edge later it is gone."""
-    latency = regression.parameters()["latency"]
-    bits, _ = operands.uniform(FP32, np.random.default_rng(1), 200)
-    a, want = bits.tolist(), floating.square_root(bits).tolist()
-    await start(dut)
-    for n in range(len(a) + latency):
-        if n < len(a):
-            dut.a.value = a[n]
-        await cycles(dut, 1)
-        if n >= latency:
-            assert dut.o.value.to_unsigned() == want[n - latency]
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def goes_on_through_reset(dut):
-    """Reset neither clears nor stops the pipeline."""
-    latency = regression.parameters()["latency"]
-    await start(dut)
-    dut.a.value = TWO
-    await cycles(dut, 1)
-    dut.a.value = 0
-    dut.rst.value = 1
-    await cycles(dut, latency)
-    assert dut.o.value.to_unsigned() == ROOT
-    await cycles(dut, 1)
-    assert dut.o.value.to_unsigned() == 0
-
-
 def test_timing():
-    root = FloatSquareRoot()
-    regression.run(root, module=__name__, parameters={"latency": root.latency})
+    a, _ = operands.uniform(FP32, np.random.default_rng(1), 200)
+    pipeline.check(FloatSquareRoot(), {"a": a}, {"o": floating.square_root(a)})

@@ -1,0 +1,37 @@
+"""A unit without handshakes under cocotb: one result per cycle, at its latency, reset or not."""
+
+import cocotb
+
+from sim import regression
+from sim.streams import cycles, start
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def one_result_per_cycle(dut):
+    """The result of one cycle's inputs is there after `latency` edges, and again one edge later it is gone.
+
+    Reset, halfway, neither clears nor stops the pipeline.
+    """
+    parameters = regression.parameters()
+    latency, inputs, outputs = (parameters[key] for key in ("latency", "inputs", "outputs"))
+    count = len(next(iter(inputs.values())))
+    await start(dut)
+    for n in range(count + latency):
+        if n < count:
+            for name, values in inputs.items():
+                getattr(dut, name).value = values[n]
+        if n == count // 2:
+            dut.rst.value = 1
+        await cycles(dut, 1)
+        if n >= latency:
+            for name, values in outputs.items():
+                assert int(getattr(dut, name).value) == values[n - latency], f"{name} of cycle {n - latency}"
+
+
+def check(component, inputs, outputs):
+    """Give arrays of inputs, one row per cycle, and demand arrays of outputs."""
+    def lists(arrays):
+        return {name: [int(value) for value in values] for name, values in arrays.items()}
+
+    regression.run(component, module=__name__, parameters={
+        "latency": component.latency, "inputs": lists(inputs), "outputs": lists(outputs)})
