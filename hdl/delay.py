@@ -9,7 +9,7 @@ __all__ = ["DelayLine"]
 
 #: Cycles from which a memory is smaller than flip-flops.
 _MEMORY = 4
-#: Cycles from which it is a block memory, whose output comes so late that it needs a register of its own.
+#: Cycles from which it may be a block memory, whose output comes so late that it needs a register of its own.
 _BLOCK = 17
 
 

@@ -255,7 +255,7 @@ class Queue(wiring.Component):
 
     def _elaborate_block(self):
         m = Module()
-        # The place that is written is never one that is read: with neither is the queue empty or full.
+        # A row is never read while it is written: a read needs one that is waiting, a write one that is free.
         m.submodules.memory = memory = Memory(
             shape=self._shape, depth=self._depth, init=[], attrs={"no_rw_check": 1}
         )
