@@ -230,7 +230,8 @@ class StreamedOptimizer(wiring.Component):
     state_out : Out(stream of beat_layout(lanes, width)).array(planes)
     broadcast : Out(stream of beat_layout(lanes, width)).array(broadcasts)
     nonfinite : Out(1)
-        Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst.
+        Pulse: a reduced gradient of a burst is infinite or not a number. Not later than ``bursts`` of that burst;
+        never in fixed point.
     bursts : Out(1)
         Pulse: the last new weights of a burst entered their queues.
     idle : Out(1)

@@ -107,7 +107,8 @@ class UpdateLane(wiring.Component):
     not made for has an unspecified result.
 
     Operands are taken, and results appear, where the arithmetic has them: all the properties below count from the
-    cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in flight.
+    cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in flight, nor in
+    the cycle before.
 
     Parameters
     ----------

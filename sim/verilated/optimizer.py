@@ -85,7 +85,7 @@ class Lockstep:
 
     Parameters
     ----------
-    parameters : int
+    workers, lanes, depth, update_lanes, **parameters
         As of the gateware.
     """
 
