@@ -58,7 +58,7 @@ class DelayLine(wiring.Component):
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         m.submodules.memory = memory = Memory(shape=self._shape, depth=depth, init=[], attrs={"no_rw_check": 1})
         write = memory.write_port()
-        read = memory.read_port()
+        read = memory.read_port(transparent_for=())
         place = Signal(range(depth))
         following = Signal(range(depth))
         m.d.comb += [

@@ -95,8 +95,6 @@ class Node(wiring.Component):
         wiring.connect(m, engine=engine.ring_o, node=wiring.flipped(self.ring_o))
         m.d.comb += [
             host_port.commands_full.eq(queue.full),
-            queue.rule.eq(engine.settings.rule),
-            queue.packed_state.eq(engine.packed_state),
             queue.timeout.eq(registers.timeout),
             queue.weight_version.eq(engine.weight_version),
             queue.set_flags.eq(registers.set_flags),
@@ -105,7 +103,9 @@ class Node(wiring.Component):
             registers.last_error.eq(queue.last_error),
             registers.queue_status.eq(queue.queue_status),
             registers.weight_version.eq(engine.weight_version),
-            Cat(engine.settings.rule, engine.settings.nesterov, engine.packed_state).eq(registers.optimizer),
+            Cat(queue.rule, engine.settings.nesterov, queue.packed_state).eq(registers.optimizer),
+            engine.settings.rule.eq(queue.checked.rule),
+            engine.packed_state.eq(queue.checked.packed_state),
             engine.timeout.eq(registers.timeout),
             engine.link_reset.eq(registers.link_reset),
         ]

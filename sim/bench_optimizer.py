@@ -34,7 +34,7 @@ def _settings(rule: Rule) -> Settings:
                            second_decay=0.99, second_gain=0.01, epsilon=1e-8)
 
 
-def _row(name: str, config: str, measured: int, bound: int, unit: str = "cycles") -> dict[str, Any]:
+def _row(name: str, config: str, measured: float, bound: int, unit: str = "cycles") -> dict[str, Any]:
     return {"name": name, "config": config, "measured": measured, "bound": bound, "ratio": measured / bound,
             "unit": unit}
 
@@ -72,7 +72,7 @@ def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
             moved += 4 * sum(int(bits).bit_count() for bits in keep)
     # The gradient and the weight in, the new weight out, and every plane of state in and out.
     bound = 4 * (3 + 2 * rule.planes)
-    return _row("optimizer, bytes per parameter", config, moved // sum(burst.count for burst in bursts), bound,
+    return _row("optimizer, bytes per parameter", config, moved / sum(burst.count for burst in bursts), bound,
                 unit="bytes")
 
 

@@ -9,12 +9,17 @@ from hdl.control.registers import queue_status_layout
 from hdl.optimizer.rules import RULES, Rule
 from hdl.stream import Queue, connect_stream
 
-__all__ = ["CommandChecker", "CommandQueue", "verdict_layout"]
+__all__ = ["CommandChecker", "CommandQueue", "checked_layout", "verdict_layout"]
 
 
 def verdict_layout():
     """What is wrong with a command: an :class:`~hdl.control.protocol.EventStatus`, and the value it is about."""
     return data.StructLayout({"status": 8, "detail": 32})
+
+
+def checked_layout():
+    """Settings that a command is checked with, and must run with: those that decide what memory it uses."""
+    return data.StructLayout({"rule": Rule, "packed_state": 1})
 
 
 class CommandChecker(wiring.Component):
@@ -52,6 +57,8 @@ class CommandChecker(wiring.Component):
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
+    checked : Out(checked_layout())
+        Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
     """
 
     def __init__(self, *, config):
@@ -61,6 +68,7 @@ class CommandChecker(wiring.Component):
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(Rule),
             "packed_state": In(1),
+            "checked": Out(checked_layout()),
         })
 
     @property
@@ -99,6 +107,7 @@ class CommandChecker(wiring.Component):
             with m.State("Operation"):
                 m.d.sync += memory.eq(0)
                 with m.If(self.i.valid):
+                    m.d.sync += [self.checked.rule.eq(self.rule), self.checked.packed_state.eq(self.packed_state)]
                     m.next = "Ring"
                     with m.Switch(command.operation):
                         with m.Case(Operation.QUIESCE):
@@ -139,7 +148,7 @@ class CommandChecker(wiring.Component):
 
             with m.State("Base"):
                 room = (capacity - base[:room_bits])[:room_bits]
-                m.d.sync += addend.eq(Mux((memory == 2) & self.packed_state, room.shift_left(1), room))
+                m.d.sync += addend.eq(Mux((memory == 2) & self.checked.packed_state, room.shift_left(1), room))
                 m.next = "Multiply"
                 with m.If((base[:5] != 0) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
@@ -210,6 +219,8 @@ class CommandQueue(wiring.Component):
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
+    checked : Out(checked_layout())
+        Of the command on ``start``, which must run with these: the registers may have changed since.
     link_reset : In(1)
     timeout : In(32)
         Cycles that a command waits for its flags.
@@ -238,6 +249,7 @@ class CommandQueue(wiring.Component):
             "events": Out(stream.Signature(event_layout())),
             "rule": In(Rule),
             "packed_state": In(1),
+            "checked": Out(checked_layout()),
             "link_reset": In(1),
             "timeout": In(32),
             "weight_version": In(32),
@@ -272,6 +284,7 @@ class CommandQueue(wiring.Component):
             checker.rule.eq(self.rule),
             checker.packed_state.eq(self.packed_state),
             self.start.payload.eq(head),
+            self.checked.eq(checker.checked),
             missing.eq(head.wait & ~self.flags),
             self.queue_status.commands.eq(waiting.level),
             self.queue_status.events.eq(ended.level),

@@ -86,9 +86,12 @@ class Settings:
 
 
 def limit(values: Bits, magnitude: int | Bits) -> Bits:
-    """Values whose magnitude is larger become that magnitude, with their own sign; a NaN stays one."""
-    absolute = values & ~_SIGN
-    limited = np.where(absolute > np.uint32(magnitude), values & _SIGN | np.uint32(magnitude), values)
+    """Values whose magnitude is larger become that magnitude, with their own sign; a NaN stays one.
+
+    A sign of ``magnitude`` is ignored.
+    """
+    absolute, most = values & ~_SIGN, np.asarray(magnitude, dtype=np.uint32) & ~_SIGN
+    limited = np.where(absolute > most, values & _SIGN | most, values)
     return np.where(absolute > _INFINITY, CANONICAL_NAN, limited).astype(np.uint32)
 
 
@@ -189,8 +192,8 @@ class Floats:
     adder: int = 7
     multiplier: int = 6
     limiter: int = 2
-    root: int = 0
-    divider: int = 0
+    root: int = 21
+    divider: int = 23
 
     @property
     def planes(self) -> int:
@@ -462,7 +465,7 @@ class Model:
         """
         arithmetic = self.arithmetic
         delays = {"weights": self.reducer_latency + arithmetic.weight}
-        delays |= {f"state__{n}": self.reducer_latency + cycles for n, cycles in enumerate(arithmetic.state)}
+        delays |= {f"state__{n}": self.reducer_latency + offset for n, offset in enumerate(arithmetic.state)}
         beats_of_bank = self.depth // self.update_lanes
         patterns = {name: _Pattern(stalls.get(name)) for name in ["command", *self.inputs(), *self.outputs()]}
         buffers = {}
@@ -475,7 +478,7 @@ class Model:
         commands = _Source(patterns["command"])
         # Cycles from the entry of a beat to its sum, its new state and its new weights.
         summed = self.READ + self.reducer_latency
-        remembered = [summed + cycles for cycles in arithmetic.new_state]
+        remembered = [summed + latency for latency in arithmetic.new_state]
         updated = summed + arithmetic.latency
 
         taken: list[int] = []  # the last beat of each burst, which takes its command

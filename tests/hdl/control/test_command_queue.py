@@ -9,7 +9,7 @@ import pytest
 from cocotb.triggers import FallingEdge
 
 from hdl.config import NodeConfig
-from hdl.control.command_queue import CommandChecker, CommandQueue, verdict_layout
+from hdl.control.command_queue import CommandChecker, CommandQueue, checked_layout, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.optimizer.rules import Rule
 from sim import regression
@@ -307,6 +307,42 @@ async def settings_are_looked_at_when_a_command_starts(dut):
     assert int(dut.flags.value) == 1
 
 
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def a_command_runs_with_what_it_was_checked_with(dut):
+    """The rule and the form of state change in each cycle of a check in turn: the command is refused by the new ones,
+    or runs with those that its verdict is about."""
+    await begin(dut)
+    Engine(dut, random.Random(3), "none")
+    source = Source(dut, "commands", command_layout())
+    sink = Sink(dut, "events", event_layout())
+    command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
+                             length=128, gradient_base=0, weight_base=0, state_base=0, wait=0)
+    started = []
+
+    async def watch():
+        while True:
+            await FallingEdge(dut.clk)
+            if int(dut.start__valid.value) and int(dut.start__ready.value):
+                started.append(int(dut.checked.value))
+
+    cocotb.start_soon(watch())
+    refused = 0
+    for cycle in range(30):
+        # State of 128 elements finds no room in 96 words, but SGD has none.
+        dut.rule.value, dut.packed_state.value = Rule.SGD.value, 1
+        cocotb.start_soon(source.send([command]))
+        await cycles(dut, cycle)
+        dut.rule.value, dut.packed_state.value = Rule.MOMENTUM.value, 0
+        before = len(started)
+        (event,) = await sink.receive(1)
+        if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
+            assert event["detail"] == CONFIG.state_words
+            refused += 1
+    # Refused or run, and what ran had the first settings, whenever the second ones came.
+    assert 0 < refused < 30
+    assert started == [to_int(checked_layout(), {"rule": Rule.SGD.value, "packed_state": 1})] * (30 - refused)
+
+
 @pytest.mark.parametrize(("source", "sink", "engine", "depth", "seed"), [
     ("none", "none", "none", 8, 1),
     ("geometric", "geometric", "geometric", 1, 2),
@@ -315,7 +351,7 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 def test_queue(source, sink, engine, depth, seed):
     regression.run(CommandQueue(config=CONFIG, depth=depth), module=__name__, testcase=[
         "runs_what_may_run", "holds_what_there_is_no_room_for", "link_reset_empties_the_queue",
-        "settings_are_looked_at_when_a_command_starts",
+        "settings_are_looked_at_when_a_command_starts", "a_command_runs_with_what_it_was_checked_with",
     ], parameters={"source": source, "sink": sink, "engine": engine, "depth": depth, "seed": seed})
 
 

@@ -233,8 +233,8 @@ class TestConfigurations:
         [
             NodeConfig(lanes=1, segment=32, gradient_words=1024, weight_words=1024, state_words=1024,
                        state_planes=1, ingress_segments=2, multiplier_dsps=1),
-            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_planes=0,
-                       update_lanes=2, multiplier_dsps=2, nodes_max=3),
+            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_words=512,
+                       state_planes=1, update_lanes=2, multiplier_dsps=2, nodes_max=3),
         ],
         ids=["small", "wide"],
     )
@@ -254,14 +254,27 @@ class TestConfigurations:
             ring.write_gradients(list(gradients))
             ring.write_weights(weights)
             ring.clear_state(length)
-            rule = Rule.MOMENTUM if config.state_planes else Rule.SGD
-            ring.write_settings(Settings(rule=rule, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
+            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
             ring.clear_counters()
             ring.fused_update(length)
             # From no momentum, the first step is that of plain descent; a factor of 1/2 is exact.
             expected = weights - np.float32(0.5) * total.view(np.float32)
             assert (ring.read_weights(length) == expected).all()
             assert all(counters["OPTIMIZER_BURSTS"] > 0 for counters in ring.counters())
+            # State as bfloat16, in half as many words: groups and rows lie elsewhere.
+            momentum = golden.settings(Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5, first_decay=0.9)
+            reference = golden.bits(expected), [np.zeros(length, np.uint32)]
+            ring.clear_state(length, packed_state=True)
+            ring.write_settings(Settings(
+                rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.9, packed_state=True))
+            for _ in range(2):
+                ring.fused_update(length)
+                after = golden.fused_update(
+                    golden.bits(gradients), *reference, momentum, packed_state=True, segment=config.segment)
+                reference = after.weights, after.state
+                assert (ring.read_weights(length).view(np.uint32) == after.weights).all()
+            assert (ring.read_state(length, packed_state=True).view(np.uint32) == after.state[0]).all()
+            expected = golden.floats(after.weights)
             # A rule that the nodes have no planes for is refused, and the next command runs.
             ring.write_settings(Settings(rule=Rule.ADAM, gradient_scale=1, learning_rate=0.5))
             with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
