@@ -1,0 +1,167 @@
+"""Text that every Python carries, as sequences of characters of unequal length, and a bigram model of it.
+
+The text is that of :mod:`pydoc_data.topics`, what ``help()`` shows: of each line, in lower case, runs of spaces made
+one and those at its ends removed. A line that occurs more than once is used once, so that no line is in both parts.
+"""
+
+import dataclasses
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "batches", "collate", "cut", "decode", "encode",
+           "lines", "topics"]
+
+Characters = npt.NDArray[np.int64]
+
+#: Stands for every character outside of the alphabet.
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+#: Characters by their number.
+ALPHABET = REPLACEMENT + " " + string.ascii_lowercase + string.digits + "!\"#%'()*+,-./:;<=>[\\]_{|}~"
+
+_NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
+#: Of so many lines, the last is held out.
+_HELD_OUT = 10
+_SMOOTHING = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+
+def encode(text: str) -> Characters:
+    """Numbers of the characters."""
+    return np.array([_NUMBERS.get(character, 0) for character in text], dtype=np.int64)
+
+
+def decode(characters: Iterable[int]) -> str:
+    """The text of these numbers."""
+    return "".join(ALPHABET[character] for character in characters)
+
+
+def lines(topics: Mapping[str, str]) -> list[str]:
+    """Distinct lines of at least two characters, in the order in which they first occur in the sorted topics."""
+    found = (" ".join(line.split()).lower() for name in sorted(topics) for line in topics[name].splitlines())
+    return list(dict.fromkeys(line for line in found if len(line) >= 2))
+
+
+def cut(line: str, context: int) -> list[str]:
+    """Pieces of at most ``context`` + 1 characters.
+
+    A piece begins with the character that the one before it ends with, so that every character of the line but its
+    first is predicted exactly once.
+    """
+    if context < 1:
+        raise ValueError(f"Context must be at least 1, not {context!r}")
+    return [line[start:start + context + 1] for start in range(0, len(line) - 1, context)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Sequences of at least two characters, for training and for testing.
+
+    Members
+    -------
+    train, test : list of array of int64
+    """
+    train: list[Characters]
+    test: list[Characters]
+
+
+def topics(*, context: int) -> Text:
+    """Lines of :mod:`pydoc_data.topics`, cut into pieces of which at most ``context`` characters are predicted.
+
+    Every tenth line is kept for testing. The text itself differs a little between versions of Python.
+    """
+    from pydoc_data.topics import topics as source
+
+    parts: tuple[list[Characters], list[Characters]] = ([], [])
+    for number, line in enumerate(lines(source)):
+        parts[number % _HELD_OUT == _HELD_OUT - 1].extend(encode(piece) for piece in cut(line, context))
+    return Text(*parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Sequences side by side, one per row; behind the end of the shorter ones, zeros.
+
+    Members
+    -------
+    inputs, targets : array of int64
+        Characters, and the one that follows each of them: of shape (sequences, length of the longest).
+    lengths : array of int64
+        Predicted characters of each sequence.
+    """
+    inputs: Characters
+    targets: Characters
+    lengths: Characters
+
+    @property
+    def real(self) -> npt.NDArray[np.bool_]:
+        """True at every place that is not padding; of the shape of the inputs."""
+        columns = np.arange(self.inputs.shape[1])
+        return np.asarray(columns < self.lengths[:, None])
+
+
+def collate(sequences: Sequence[Characters]) -> Batch:
+    """A batch of sequences of at least two characters. There may be none."""
+    short = [len(sequence) for sequence in sequences if len(sequence) < 2]
+    if short:
+        raise ValueError(f"Sequence must be of at least 2 characters, not {short[0]!r}")
+    lengths = np.array([len(sequence) - 1 for sequence in sequences], dtype=np.int64)
+    shape = (len(sequences), int(lengths.max(initial=0)))
+    inputs, targets = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for row, (sequence, length) in enumerate(zip(sequences, lengths, strict=True)):
+        inputs[row, :length] = sequence[:-1]
+        targets[row, :length] = sequence[1:]
+    return Batch(inputs, targets, lengths)
+
+
+def batches(sequences: Sequence[Characters], batch: int,
+            generator: np.random.Generator) -> Iterator[list[Characters]]:
+    """The sequences of each step, without end: one epoch after the other, each in a new order.
+
+    An epoch is cut into as few batches of at most ``batch`` sequences as possible, of sizes as equal as possible.
+    """
+    if batch < 1:
+        raise ValueError(f"Batch must be at least 1, not {batch!r}")
+    while sequences:
+        order = generator.permutation(len(sequences))
+        for part in np.array_split(order, -(-len(sequences) // batch)):
+            yield [sequences[n] for n in part]
+
+
+class Bigram:
+    """Probability of a character given the one before it: relative frequency, with k added to every count.
+
+    Parameters
+    ----------
+    sequences : sequence of array of int64
+    smoothing : float, optional
+        k. By default, of several the one with the least loss on every tenth of the sequences, counted on the others.
+
+    Members
+    -------
+    smoothing : float
+    logarithms : array of float64
+        Of the probabilities: row is the character before, column the one that follows.
+    """
+
+    def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):
+        if smoothing is None:
+            others = [sequence for n, sequence in enumerate(sequences) if n % _HELD_OUT != _HELD_OUT - 1]
+            judges = sequences[_HELD_OUT - 1::_HELD_OUT]
+            if not judges:
+                raise ValueError(
+                    f"Sequences must be at least {_HELD_OUT} to choose smoothing, not {len(sequences)!r}")
+            smoothing = min(_SMOOTHING, key=lambda k: Bigram(others, smoothing=k).loss(judges))
+        if not smoothing > 0:
+            raise ValueError(f"Smoothing must be greater than zero, not {smoothing!r}")
+        counts = np.full((len(ALPHABET), len(ALPHABET)), float(smoothing))
+        for sequence in sequences:
+            np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
+        self.smoothing = smoothing
+        self.logarithms = np.log(counts / counts.sum(axis=1, keepdims=True))
+
+    def loss(self, sequences: Sequence[Characters]) -> float:
+        """Mean of -log(probability) over all characters but the first of each sequence, in nats."""
+        terms = np.concatenate([self.logarithms[sequence[:-1], sequence[1:]] for sequence in sequences])
+        return float(-terms.mean())
