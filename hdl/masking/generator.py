@@ -1,0 +1,198 @@
+"""Mask bits made from the indices of the elements they belong to."""
+
+from amaranth.hdl import Module, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.masking.mask import check_index_bits, check_lanes, job_layout, mask_beat_layout
+
+__all__ = ["MaskGenerator"]
+
+
+class MaskGenerator(wiring.Component):
+    """Walk through the matrices of a job, row by row, and tell what each of the mask's kinds but the external keeps.
+
+    The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
+    cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices makes no beat.
+    ``jobs.ready`` depends combinationally on ``o.ready``.
+
+    Bounds are compared once per beat, to the beat's first column; in the beat in which a bound lies, its low bits
+    tell the lanes apart.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+    index_bits : int
+        Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
+
+    Members
+    -------
+    jobs : In(stream of job_layout(index_bits))
+    o : Out(stream of mask_beat_layout(lanes))
+    """
+
+    latency = 4
+
+    def __init__(self, *, lanes, index_bits=12):
+        check_lanes(lanes)
+        check_index_bits(index_bits)
+        self._lanes = lanes
+        self._index_bits = index_bits
+        super().__init__({
+            "jobs": In(stream.Signature(job_layout(index_bits))),
+            "o": Out(stream.Signature(mask_beat_layout(lanes))),
+        })
+
+    @property
+    def lanes(self):
+        return self._lanes
+
+    @property
+    def index_bits(self):
+        return self._index_bits
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, bits = self._lanes, self._index_bits
+        places = (lanes - 1).bit_length()  # low bits of a column, which are its lane
+        given = self.jobs.payload
+
+        # The job, and where it is: every register below follows one beat behind the other.
+        mask = Signal.like(given.mask)
+        active = Signal()
+        row = Signal(bits)
+        last_row = Signal(bits)
+        beat = Signal(bits - places)
+        last_beat = Signal(bits - places)
+        tail = Signal(max(places, 1))  # lanes in the last beat of a row; 0 if all
+        left = Signal.like(given.count)
+        row_end = Signal()
+        matrix_end = Signal()
+        last = Signal()
+        move = Signal()  # the beat leaves the position
+        bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
+        last_column = Signal(bits)
+        m.d.comb += [
+            row_end.eq(beat == last_beat),
+            matrix_end.eq(row_end & (row == last_row)),
+            last.eq(matrix_end & (left == 1)),
+            move.eq(active & bounded_free),
+            self.jobs.ready.eq(~active | (bounded_free & last)),
+            last_column.eq(given.columns - 1),
+        ]
+        with m.If(move):
+            m.d.sync += beat.eq(beat + 1)
+            with m.If(row_end):
+                m.d.sync += [beat.eq(0), row.eq(row + 1)]
+            with m.If(matrix_end):
+                m.d.sync += [row.eq(0), left.eq(left - 1)]
+        with m.If(self.jobs.ready):
+            m.d.sync += [
+                active.eq(self.jobs.valid & given.rows.any() & given.columns.any() & given.count.any()),
+                mask.eq(given.mask),
+                last_row.eq(given.rows - 1),
+                last_beat.eq(last_column[places:]),
+                tail.eq(given.columns[:places]),
+                left.eq(given.count),
+                row.eq(0),
+                beat.eq(0),
+            ]
+
+        # The bounds of this row's columns, and whether any are kept. Those of the diagonal and of the band's end are
+        # the last columns kept, and so need no increment; others are the columns after those.
+        bounded = Signal(data.StructLayout({
+            "beat": bits - places, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
+            "triangle": 1, "triangle_inverse": 1, "padding": 1, "rectangle": 1, "band": 1, "external": 1,
+            "diagonal": signed(bits + 2), "before_band": signed(bits + 1), "band_end": bits + 1,
+            "length_columns": bits, "first_column": bits, "end_column": bits,
+        }))
+        bounded_valid = Signal()
+        inside = Signal()
+        m.d.comb += inside.eq((row >= mask.first_row) & (row < mask.end_row))
+        with m.If(bounded_free):
+            m.d.sync += [
+                bounded_valid.eq(active),
+                bounded.beat.eq(beat),
+                bounded.row_end.eq(row_end),
+                bounded.last.eq(last),
+                bounded.row_kept.eq((~mask.padding | (row < mask.length_rows)) & (~mask.rectangle | inside)),
+                bounded.hole.eq(mask.rectangle_inverse & inside),
+                bounded.diagonal.eq(row + mask.diagonal),
+                bounded.before_band.eq(row - mask.width),
+                bounded.band_end.eq(row + mask.width),
+                *(bounded[name].eq(mask[name]) for name in (
+                    "triangle", "triangle_inverse", "padding", "rectangle", "band", "external", "length_columns",
+                    "first_column", "end_column")),
+                *(bounded.keep[lane].eq(~row_end | (tail == 0) | (tail > lane)) for lane in range(lanes)),
+            ]
+
+        # Where the beat is with respect to each bound: wholly below, or around it, and then up to which lane.
+        names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
+        position = data.StructLayout({"below": 1, "around": 1, "lane": max(places, 1)})
+        compared = Signal(data.StructLayout({
+            "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1, "triangle": 1, "triangle_inverse": 1,
+            "rectangle": 1, "external": 1, **dict.fromkeys(names, position),
+        }))
+        compared_valid = Signal()
+
+        def locate(name, enable=None, disabled=0):
+            """Compare the beat to a bound; without the mask that has it, it is below the bound, or it is not."""
+            bound = bounded[name]
+            target = compared[name]
+            around = bound[places:].as_signed() if bound.shape().signed else bound[places:]
+            m.d.sync += [
+                target.below.eq(bounded.beat < around),
+                target.around.eq(bounded.beat == around),
+                target.lane.eq(bound[:places]),
+            ]
+            if enable is not None:
+                with m.If(~enable):
+                    m.d.sync += [target.below.eq(disabled), target.around.eq(0)]
+
+        with m.If(compared_free):
+            m.d.sync += compared_valid.eq(bounded_valid)
+            for name in ("keep", "row_end", "last", "row_kept", "hole", "triangle", "triangle_inverse", "rectangle",
+                         "external"):
+                m.d.sync += compared[name].eq(bounded[name])
+            locate("diagonal")
+            locate("before_band", bounded.band, 0)
+            locate("band_end", bounded.band, 1)
+            locate("length_columns", bounded.padding, 1)
+            locate("first_column")
+            locate("end_column")
+
+        def reaches(name, lane, *, inclusive=False):
+            """Whether a lane is below a bound, or at it."""
+            bound = compared[name]
+            in_beat = lane <= bound.lane if inclusive else lane < bound.lane
+            return bound.below | (bound.around & in_beat)
+
+        with m.If(output_free):
+            m.d.sync += [
+                self.o.valid.eq(compared_valid),
+                self.o.payload.keep.eq(compared.keep),
+                self.o.payload.row_end.eq(compared.row_end),
+                self.o.payload.external.eq(compared.external),
+                self.o.payload.last.eq(compared.last),
+            ]
+            for lane in range(lanes):
+                lower = Signal(name=f"lower_{lane}")
+                between = Signal(name=f"between_{lane}")
+                m.d.comb += [
+                    lower.eq(reaches("diagonal", lane, inclusive=True)),
+                    between.eq(reaches("end_column", lane) & ~reaches("first_column", lane)),
+                ]
+                m.d.sync += self.o.payload.mask[lane].eq(
+                    compared.keep[lane] & compared.row_kept
+                    & (~compared.triangle | lower) & (~compared.triangle_inverse | ~lower)
+                    & (~compared.rectangle | between) & ~(compared.hole & between)
+                    & ~reaches("before_band", lane) & reaches("band_end", lane, inclusive=True)
+                    & reaches("length_columns", lane))
+
+        m.d.comb += [
+            output_free.eq(self.o.ready | ~self.o.valid),
+            compared_free.eq(output_free | ~compared_valid),
+            bounded_free.eq(compared_free | ~bounded_valid),
+        ]
+        return m

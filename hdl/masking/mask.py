@@ -1,0 +1,86 @@
+"""Masks as numbers: what is kept of a matrix, the jobs of a mask circuit, and the beats of mask bits.
+
+Elements have a row i and a column j, both from zero. Each kind of mask that a job enables keeps some elements:
+
+- ``triangle``: j <= i + diagonal, the lower triangle and the causal mask; ``triangle_inverse``: j > i + diagonal;
+- ``padding``: i < length_rows and j < length_columns;
+- ``rectangle``: first_row <= i < end_row and first_column <= j < end_column; ``rectangle_inverse``: all others;
+- ``band``: abs(i - j) <= width;
+- ``external``: the elements whose bit is set in a stream of words.
+
+An element is kept when each of the enabled kinds keeps it: without any, all are. Kinds that share parameters may both
+be enabled.
+"""
+
+from amaranth.hdl import signed, unsigned
+from amaranth.lib import data
+
+__all__ = ["COUNT_BITS", "KINDS", "check_index_bits", "check_lanes", "job_layout", "mask_beat_layout", "mask_layout"]
+
+#: Names of the enables of a mask, in the order of the layout.
+KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
+
+#: Width of the number of matrices in a job.
+COUNT_BITS = 16
+
+
+def check_lanes(lanes):
+    """Refuse a number of lanes that a mask beat cannot have."""
+    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8, 16):
+        raise ValueError(f"Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}")
+
+
+def check_index_bits(index_bits):
+    """Refuse a width that indices of rows and columns cannot have."""
+    if not isinstance(index_bits, int) or not 5 <= index_bits <= 16:
+        raise ValueError(f"Index width must be 5 to 16 bits, not {index_bits!r}")
+
+
+def mask_layout(index_bits):
+    """What a mask keeps: an enable of each kind, and the parameters; see this module's description.
+
+    Parameters
+    ----------
+    index_bits : int
+        Width of an index, a length or a bound; ``diagonal`` is signed and one bit wider.
+    """
+    check_index_bits(index_bits)
+    return data.StructLayout({
+        **dict.fromkeys(KINDS, unsigned(1)),
+        "diagonal": signed(index_bits + 1),
+        "length_rows": index_bits,
+        "length_columns": index_bits,
+        "first_row": index_bits,
+        "end_row": index_bits,
+        "first_column": index_bits,
+        "end_column": index_bits,
+        "width": index_bits,
+    })
+
+
+def job_layout(index_bits):
+    """A batch of ``count`` matrices of ``rows`` rows and ``columns`` columns each, under one mask.
+
+    Parameters
+    ----------
+    index_bits : int
+        Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
+    """
+    mask = mask_layout(index_bits)
+    return data.StructLayout({"rows": index_bits, "columns": index_bits, "count": COUNT_BITS, "mask": mask})
+
+
+def mask_beat_layout(lanes):
+    """Mask bits of consecutive elements of one row.
+
+    ``keep`` tells which lanes exist: all, except in the last beat of a row, marked ``row_end``; there those from lane
+    0 on. ``mask`` is clear for a lane that does not exist. ``external`` tells that the bits are still to be combined
+    with those of the words. ``last`` marks the end of a job.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in one beat: 1, 2, 4, 8 or 16.
+    """
+    check_lanes(lanes)
+    return data.StructLayout({"mask": lanes, "keep": lanes, "row_end": 1, "external": 1, "last": 1})

@@ -1,0 +1,525 @@
+"""Golden model of masks: what they keep by definition, masked values, their softmax, and every cycle of the units.
+
+Masks are arrays of bool, one per matrix element. The cycle models are recurrences over beats: a register loads beat k
+when its predecessor offers it and beat k - 1 has left::
+
+    load(k) = max(offer(k), depart(k - 1)),  next offer(k) = load(k) + 1
+"""
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import conversion
+
+__all__ = ["Beats", "CircuitTrace", "Element", "Job", "Mask", "SourceTrace", "Trace", "alternative", "apply", "bits",
+           "data_beats", "exists", "kept", "mask_beats", "softmax", "trace_circuit", "trace_generator",
+           "trace_source", "words", "words_fetched"]
+
+Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint32]
+Numbers = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+
+_WORD = 32
+
+
+# --- values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mask:
+    """Kinds of a mask, and their parameters, as in :mod:`hdl.masking.mask`."""
+
+    triangle: bool = False
+    triangle_inverse: bool = False
+    padding: bool = False
+    rectangle: bool = False
+    rectangle_inverse: bool = False
+    band: bool = False
+    external: bool = False
+    diagonal: int = 0
+    length_rows: int = 0
+    length_columns: int = 0
+    first_row: int = 0
+    end_row: int = 0
+    first_column: int = 0
+    end_column: int = 0
+    width: int = 0
+
+    def generated(self, rows: int, columns: int) -> Flags:
+        """What all kinds but the external keep of a matrix."""
+        i, j = np.indices((rows, columns))
+        inside = ((i >= self.first_row) & (i < self.end_row) & (j >= self.first_column) & (j < self.end_column))
+        result = np.ones((rows, columns), np.bool_)
+        for enabled, keeps in (
+            (self.triangle, j <= i + self.diagonal), (self.triangle_inverse, j > i + self.diagonal),
+            (self.padding, (i < self.length_rows) & (j < self.length_columns)),
+            (self.rectangle, inside), (self.rectangle_inverse, ~inside), (self.band, np.abs(i - j) <= self.width),
+        ):
+            if enabled:
+                result &= keeps
+        return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A batch of matrices of one shape, under one mask."""
+
+    rows: int
+    columns: int
+    count: int = 1
+    mask: Mask = Mask()
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.columns * self.count
+
+    def beats(self, lanes: int) -> int:
+        return self.count * self.rows * -(-self.columns // lanes)
+
+
+def words(mask: npt.ArrayLike) -> Words:
+    """The words of an external mask: one bit per element, without gaps, and zeros at the end of the last word."""
+    flat = np.asarray(mask, np.bool_).reshape(-1)
+    padded = np.zeros(-(-len(flat) // _WORD) * _WORD, np.bool_)
+    padded[:len(flat)] = flat
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def bits(job: Job, external: npt.ArrayLike) -> Flags:
+    """The mask that words hold: the inverse of :func:`words`."""
+    given = np.asarray(external, np.uint32)
+    if len(given) != -(-job.elements // _WORD):
+        raise ValueError(f"External mask must be {-(-job.elements // _WORD)} words, not {len(given)!r}")
+    flat = np.unpackbits(given.astype("<u4").view(np.uint8), bitorder="little")[:job.elements]
+    return flat.astype(np.bool_).reshape(job.count, job.rows, job.columns)
+
+
+def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
+    """What a job's mask keeps of each matrix, an array of (count, rows, columns)."""
+    generated = np.broadcast_to(job.mask.generated(job.rows, job.columns), (job.count, job.rows, job.columns))
+    if not job.mask.external:
+        return generated.copy()
+    if external is None:
+        raise ValueError("Words must be given for an external mask, not None")
+    return generated & bits(job, external)
+
+
+def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.NDArray[np.generic]:
+    """The values that are kept, and the alternative in the place of the others. Both are bit patterns."""
+    given = np.asarray(values)
+    return np.where(np.asarray(mask, np.bool_), given, given.dtype.type(alternative))
+
+
+def words_fetched(job: Job) -> int:
+    """Words of external mask that a job takes: none, unless its mask is external."""
+    return -(-job.elements // _WORD) if job.mask.external else 0
+
+
+# --- the alternative, and softmax
+
+
+class Element(enum.Enum):
+    """Formats of elements: their width in bits, and the number that takes the place of what is masked."""
+
+    FP32 = 32, 0xC61C4000  # -10000
+    BF16 = 16, 0xC61C  # -9984, the nearest to -10000
+    FP16 = 16, 0xF0E2  # -10000
+    INT8 = 8, 0x80  # -128
+
+    @property
+    def width(self) -> int:
+        width: int = self.value[0]
+        return width
+
+    def round(self, values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Binary32 numbers rounded to a floating-point format."""
+        single = np.asarray(values, np.float32)
+        if self is Element.FP32:
+            return single
+        if self is Element.FP16:
+            return conversion.from_half(conversion.to_half(single.view(np.uint32))).view(np.float32)
+        if self is Element.BF16:
+            return conversion.from_bfloat16(conversion.to_bfloat16(single.view(np.uint32))).view(np.float32)
+        raise ValueError(f"Element format must be of floating point, not {self!r}")
+
+    def decode(self, encodings: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Encodings of a floating-point format as numbers."""
+        given = np.asarray(encodings)
+        if self is Element.FP32:
+            return given.astype(np.uint32).view(np.float32)
+        if self is Element.FP16:
+            return conversion.from_half(given).view(np.float32)
+        if self is Element.BF16:
+            return conversion.from_bfloat16(given).view(np.float32)
+        raise ValueError(f"Element format must be of floating point, not {self!r}")
+
+
+def alternative(format: Element) -> int:
+    """Encoding of what takes the place of a masked element before a softmax.
+
+    It is -10000, or the nearest number to it, and the most negative code of INT8. Where a row's maximum is finite and
+    at least -9000, every masked element has a softmax weight of exactly zero.
+    """
+    encoding: int = format.value[1]
+    return encoding
+
+
+def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
+    """Weights of each row, the last axis, of encoded scores, in the arithmetic of a floating-point format.
+
+    The row's maximum is subtracted, and the difference, its exponential and the quotient by the row's sum are each
+    rounded to the format; the sum is of binary32, from left to right. Numbers must be finite.
+
+    A row whose elements are all masked has equal scores, and so its weights are all the same, 1 / columns.
+    """
+    numbers = format.decode(scores)
+    with np.errstate(all="ignore"):
+        differences = format.round(numbers - numbers.max(axis=-1, keepdims=True))
+        powers = format.round(np.exp(differences.astype(np.float64)).astype(np.float32))
+        total = np.add.accumulate(powers, axis=-1, dtype=np.float32)[..., -1:]
+        return format.round(powers / total)
+
+
+# --- beats
+
+
+@dataclasses.dataclass(frozen=True)
+class Beats:
+    """Mask beats: mask and keep of (beats, lanes), and per beat the other fields.
+
+    Members
+    -------
+    word : array of bool
+        Whether a beat needs a word of the external mask that no beat before it needed.
+    """
+
+    mask: Flags
+    keep: Flags
+    row_end: Flags
+    external: Flags
+    last: Flags
+    word: Flags
+
+    def __len__(self) -> int:
+        return len(self.last)
+
+
+def exists(job: Job, lanes: int) -> Flags:
+    """Which lanes of each beat of a job hold an element, an array of (beats, lanes)."""
+    row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
+    return np.tile(row, (job.count * job.rows, 1))
+
+
+def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] | None = None) -> Beats:
+    """Mask beats of jobs one after the other.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+    lanes : int
+        Elements in a beat.
+    masks : iterable of arrays or None
+        Masks as from :func:`kept`, one per job; by default what is generated of each.
+    """
+    jobs = list(jobs)
+    parts = []
+    given = [None] * len(jobs) if masks is None else list(masks)
+    for job, mask in zip(jobs, given, strict=True):
+        keep = exists(job, lanes)
+        beats = len(keep)
+        if not beats:
+            continue
+        bits = np.zeros((beats, lanes), np.bool_)
+        generated = kept(dataclasses.replace(job, mask=dataclasses.replace(job.mask, external=False)))
+        bits[keep] = np.asarray(generated if mask is None else mask, np.bool_).reshape(-1)
+        after = np.cumsum(keep.sum(axis=1))
+        before = after - keep.sum(axis=1)
+        numbers = np.arange(1, beats + 1)
+        parts.append(Beats(
+            mask=bits, keep=keep, row_end=numbers % -(-job.columns // lanes) == 0,
+            external=np.full(beats, job.mask.external), last=numbers == beats,
+            word=job.mask.external & (-(-after // _WORD) > -(-before // _WORD))))
+    empty = Beats(*(np.zeros(shape, np.bool_) for shape in ((0, lanes), (0, lanes), 0, 0, 0, 0)))
+    return Beats(*(np.concatenate([getattr(part, field.name) for part in [empty, *parts]])
+                   for field in dataclasses.fields(Beats)))
+
+
+def data_beats(values: npt.ArrayLike, lanes: int, fill: int = 0) -> npt.NDArray[np.generic]:
+    """Elements of matrices, of (count, rows, columns), as beats: each row begins a beat, whose rest is filled."""
+    given = np.asarray(values)
+    columns = given.shape[-1]
+    padded = np.full((*given.shape[:-1], -(-columns // lanes) * lanes), fill, given.dtype)
+    padded[..., :columns] = given
+    return padded.reshape(-1, lanes)
+
+
+# --- cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of the generator, cycle by cycle.
+
+    Members
+    -------
+    jobs_valid, jobs_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+    """
+
+    jobs_valid: Flags
+    jobs_ready: Flags
+    o_valid: Flags
+    offered: Indices
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceTrace:
+    """Handshakes of the mask source; ``i_ready`` counts where ``i_valid`` is set, and depends on noise elsewhere."""
+
+    i_valid: Flags
+    i_ready: Flags
+    words_valid: Flags
+    words_ready: Flags
+    o_valid: Flags
+    offered: Indices
+
+
+@dataclasses.dataclass(frozen=True)
+class CircuitTrace:
+    """Handshakes and pulses of the circuit, cycle by cycle.
+
+    Members
+    -------
+    jobs_valid, jobs_ready, i_valid, i_ready, words_valid, words_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index into ``pairs`` of the beat on offer; elsewhere -1.
+    fetched, masked, error : array
+        The counters' pulses.
+    pairs : list of (int, int)
+        Mask beat and data beat of each beat that comes out.
+    """
+
+    jobs_valid: Flags
+    jobs_ready: Flags
+    i_valid: Flags
+    i_ready: Flags
+    words_valid: Flags
+    words_ready: Flags
+    o_valid: Flags
+    offered: Indices
+    fetched: Flags
+    masked: Indices
+    error: Flags
+    pairs: list[tuple[int, int]]
+
+
+def _first_from(pattern: npt.ArrayLike) -> list[int]:
+    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+    given = np.asarray(pattern, np.bool_)
+    end = len(given)
+    cycles = np.where(given, np.arange(end), end)
+    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
+
+
+class _Feed:
+    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
+
+    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
+        self._willing = _first_from(willing)
+        self.end = len(self._willing) - 1
+        self._left = count
+        self.valid, self.ready = np.zeros(self.end, np.bool_), np.zeros(self.end, np.bool_)
+        self.offered = self._offer(0)
+
+    def _offer(self, start: int) -> int:
+        """Cycle from which on the next beat is on offer."""
+        offered = self._willing[min(start, self.end)] if self._left else self.end
+        self.valid[offered:] = True
+        return offered
+
+    def accept(self, free: int) -> int:
+        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
+        accepted = min(max(self.offered, free), self.end)
+        self.ready[free:accepted + 1] = True
+        return self._take(accepted)
+
+    def _take(self, accepted: int) -> int:
+        if accepted < self.end:
+            self.valid[accepted + 1:] = False
+            self._left -= 1
+            self.offered = self._offer(accepted + 1)
+        return accepted
+
+
+class _Output:
+    """An output register: when it takes its beats, and when they depart."""
+
+    def __init__(self, ready: npt.ArrayLike) -> None:
+        self._ready = _first_from(ready)
+        self.end = len(self._ready) - 1
+        self.departed = 0
+        self._count = 0
+        self.offered = np.full(self.end, -1, np.int64)
+
+    def load(self, cycle: int) -> None:
+        """Take a beat in a cycle, which is not before the departure of the last."""
+        self.departed = self._ready[min(cycle + 1, self.end)]
+        self.offered[cycle + 1:self.departed + 1] = self._count
+        self._count += 1
+
+
+class _Walk:
+    """The generator's registers: when each beat is offered, given when the one before was taken."""
+
+    def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
+        self.jobs = _Feed(len(jobs), willing)
+        self._beats = [job.beats(lanes) for job in jobs]
+        self._job = 0
+        self._left = 0
+        self._free = 0  # when the position takes a job
+        self._loads = [0, 0, 0, 0]  # of the beat before: bounds, comparisons, output register, and its departure
+
+    def offer(self) -> int:
+        """Cycle from which on the next beat is offered."""
+        position = self._free
+        while not self._left:
+            position = self.jobs.accept(self._free)
+            self._free = position + 1
+            self._left = self._beats[self._job]
+            self._job += 1
+        self._left -= 1
+        load = position
+        for register in range(3):
+            load = max(load + 1, self._loads[register + 1])
+            self._loads[register] = load
+        self._free = self._loads[0]
+        return load + 1
+
+    def depart(self, cycle: int) -> None:
+        """The beat is taken in some cycle."""
+        self._loads[3] = cycle
+
+    def drain(self) -> None:
+        """No more beats: what remains are jobs without any."""
+        while self._job < len(self._beats):
+            self._free = self.jobs.accept(self._free) + 1
+            self._job += 1
+        self.jobs.ready[self._free:] = True
+
+
+def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+    """Every cycle of a generator.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    lanes : int
+        Elements in a beat.
+    willing : array of cycles
+        Whether the source may begin to offer its next job.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    walk, output = _Walk(jobs, lanes, willing), _Output(ready)
+    for _ in range(sum(job.beats(lanes) for job in jobs)):
+        output.load(walk.offer() - 1)
+        walk.depart(output.departed)
+    walk.drain()
+    return Trace(walk.jobs.valid, walk.jobs.ready, output.offered >= 0, output.offered)
+
+
+def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_willing: npt.ArrayLike,
+                 ready: npt.ArrayLike) -> SourceTrace:
+    """Every cycle of a mask source.
+
+    Parameters
+    ----------
+    beats : Beats
+    words : int
+        Words that are there to be taken.
+    willing, words_willing : array of cycles
+        Whether the source may begin to offer its next beat, and its next word.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    feed, memory, output = _Feed(len(beats), willing), _Feed(words, words_willing), _Output(ready)
+    for word in beats.word.tolist():
+        free = max(feed.offered, output.departed)
+        loaded = feed.accept(memory.accept(free) if word else output.departed)
+        output.load(loaded)
+    feed.ready[output.departed:] = True
+    return SourceTrace(feed.valid, feed.ready, memory.valid, memory.ready, output.offered >= 0, output.offered)
+
+
+def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words: int, masks: Beats,
+                  willing: npt.ArrayLike, jobs_willing: npt.ArrayLike, words_willing: npt.ArrayLike,
+                  ready: npt.ArrayLike) -> CircuitTrace:
+    """Every cycle of a mask circuit, with sound data or without.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+    last : array of bool
+        Of every beat of data, whether it ends its packet.
+    lanes : int
+        Elements in a beat.
+    words : int
+        Words that are there to be taken.
+    masks : Beats
+        Mask beats of the jobs, as from :func:`mask_beats` with what is kept.
+    willing, jobs_willing, words_willing : array of cycles
+        Whether each source may begin to offer: data, jobs and words.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    ends = np.asarray(last, np.bool_).tolist()
+    walk, data = _Walk(jobs, lanes, jobs_willing), _Feed(len(ends), willing)
+    memory, output = _Feed(words, words_willing), _Output(ready)
+    end = output.end
+    fetched, error = np.zeros(end + 2, np.bool_), np.zeros(end + 2, np.bool_)
+    masked = np.zeros(end + 2, np.int64)
+    replaced = (masks.keep & ~masks.mask).sum(axis=1)
+    pairs: list[tuple[int, int]] = []
+    taken = 0  # beats of data
+    queued = 0  # when the last beat left the source for the skid buffer
+    left = [-1, -1]  # when the last two left that
+    before = -1  # when the last beat of either kind was taken or discarded
+    dropping = False
+    for index in range(len(masks)):
+        loaded = max(walk.offer(), queued)
+        if masks.word[index]:
+            loaded = memory.accept(loaded)
+            fetched[min(loaded, end) + 1] = True
+        walk.depart(loaded)
+        queued = max(loaded + 1, left[-2] + 1)
+        offered = max(queued, left[-1]) + 1
+        if dropping:
+            before = max(offered, before + 1)
+            dropping = not masks.last[index]
+        else:
+            before = data.accept(max(offered, before + 1, output.departed))
+            if before < end:
+                pairs.append((index, taken))
+                output.load(before)
+                masked[before + 1] = replaced[index]
+                early = ends[taken] and not masks.last[index]
+                late = masks.last[index] and not ends[taken]
+                error[before + 1] = early or late
+                dropping = bool(early)
+                taken += 1
+                while late and before < end:
+                    before = data.accept(before + 1)
+                    if before < end:
+                        late = not ends[taken]
+                        taken += 1
+        left = [left[-1], before]
+    walk.drain()
+    return CircuitTrace(
+        walk.jobs.valid, walk.jobs.ready, data.valid, data.ready, memory.valid, memory.ready, output.offered >= 0,
+        output.offered, fetched[:end], masked[:end], error[:end], pairs)

@@ -1,0 +1,99 @@
+"""Jobs, mask beats and data for the tests of the mask circuit's units."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+
+from hdl.masking.mask import KINDS, job_layout, mask_beat_layout
+from hdl.stream import beat_layout
+from sim.golden import masking as model
+from sim.payload import pack
+
+INDEX_BITS = 8
+LANES = (1, 2, 4, 8, 16)
+#: Every set of kinds, the empty one first.
+COMBINATIONS = tuple(dict(zip(KINDS, enables, strict=True)) for enables in
+                     itertools.product((False, True), repeat=len(KINDS)))
+#: Rows and columns, from one element to more than four beats of 16, with and without a ragged one.
+SIZES = ((1, 1), (1, 16), (2, 7), (5, 33), (16, 16), (17, 3), (70, 70))
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
+
+
+def mask(generator, enables, rows, columns):
+    """A mask of given kinds whose bounds lie in a matrix, or little beyond it."""
+    def index(limit):
+        return int(generator.integers(0, limit + 3))
+
+    return model.Mask(
+        **enables, diagonal=int(generator.integers(-rows - 1, columns + 2)), length_rows=index(rows),
+        length_columns=index(columns), first_row=index(rows) // 2, end_row=index(rows),
+        first_column=index(columns) // 2, end_column=index(columns), width=index(max(rows, columns)))
+
+
+def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
+    """Small jobs of random shapes and masks, some of them without elements."""
+    result = []
+    for _ in range(count):
+        rows, columns = (int(value) for value in generator.integers(1, limit, 2))
+        columns *= int(generator.integers(1, 4))
+        enables = {kind: bool(generator.random() < kinds) for kind in KINDS}
+        matrices = int(generator.integers(1, 4))
+        if generator.random() < empty:
+            rows, columns, matrices = ((0, columns, matrices), (rows, 0, matrices), (rows, columns, 0))[
+                generator.integers(3)]
+        result.append(model.Job(
+            rows=rows, columns=columns, count=matrices, mask=mask(generator, enables, rows, columns)))
+    return result
+
+
+def external(generator, job, density=0.5):
+    """Words of an external mask; what is left of the last word is noise."""
+    bits = generator.random(-(-job.elements // 32) * 32) < density
+    return model.words(bits)
+
+
+def external_all(generator, jobs):
+    """Words of all jobs, and what each job's mask keeps."""
+    given = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
+    return np.concatenate([np.zeros(0, np.uint32), *given]), [
+        model.kept(job, words) for job, words in zip(jobs, given, strict=True)]
+
+
+def job_fields(job, index_bits=INDEX_BITS):
+    """A job as the fields of its payload."""
+    fields = {name: int(getattr(job.mask, name)) for name in _FIELDS}
+    fields["diagonal"] &= (2 << index_bits) - 1
+    return {"rows": job.rows, "columns": job.columns, "count": job.count, "mask": fields}
+
+
+def job_rows(jobs, index_bits=INDEX_BITS):
+    """Jobs as rows of a port."""
+    fields = [job_fields(job, index_bits) for job in jobs]
+    return pack(job_layout(index_bits), {
+        **{name: [field[name] for field in fields] for name in ("rows", "columns", "count")},
+        "mask": {name: [field["mask"][name] for field in fields] for name in _FIELDS},
+    })
+
+
+def number(flags):
+    """Lanes of flags as numbers."""
+    return flags @ (1 << np.arange(flags.shape[1]))
+
+
+def mask_rows(beats, *, external=True):
+    """Mask beats as rows of a port; behind the source, none is external."""
+    return pack(mask_beat_layout(beats.keep.shape[1]), {
+        "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
+        "external": beats.external & external, "last": beats.last})
+
+
+def elements(generator, count, lanes, width):
+    """Noise for beats of data."""
+    return generator.integers(0, 1 << width, (count, lanes), dtype=np.uint64)
+
+
+def data_rows(elements, keep, last, width):
+    """Beats of data as rows of a port."""
+    return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})

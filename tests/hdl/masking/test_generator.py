@@ -1,0 +1,193 @@
+# amaranth: UnusedElaboratable=no
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.masking.generator import MaskGenerator
+from hdl.masking.mask import KINDS, job_layout, mask_beat_layout, mask_layout
+from hdl.stream import connect_stream
+from sim import formal
+from sim.golden import masking as model
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+from tests.hdl.masking import masks
+
+
+@functools.cache
+def _unit(lanes, index_bits=masks.INDEX_BITS):
+    return Unit(MaskGenerator(lanes=lanes, index_bits=index_bits))
+
+
+def _run(lanes, jobs, *, willing=None, ready=True, cycles=None, reset=True, index_bits=masks.INDEX_BITS):
+    unit = _unit(lanes, index_bits)
+    if reset:
+        unit.reset()
+    return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits), willing)}, sinks={"o": ready},
+                         cycles=cycles)
+
+
+def _moved(trace):
+    """When beats moved, and which."""
+    when = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
+    return when, trace["o__payload"][when]
+
+
+# --- construction
+
+
+@pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
+def test_lanes(lanes):
+    message = rf"^Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}$"
+    with pytest.raises(ValueError, match=message):
+        MaskGenerator(lanes=lanes)
+    with pytest.raises(ValueError, match=message):
+        mask_beat_layout(lanes)
+
+
+@pytest.mark.parametrize("index_bits", [0, 4, 17, 8.0, "8", None])
+def test_index_bits(index_bits):
+    message = rf"^Index width must be 5 to 16 bits, not {index_bits!r}$"
+    with pytest.raises(ValueError, match=message):
+        MaskGenerator(lanes=4, index_bits=index_bits)
+    for layout in (mask_layout, job_layout):
+        with pytest.raises(ValueError, match=message):
+            layout(index_bits)
+
+
+def test_ports():
+    component = MaskGenerator(lanes=16, index_bits=9)
+    assert (component.lanes, component.index_bits) == (16, 9)
+    assert component.jobs.payload.shape() == job_layout(9)
+    assert component.o.payload.shape() == mask_beat_layout(16)
+
+
+# --- every kind of mask
+
+
+@pytest.mark.parametrize("lanes", masks.LANES)
+def test_kinds(lanes):
+    """Every set of kinds with every size, one beat per cycle from first to last."""
+    generator = np.random.default_rng(lanes)
+    jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
+            for enables in masks.COMBINATIONS if not enables["external"] for rows, columns in masks.SIZES]
+    want = masks.mask_rows(model.mask_beats(jobs, lanes))
+    when, got = _moved(_run(lanes, jobs, cycles=len(want) + 50))
+    np.testing.assert_array_equal(got, want)
+    assert when.tolist() == list(range(MaskGenerator.latency, MaskGenerator.latency + len(want)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lanes", masks.LANES)
+def test_every_bound(lanes, kind):
+    """One kind alone, with all bounds that differ in a small matrix."""
+    rows, columns = 3, 19
+    bounds = range(columns + 2)
+    if kind.startswith("triangle"):
+        settings = [{"diagonal": value} for value in (*range(-rows - 1, columns + 2), -256, 255)]
+    elif kind == "padding":
+        settings = [{"length_rows": r, "length_columns": c} for r in range(rows + 2) for c in (*bounds, 255)]
+    elif kind.startswith("rectangle"):
+        settings = [{"first_row": 1, "end_row": 2, "first_column": first, "end_column": end}
+                    for first in bounds for end in (*bounds, 255)]
+    else:
+        settings = [{"width": width} for width in (*bounds, 255)]
+    jobs = [model.Job(rows=rows, columns=columns, mask=model.Mask(**{kind: True}, **setting)) for setting in settings]
+    want = masks.mask_rows(model.mask_beats(jobs, lanes))
+    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 50))
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_largest_matrix(lanes):
+    """As many rows and columns as indices of 5 bits have, with bounds at the limits."""
+    extremes = {"diagonal": (-32, -31, 0, 30, 31), "width": (0, 30, 31), "length_columns": (0, 31)}
+    jobs = []
+    for name, values in extremes.items():
+        for value in values:
+            for kind in KINDS[:-1]:
+                settings = {"length_rows": 31, "length_columns": 31, "end_row": 31, "end_column": 31, name: value}
+                jobs.append(model.Job(rows=31, columns=31, mask=model.Mask(**{kind: True}, **settings)))
+    want = masks.mask_rows(model.mask_beats(jobs, lanes))
+    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 50, index_bits=5))
+    np.testing.assert_array_equal(got, want)
+
+
+# --- every cycle
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+@pytest.mark.parametrize("lanes", masks.LANES)
+def test_lockstep(lanes, source, sink):
+    count = 2_500
+    for seed in range(2):
+        generator = np.random.default_rng(seed)
+        jobs = masks.jobs(generator, 400, limit=4 if seed else 12, empty=0.1)
+        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
+        trace = _run(lanes, jobs, willing=willing, ready=ready)
+        expected = model.trace_generator(jobs, lanes=lanes, willing=willing, ready=ready)
+        for name in ("jobs_valid", "jobs_ready", "o_valid"):
+            np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
+        valid = expected.o_valid
+        assert valid.sum() > 300
+        rows = masks.mask_rows(model.mask_beats(jobs, lanes))
+        np.testing.assert_array_equal(trace["o__payload"][valid], rows[expected.offered[valid]], f"payload, {seed=}")
+
+
+def test_model_cycles():
+    """Two jobs of two and one beats, and an empty one between them: by hand."""
+    jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
+    ready = np.arange(12) != 5
+    trace = model.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
+    assert np.flatnonzero(trace.jobs_valid).tolist() == [0, 1, 2, 3]
+    assert np.flatnonzero(trace.jobs_ready).tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert trace.offered.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("lanes", masks.LANES)
+@pytest.mark.parametrize("given", range(1, 9))
+def test_reset_in_a_job(lanes, given):
+    """Whatever is inside is forgotten, in any cycle of a job."""
+    generator = np.random.default_rng(given)
+    _run(lanes, [model.Job(rows=5, columns=40, count=3)], cycles=given)
+    jobs = masks.jobs(generator, 10)
+    want = masks.mask_rows(model.mask_beats(jobs, lanes))
+    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 20))
+    np.testing.assert_array_equal(got, want)
+
+
+# --- the handshake, proven
+
+
+class _Holds(wiring.Component):
+    """Whatever the sink does, an offer stands until it is taken."""
+
+    def __init__(self):
+        super().__init__({
+            "jobs": In(stream.Signature(job_layout(5))), "o": Out(stream.Signature(mask_beat_layout(2)))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = MaskGenerator(lanes=2, index_bits=5)
+        connect_stream(m, self.jobs, unit.jobs)
+        connect_stream(m, unit.o, self.o)
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            Assume(formal.holds(m, "jobs", self.jobs)),
+            Assert(formal.holds(m, "o", self.o)),
+        ]
+        return m
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(_Holds(), depth=2)
+
+
+def test_golden_fields():
+    """The model's mask has the layout's fields, in the same order."""
+    assert [field.name for field in dataclasses.fields(model.Mask)] == [name for name, _ in mask_layout(8)]

@@ -1,0 +1,217 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sim.golden import masking as model
+from sim.golden.masking import Element, Job, Mask
+
+TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
+#: The least maximum of a row for which masked weights are promised to be zero.
+LEAST_MAXIMUM = -9000.0
+
+
+def _picture(mask, rows, columns):
+    return ["".join(".#"[kept] for kept in row) for row in mask.generated(rows, columns).astype(int).tolist()]
+
+
+# --- masks by hand
+
+
+@pytest.mark.parametrize(("mask", "picture"), [
+    (Mask(), ["####", "####", "####"]),
+    (Mask(triangle=True), ["#...", "##..", "###."]),
+    (Mask(triangle=True, diagonal=1), ["##..", "###.", "####"]),
+    (Mask(triangle=True, diagonal=-1), ["....", "#...", "##.."]),
+    (Mask(triangle_inverse=True), [".###", "..##", "...#"]),
+    (Mask(padding=True, length_rows=2, length_columns=3), ["###.", "###.", "...."]),
+    (Mask(padding=True), ["....", "....", "...."]),
+    (Mask(rectangle=True, first_row=1, end_row=3, first_column=1, end_column=3), ["....", ".##.", ".##."]),
+    (Mask(rectangle_inverse=True, first_row=1, end_row=2, first_column=0, end_column=3), ["####", "...#", "####"]),
+    (Mask(band=True, width=1), ["##..", "###.", ".###"]),
+    (Mask(band=True), ["#...", ".#..", "..#."]),
+    (Mask(triangle=True, band=True, width=1), ["#...", "##..", ".##."]),
+    (Mask(triangle=True, triangle_inverse=True), ["....", "....", "...."]),
+    (Mask(triangle=True, padding=True, length_rows=3, length_columns=2), ["#...", "##..", "##.."]),
+])
+def test_kinds(mask, picture):
+    assert _picture(mask, 3, 4) == picture
+
+
+def test_external_words():
+    """Two matrices of 5 by 5: the second begins within a word, at bit 25."""
+    job = Job(rows=5, columns=5, count=2, mask=Mask(external=True))
+    mask = np.zeros((2, 5, 5), bool)
+    mask[0, 0, 0] = mask[0, 1, 2] = mask[1, 0, 0] = mask[1, 4, 4] = True
+    assert model.words(mask).tolist() == [1 << 25 | 1 << 7 | 1, 1 << 49 - 32]
+    np.testing.assert_array_equal(model.bits(job, model.words(mask)), mask)
+    np.testing.assert_array_equal(model.kept(job, model.words(mask)), mask)
+    assert model.words_fetched(job) == 2
+    assert model.words_fetched(Job(rows=5, columns=5, count=2, mask=Mask(triangle=True))) == 0
+    assert model.words_fetched(Job(rows=64, columns=64, mask=Mask(external=True))) == 64 * 64 // 32
+
+
+def test_external_errors():
+    job = Job(rows=5, columns=7, mask=Mask(external=True))
+    with pytest.raises(ValueError, match=r"^External mask must be 2 words, not 3$"):
+        model.kept(job, [1, 2, 3])
+    with pytest.raises(ValueError, match=r"^Words must be given for an external mask, not None$"):
+        model.kept(job)
+
+
+def test_external_is_combined():
+    job = Job(rows=3, columns=3, mask=Mask(external=True, triangle=True))
+    want = np.tril(np.ones((3, 3), bool))
+    want[2, 0] = False
+    np.testing.assert_array_equal(model.kept(job, [0b111_111_111 & ~(1 << 6)])[0], want)
+
+
+def test_apply():
+    values = np.array([[1, 2], [3, 4]], np.uint16)
+    got = model.apply(values, [[True, False], [False, True]], 0xF0E2)
+    assert got.dtype == np.uint16
+    assert got.tolist() == [[1, 0xF0E2], [0xF0E2, 4]]
+
+
+def test_beats():
+    """Two rows of five elements in four lanes."""
+    job = Job(rows=2, columns=5, mask=Mask(triangle=True, diagonal=3))
+    beats = model.mask_beats([job], 4)
+    assert job.beats(4) == len(beats) == 4
+    assert beats.mask.astype(int).tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+    assert beats.keep.astype(int).tolist() == [[1, 1, 1, 1], [1, 0, 0, 0]] * 2
+    assert beats.row_end.tolist() == [False, True, False, True]
+    assert beats.last.tolist() == [False, False, False, True]
+    assert not beats.word.any()
+    assert model.data_beats(np.arange(10).reshape(1, 2, 5), 4, 99).tolist() == [
+        [0, 1, 2, 3], [4, 99, 99, 99], [5, 6, 7, 8], [9, 99, 99, 99]]
+
+
+def test_beats_that_need_words():
+    """Rows of seven elements in four lanes: the words begin at 0, 32 and 64, of 70."""
+    job = Job(rows=10, columns=7, mask=Mask(external=True))
+    beats = model.mask_beats([job], 4, [np.ones((1, 10, 7), bool)])
+    assert np.flatnonzero(beats.word).tolist() == [0, 9, 18]
+    assert beats.word.sum() == model.words_fetched(job) == 3
+
+
+# --- the alternative, and softmax
+
+
+def _encodings(format):
+    return np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+
+
+def _value(format):
+    return float(format.decode(np.array([model.alternative(format)]))[0])
+
+
+def test_alternatives():
+    assert _value(Element.FP32) == _value(Element.FP16) == -10000.0
+    assert _value(Element.BF16) == float(ml_dtypes.bfloat16(-10000.0)) == -9984.0
+    assert model.alternative(Element.INT8) == 0x80
+    for format, dtype in TYPES.items():
+        bits = np.array(-10000.0, dtype).view(f"u{format.width // 8}")
+        assert model.alternative(format) == int(bits)
+    with pytest.raises(ValueError, match=r"^Element format must be of floating point, not <Element.INT8"):
+        model.softmax([[1]], Element.INT8)
+
+
+@pytest.mark.parametrize("format", [Element.BF16, Element.FP16])
+def test_masked_weight_is_zero_for_every_maximum(format):
+    """Exhaustively: every finite maximum of the range, beside a masked element, alone and with another."""
+    encodings = _encodings(format)
+    maxima = format.decode(encodings)
+    encodings = encodings[np.isfinite(maxima) & (maxima >= LEAST_MAXIMUM)]
+    assert len(encodings) > 40_000
+    masked = np.full_like(encodings, model.alternative(format))
+    weights = model.softmax(np.stack([encodings, masked, encodings], axis=1), format)
+    assert (weights[:, 1] == 0).all()
+    assert (weights[:, [0, 2]] == 0.5).all()
+    # The same by the format's own type, as an independent reference.
+    dtype = TYPES[format]
+    with np.errstate(over="ignore"):
+        difference = masked.view(dtype) - encodings.view(dtype)
+        assert (np.exp(difference) == 0).all()
+
+
+def test_masked_weight_is_zero_in_fp32():
+    """Maxima at the border, next to powers of two, and at random over all finite numbers of the range."""
+    generator = np.random.default_rng(1)
+    border = np.float32(LEAST_MAXIMUM)
+    powers = np.ldexp(np.float32(1), np.arange(-149, 128)).astype(np.float32)
+    some = generator.integers(0, 1 << 32, 500_000, dtype=np.uint32).view(np.float32)
+    single = np.array([border, np.nextafter(border, np.float32(0)), 0.0, np.finfo(np.float32).max], np.float32)
+    maxima = np.concatenate([single, powers, np.nextafter(powers, np.float32(0)), -powers, some])
+    maxima = maxima[np.isfinite(maxima) & (maxima >= border)]
+    assert len(maxima) > 200_000
+    encodings = maxima.view(np.uint32)
+    masked = np.full_like(encodings, model.alternative(Element.FP32))
+    assert (model.softmax(np.stack([masked, encodings], axis=1), Element.FP32) == [0, 1]).all()
+    with np.errstate(over="ignore"):
+        assert (np.exp(masked.view(np.float32) - maxima) == 0).all()
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_range_is_needed(format):
+    """A row whose maximum is as low as the alternative itself gives weight to what is masked."""
+    low = format.decode(np.array([model.alternative(format)]))
+    weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
+    assert low[0] < LEAST_MAXIMUM
+    assert weights.tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_causal_softmax(format):
+    """Scores under a causal and a padding mask: weights are zero where they are masked, and nowhere else."""
+    generator = np.random.default_rng(2)
+    dtype = TYPES[format]
+    scores = generator.normal(0, 3, (4, 13, 13)).astype(dtype).view(f"u{format.width // 8}")
+    job = Job(rows=13, columns=13, count=4,
+              mask=Mask(triangle=True, padding=True, length_rows=13, length_columns=9))
+    mask = model.kept(job)
+    weights = model.softmax(model.apply(scores, mask, model.alternative(format)), format)
+    assert (weights[~mask] == 0).all()
+    assert (weights[mask] > 0).all()
+    # Without the masked elements, the weights are the same.
+    for row in range(13):
+        alone = model.softmax(scores[0, row:row + 1, :min(row + 1, 9)], format)
+        np.testing.assert_array_equal(weights[0, row, :min(row + 1, 9)], alone[0])
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 8, 70])
+@pytest.mark.parametrize("format", TYPES)
+def test_fully_masked_row_is_uniform(format, columns):
+    scores = np.full((1, columns), model.alternative(format))
+    want = float(np.float32(1).astype(TYPES[format]) / np.asarray(columns, TYPES[format]))
+    assert model.softmax(scores, format).tolist() == [[want] * columns]
+
+
+# --- cycles by hand
+
+
+def test_source_cycles():
+    """Three beats of 16 lanes need a word at the first and the third; the second word comes late, in cycle 6."""
+    job = Job(rows=1, columns=48, mask=Mask(external=True))
+    beats = model.mask_beats([job], 16, [np.ones((1, 1, 48), bool)])
+    late = np.ones(10, bool)
+    late[1:6] = False
+    trace = model.trace_source(beats, words=2, willing=np.ones(10, bool), words_willing=late, ready=np.ones(10, bool))
+    assert np.flatnonzero(trace.words_valid).tolist() == [0, 6]
+    assert np.flatnonzero(trace.words_ready).tolist() == [0, 2, 3, 4, 5, 6]
+    assert np.flatnonzero(trace.i_valid).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert trace.offered.tolist() == [-1, 0, 1, -1, -1, -1, -1, 2, -1, -1]
+
+
+def test_circuit_cycles():
+    """A row of two beats whose packet ends with the first, and one of one beat whose packet is one beat too long."""
+    jobs = [Job(rows=2, columns=1), Job(rows=1, columns=1, mask=Mask(padding=True))]
+    always = np.ones(14, bool)
+    trace = model.trace_circuit(
+        jobs, [True, False, True], lanes=1, words=0, masks=model.mask_beats(jobs, 1), willing=always,
+        jobs_willing=always, words_willing=always, ready=always)
+    assert trace.pairs == [(0, 0), (2, 1)]
+    assert np.flatnonzero(trace.i_valid).tolist() == list(range(10))
+    assert np.flatnonzero(trace.i_ready).tolist() == [6, 8, 9]
+    assert trace.offered.tolist() == [-1, -1, -1, -1, -1, -1, -1, 0, -1, 1, -1, -1, -1, -1]
+    assert np.flatnonzero(trace.error).tolist() == [7, 9]
+    assert np.flatnonzero(trace.masked).tolist() == [9]
