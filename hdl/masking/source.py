@@ -1,0 +1,97 @@
+"""Mask bits that come from memory, and how they join those that are made."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.masking.mask import check_lanes, mask_beat_layout
+
+__all__ = ["MaskSource"]
+
+_WORD = 32
+
+
+class MaskSource(wiring.Component):
+    """Cut words into the lanes of mask beats, and combine both by AND where a beat is ``external``.
+
+    The bits of a job follow each other without gaps, row after row and matrix after matrix, from bit 0 of the first
+    word; a row may begin within a word. A job begins with a word of its own, and what is left of its last word is
+    ignored. A word is taken together with the first beat that needs a bit of it, and never before. A beat that is not
+    external passes as it is.
+
+    Latency is :attr:`latency` cycle, throughput one beat per cycle. ``i.ready`` depends combinationally on
+    ``o.ready`` and ``words.valid``, and ``words.ready`` on ``o.ready`` and ``i``.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+
+    Members
+    -------
+    i : In(stream of mask_beat_layout(lanes))
+    words : In(stream of 32)
+    o : Out(stream of mask_beat_layout(lanes))
+        Without ``external``, which is done with.
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(mask_beat_layout(lanes))),
+            "words": In(stream.Signature(_WORD)),
+            "o": Out(stream.Signature(mask_beat_layout(lanes))),
+        })
+
+    @property
+    def lanes(self):
+        return self._lanes
+
+    def elaborate(self, platform):
+        m = Module()
+        given = self.i.payload
+        # The last bit used of the word that was taken last.
+        used = Signal(range(_WORD), init=_WORD - 1)
+        held = Signal(_WORD - 1, reset_less=True)  # that word without bit 0, which is used when the word is taken
+
+        # Lanes exist from lane 0 on, so that their number follows from where keep ends.
+        ends = given.keep & ~(given.keep >> 1)
+        count = Signal(range(self._lanes + 1))
+        following = Signal(range(2 * _WORD))
+        short = Signal()
+        m.d.comb += [
+            count.eq(Cat(
+                Cat(end for lane, end in enumerate(ends) if lane + 1 >> place & 1).any()
+                for place in range(len(count)))),
+            following.eq(used + count),
+            short.eq(given.external & following[-1]),
+        ]
+
+        window = Signal(self._lanes)
+        free = Signal()
+        go = Signal()
+        m.d.comb += [
+            window.eq(Cat(held, self.words.payload).bit_select(used, self._lanes)),
+            free.eq(self.o.ready | ~self.o.valid),
+            go.eq(self.i.valid & (~short | self.words.valid)),
+            self.i.ready.eq(free & (~short | self.words.valid)),
+            self.words.ready.eq(free & self.i.valid & short),
+        ]
+        with m.If(free):
+            m.d.sync += [
+                self.o.valid.eq(go),
+                self.o.payload.eq(given),
+                self.o.payload.mask.eq(given.mask & Mux(given.external, window, ~0)),
+                self.o.payload.external.eq(0),
+            ]
+            with m.If(go):
+                with m.If(short):
+                    m.d.sync += held.eq(self.words.payload[1:])
+                with m.If(given.external):
+                    m.d.sync += used.eq(following)
+                with m.If(given.last):
+                    m.d.sync += used.eq(_WORD - 1)
+        return m
