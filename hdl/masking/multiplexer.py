@@ -1,0 +1,83 @@
+"""The mask at work: a value passes, or another takes its place."""
+
+from amaranth.hdl import Module, Mux
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.masking.mask import check_lanes
+from hdl.stream import beat_layout
+
+__all__ = ["MaskMultiplexer", "masked_beat_layout"]
+
+
+def masked_beat_layout(lanes, width=32):
+    """A beat of elements, each with the bit that tells whether it passes.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in one beat: 1, 2, 4, 8 or 16.
+    width : int
+        Bits of one element; at least 1.
+    """
+    check_lanes(lanes)
+    beat = beat_layout(lanes, width)
+    return data.StructLayout({"elements": beat["elements"].shape, "mask": lanes, "keep": lanes, "last": 1})
+
+
+class MaskMultiplexer(wiring.Component):
+    """Pass the elements whose mask bit is set, and put an alternative in the place of the others.
+
+    Latency is :attr:`latency` cycle, one register; throughput is one beat per cycle. ``i.ready`` depends
+    combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+    width : int
+        Bits of an element.
+
+    Members
+    -------
+    alternative : In(width)
+        Taken with each beat.
+    i : In(stream of masked_beat_layout(lanes, width))
+    o : Out(stream of beat_layout(lanes, width))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, width=32):
+        check_lanes(lanes)
+        layout = masked_beat_layout(lanes, width)
+        self._lanes = lanes
+        self._width = width
+        super().__init__({
+            "alternative": In(width),
+            "i": In(stream.Signature(layout)),
+            "o": Out(stream.Signature(beat_layout(lanes, width))),
+        })
+
+    @property
+    def lanes(self):
+        return self._lanes
+
+    @property
+    def width(self):
+        return self._width
+
+    def elaborate(self, platform):
+        m = Module()
+        given = self.i.payload
+        m.d.comb += self.i.ready.eq(self.o.ready | ~self.o.valid)
+        with m.If(self.i.ready):
+            m.d.sync += [
+                self.o.valid.eq(self.i.valid),
+                self.o.payload.keep.eq(given.keep),
+                self.o.payload.last.eq(given.last),
+            ]
+            for lane in range(self._lanes):
+                m.d.sync += self.o.payload.elements[lane].eq(
+                    Mux(given.mask[lane], given.elements[lane], self.alternative))
+        return m
