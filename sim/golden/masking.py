@@ -489,7 +489,7 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     taken = 0  # beats of data
     queued = 0  # when the last beat left the source for the skid buffer
     left = [-1, -1]  # when the last two left that
-    before = -1  # when the last beat of either kind was taken or discarded
+    before = -1  # when the last beat of either kind, mask or data, was taken or discarded
     dropping = False
     for index in range(len(masks)):
         loaded = max(walk.offer(), queued)
@@ -500,10 +500,10 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
         queued = max(loaded + 1, left[-2] + 1)
         offered = max(queued, left[-1]) + 1
         if dropping:
-            before = max(offered, before + 1)
+            departed = before = max(offered, before + 1)
             dropping = not masks.last[index]
         else:
-            before = data.accept(max(offered, before + 1, output.departed))
+            departed = before = data.accept(max(offered, before + 1, output.departed))
             if before < end:
                 pairs.append((index, taken))
                 output.load(before)
@@ -518,7 +518,7 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
                     if before < end:
                         late = not ends[taken]
                         taken += 1
-        left = [left[-1], before]
+        left = [left[-1], departed]
     walk.drain()
     return CircuitTrace(
         walk.jobs.valid, walk.jobs.ready, data.valid, data.ready, memory.valid, memory.ready, output.offered >= 0,

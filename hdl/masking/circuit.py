@@ -1,0 +1,152 @@
+"""The mask circuit: matrices stream through it, and what a mask does not keep is replaced on the way."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.masking.generator import MaskGenerator
+from hdl.masking.mask import check_index_bits, check_lanes, job_layout
+from hdl.masking.multiplexer import MaskMultiplexer
+from hdl.masking.source import MaskSource
+from hdl.stream import SkidBuffer, beat_layout, connect_stream
+
+__all__ = ["MaskCircuit"]
+
+
+class _State(enum.Enum):
+    JOIN = 0
+    DROP_MASKS = 1
+    DROP_DATA = 2
+
+
+class MaskCircuit(wiring.Component):
+    """Mask batches of matrices, whose jobs tell shape and mask.
+
+    A job's data is one packet: the rows of its matrices one after the other, each begun in a beat of its own, and
+    ``last`` on the last beat of all. The beats that come out have the job's ``keep``. That of the data is ignored,
+    as are elements that do not exist: they come out as the alternative.
+
+    The first beat of a job can leave :attr:`latency` cycles after the job was taken, and from there on one in every
+    cycle, from job to job. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it was
+    taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend on registers
+    alone, except that ``jobs.ready`` depends on ``words.valid``.
+
+    Data that ends too early or too late is told by ``error``, in the cycle after the beat that shows it was taken.
+    What follows is not affected:
+
+    - if ``last`` comes too early, the beat that has it leaves with ``last``; the job's remaining mask beats are
+      discarded, one per cycle, and with them the remaining words of an external mask;
+    - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
+      with the next one that has it.
+
+    So packets and jobs belong together one by one whatever the lengths, and every packet out has one ``last``.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+    width : int
+        Bits of an element.
+    index_bits : int
+        Width of an index, 5 to 16: a matrix has at most 2 ** index_bits - 1 rows and columns.
+
+    Members
+    -------
+    alternative : In(width)
+        Takes the place of what is not kept; taken with each beat of data.
+    jobs : In(stream of job_layout(index_bits))
+    i : In(stream of beat_layout(lanes, width))
+    words : In(stream of 32)
+        Bits of external masks; see :class:`hdl.masking.source.MaskSource`.
+    o : Out(stream of beat_layout(lanes, width))
+    fetched : Out(1)
+        A word was taken in the last cycle.
+    masked : Out(range(lanes + 1))
+        Elements that were replaced in the beat taken in the last cycle; 0 if none was.
+    error : Out(1)
+        In the last cycle a beat of data was taken that ends its packet too early, or does not end it with the job.
+    """
+
+    data_latency = MaskMultiplexer.latency
+    latency = MaskGenerator.latency + MaskSource.latency + SkidBuffer.latency + MaskMultiplexer.latency
+
+    def __init__(self, *, lanes, width=32, index_bits=12):
+        check_lanes(lanes)
+        check_index_bits(index_bits)
+        beat = beat_layout(lanes, width)
+        self._lanes = lanes
+        self._width = width
+        self._index_bits = index_bits
+        super().__init__({
+            "alternative": In(width),
+            "jobs": In(stream.Signature(job_layout(index_bits))),
+            "i": In(stream.Signature(beat)),
+            "words": In(stream.Signature(32)),
+            "o": Out(stream.Signature(beat)),
+            "fetched": Out(1),
+            "masked": Out(range(lanes + 1)),
+            "error": Out(1),
+        })
+
+    @property
+    def lanes(self):
+        return self._lanes
+
+    @property
+    def width(self):
+        return self._width
+
+    @property
+    def index_bits(self):
+        return self._index_bits
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.generator = generator = MaskGenerator(lanes=self._lanes, index_bits=self._index_bits)
+        m.submodules.source = source = MaskSource(lanes=self._lanes)
+        # Between the handshake of the data and those of mask and words.
+        m.submodules.masks = masks = SkidBuffer(shape=source.o.payload.shape())
+        m.submodules.multiplexer = multiplexer = MaskMultiplexer(lanes=self._lanes, width=self._width)
+        connect_stream(m, self.jobs, generator.jobs)
+        connect_stream(m, generator.o, source.i)
+        connect_stream(m, self.words, source.words)
+        connect_stream(m, source.o, masks.i)
+        connect_stream(m, multiplexer.o, self.o)
+        m.d.comb += multiplexer.alternative.eq(self.alternative)
+        m.d.sync += self.fetched.eq(self.words.valid & self.words.ready)
+
+        state = Signal(_State)
+        mask = masks.o.payload
+        joined = Signal()
+        m.d.comb += [
+            multiplexer.i.payload.elements.eq(self.i.payload.elements),
+            multiplexer.i.payload.mask.eq(mask.mask),
+            multiplexer.i.payload.keep.eq(mask.keep),
+            multiplexer.i.payload.last.eq(mask.last | self.i.payload.last),
+            joined.eq(multiplexer.i.valid & multiplexer.i.ready),
+        ]
+        replaced = mask.keep & ~mask.mask
+        m.d.sync += [
+            self.error.eq(joined & (mask.last ^ self.i.payload.last)),
+            self.masked.eq(Mux(joined, sum(replaced), 0)),
+        ]
+        with m.Switch(state):
+            with m.Case(_State.JOIN):
+                m.d.comb += [
+                    multiplexer.i.valid.eq(self.i.valid & masks.o.valid),
+                    self.i.ready.eq(masks.o.valid & multiplexer.i.ready),
+                    masks.o.ready.eq(self.i.valid & multiplexer.i.ready),
+                ]
+                with m.If(joined & ~mask.last & self.i.payload.last):
+                    m.d.sync += state.eq(_State.DROP_MASKS)
+                with m.If(joined & mask.last & ~self.i.payload.last):
+                    m.d.sync += state.eq(_State.DROP_DATA)
+            with m.Case(_State.DROP_MASKS):
+                m.d.comb += masks.o.ready.eq(1)
+                with m.If(masks.o.valid & mask.last):
+                    m.d.sync += state.eq(_State.JOIN)
+            with m.Case(_State.DROP_DATA):
+                m.d.comb += self.i.ready.eq(1)
+                with m.If(self.i.valid & self.i.payload.last):
+                    m.d.sync += state.eq(_State.JOIN)
+        return m
