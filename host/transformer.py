@@ -222,7 +222,7 @@ class TransformerConfig:
     """
 
     width: int = 32
-    heads: int = 4
+    heads: int = 2
     layers: int = 1
     hidden: int = 96
     context: int = 16

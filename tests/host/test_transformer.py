@@ -61,12 +61,12 @@ def single(shapes, draw):
 
 
 class Adam:
-    """With a learning rate that rises over the first steps and then falls to zero, along straight lines."""
+    """With a learning rate that falls to zero along a straight line."""
 
-    def __init__(self, model, *, learning_rate, steps, rise=20, first=0.9, second=0.98):
+    def __init__(self, model, *, learning_rate, steps, betas=(0.9, 0.999)):
         self.model = model
-        self.rates = [learning_rate * min(1, step / rise) * (1 - (step - 1) / steps) for step in range(1, steps + 1)]
-        self.decays = first, second
+        self.rates = [learning_rate * (1 - step / steps) for step in range(steps)]
+        self.decays = betas
         self.moments = np.zeros((2, model.size), dtype=np.float32)
 
     def step(self, number, batch):
