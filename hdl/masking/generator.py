@@ -58,45 +58,55 @@ class MaskGenerator(wiring.Component):
         places = (lanes - 1).bit_length()  # low bits of a column, which are its lane
         given = self.jobs.payload
 
-        # The job, and where it is: every register below follows one beat behind the other.
+        # The job, and where it is: every register below follows one beat behind the other. What ends with the beat is
+        # known one beat ahead, from the last beat, row and matrix but one.
         mask = Signal.like(given.mask)
         active = Signal()
         row = Signal(bits)
-        last_row = Signal(bits)
+        row_last_but_one = Signal(bits)
+        row_only = Signal()
+        row_last = Signal()
         beat = Signal(bits - places)
-        last_beat = Signal(bits - places)
+        beat_last_but_one = Signal(bits - places)
+        beat_only = Signal()
+        beat_last = Signal()
         tail = Signal(max(places, 1))  # lanes in the last beat of a row; 0 if all
         left = Signal.like(given.count)
-        row_end = Signal()
-        matrix_end = Signal()
+        matrix_last = Signal()
         last = Signal()
         move = Signal()  # the beat leaves the position
         bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
-        last_column = Signal(bits)
+        column_last_but_one = Signal(bits)
         m.d.comb += [
-            row_end.eq(beat == last_beat),
-            matrix_end.eq(row_end & (row == last_row)),
-            last.eq(matrix_end & (left == 1)),
+            last.eq(beat_last & row_last & matrix_last),
             move.eq(active & bounded_free),
             self.jobs.ready.eq(~active | (bounded_free & last)),
-            last_column.eq(given.columns - 1),
+            column_last_but_one.eq(given.columns - (1 + lanes)),
         ]
         with m.If(move):
-            m.d.sync += beat.eq(beat + 1)
-            with m.If(row_end):
-                m.d.sync += [beat.eq(0), row.eq(row + 1)]
-            with m.If(matrix_end):
-                m.d.sync += [row.eq(0), left.eq(left - 1)]
+            m.d.sync += [beat.eq(beat + 1), beat_last.eq(beat == beat_last_but_one)]
+            with m.If(beat_last):
+                m.d.sync += [
+                    beat.eq(0), beat_last.eq(beat_only),
+                    row.eq(row + 1), row_last.eq(row == row_last_but_one),
+                ]
+                with m.If(row_last):
+                    m.d.sync += [row.eq(0), row_last.eq(row_only), left.eq(left - 1), matrix_last.eq(left == 2)]
         with m.If(self.jobs.ready):
             m.d.sync += [
                 active.eq(self.jobs.valid & given.rows.any() & given.columns.any() & given.count.any()),
                 mask.eq(given.mask),
-                last_row.eq(given.rows - 1),
-                last_beat.eq(last_column[places:]),
+                row.eq(0),
+                row_last_but_one.eq(given.rows - 2),
+                row_only.eq(given.rows == 1),
+                row_last.eq(given.rows == 1),
+                beat.eq(0),
+                beat_last_but_one.eq(column_last_but_one[places:]),
+                beat_only.eq(given.columns <= lanes),
+                beat_last.eq(given.columns <= lanes),
                 tail.eq(given.columns[:places]),
                 left.eq(given.count),
-                row.eq(0),
-                beat.eq(0),
+                matrix_last.eq(given.count == 1),
             ]
 
         # The bounds of this row's columns, and whether any are kept. Those of the diagonal and of the band's end are
@@ -114,7 +124,7 @@ class MaskGenerator(wiring.Component):
             m.d.sync += [
                 bounded_valid.eq(active),
                 bounded.beat.eq(beat),
-                bounded.row_end.eq(row_end),
+                bounded.row_end.eq(beat_last),
                 bounded.last.eq(last),
                 bounded.row_kept.eq((~mask.padding | (row < mask.length_rows)) & (~mask.rectangle | inside)),
                 bounded.hole.eq(mask.rectangle_inverse & inside),
@@ -124,7 +134,7 @@ class MaskGenerator(wiring.Component):
                 *(bounded[name].eq(mask[name]) for name in (
                     "triangle", "triangle_inverse", "padding", "rectangle", "band", "external", "length_columns",
                     "first_column", "end_column")),
-                *(bounded.keep[lane].eq(~row_end | (tail == 0) | (tail > lane)) for lane in range(lanes)),
+                *(bounded.keep[lane].eq(~beat_last | (tail == 0) | (tail > lane)) for lane in range(lanes)),
             ]
 
         # Where the beat is with respect to each bound: wholly below, or around it, and then up to which lane.
