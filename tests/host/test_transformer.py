@@ -364,25 +364,24 @@ class TestModel:
 
 
 class TestTraining:
-    STEPS = 200
-
-    def run(self, seed, steps):
+    def run(self, seed, *, steps=200, stop=None):
+        """Text, model and the loss of each step; the learning rate falls to zero over ``steps``."""
         text = topics(context=TransformerConfig().context)
         model = Transformer(TransformerConfig())
         model.initialize(seed)
-        adam = Adam(model, learning_rate=0.03, steps=self.STEPS)
-        stream = itertools.islice(batches(text.train, 64, np.random.default_rng((seed, 1))), steps)
+        adam = Adam(model, learning_rate=0.03, steps=steps)
+        stream = itertools.islice(batches(text.train, 64, np.random.default_rng((seed, 1))), stop or steps)
         # Several threads only get into each other's way on matrices as small as these.
         with threadpool_limits(1):
             losses = [adam.step(number, collate(given)) for number, given in enumerate(stream, 1)]
         return text, model, losses
 
     def test_same_every_time(self):
-        first, second = (self.run(7, 3) for _ in range(2))
+        first, second = (self.run(7, stop=3) for _ in range(2))
         assert first[2] == second[2]
         assert same(first[1].parameters, second[1].parameters)
 
     def test_beats_the_bigram_model(self):
-        text, model, losses = self.run(0, self.STEPS)
+        text, model, losses = self.run(0)
         assert losses[0] == pytest.approx(math.log(64), abs=0.05)
         assert model.mean_loss(text.test) < Bigram(text.train).loss(text.test) - 0.1
