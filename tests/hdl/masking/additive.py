@@ -1,0 +1,86 @@
+# amaranth: UnusedElaboratable=no
+"""What the multiplexer replaces: a mask of numbers, which is multiplied by and added."""
+
+from amaranth.hdl import C, Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.delay import DelayLine
+from hdl.floating.add import FloatAdder
+from hdl.floating.format import FP32
+from hdl.floating.multiply import FloatMultiplier
+from hdl.masking.mask import check_lanes
+
+__all__ = ["AdditiveMask"]
+
+_ONE = FP32.bias << FP32.fraction_bits
+_SIGN = 1 << FP32.width - 1
+
+
+class AdditiveMask(wiring.Component):
+    """Mask fp32 elements by arithmetic: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
+
+    The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be given in every cycle.
+    There is no handshake, which a unit for use would need besides.
+
+    An infinity or a NaN that is masked becomes NaN, since it is multiplied by zero.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+    given : bool
+        Whether the added term is given in place of ``alternative``, which saves a multiplier and an adder in each
+        lane.
+    dsps : int
+        DSP blocks each multiplier may use: 4, 2 or 1.
+
+    Members
+    -------
+    x, m : In(32).array(lanes)
+    alternative : In(32).array(lanes)
+        Must not change while anything is in flight, nor differ from lane to lane; or, with ``given``, the added term.
+    o : Out(32).array(lanes)
+    """
+
+    def __init__(self, *, lanes, given=False, dsps=4):
+        check_lanes(lanes)
+        self._lanes = lanes
+        self._given = given
+        self._dsps = dsps
+        self._multiplier = FloatMultiplier(dsps=dsps)
+        vector = In(FP32.width).array(lanes)
+        super().__init__({"x": vector, "m": vector, "alternative": In(FP32.width).array(lanes),
+                          "o": Out(FP32.width).array(lanes)})
+
+    @property
+    def latency(self):
+        """Cycles from the operands to their result."""
+        return self._multiplier.latency + FloatAdder.latency * (1 if self._given else 2)
+
+    def elaborate(self, platform):
+        m = Module()
+
+        def unit(name, component, a, b):
+            m.submodules[name] = component
+            m.d.comb += [component.a.eq(a), component.b.eq(b)]
+            return component.o
+
+        def delay(name, value, cycles):
+            m.submodules[name] = line = DelayLine(shape=FP32.width, cycles=cycles)
+            m.d.comb += line.i.eq(value)
+            return line.o
+
+        for lane in range(self._lanes):
+            x, factor, term = self.x[lane], self.m[lane], self.alternative[lane]
+            if self._given:
+                term = delay(f"term_{lane}", term, self._multiplier.latency)
+            else:
+                # The alternative does not change, and so needs no delay.
+                rest = unit(f"rest_{lane}", FloatAdder(), C(_ONE, FP32.width), factor ^ _SIGN)
+                term = unit(f"term_{lane}", FloatMultiplier(dsps=self._dsps), rest, term)
+                x, factor = (delay(f"{name}_{lane}", value, FloatAdder.latency)
+                             for name, value in (("x", x), ("m", factor)))
+            product = unit(f"product_{lane}", FloatMultiplier(dsps=self._dsps), x, factor)
+            m.d.comb += self.o[lane].eq(unit(f"sum_{lane}", FloatAdder(), product, term))
+        return m
