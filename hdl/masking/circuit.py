@@ -29,7 +29,7 @@ class MaskCircuit(wiring.Component):
     The first beat of a job can leave :attr:`latency` cycles after the job was taken, and from there on one in every
     cycle, from job to job. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it was
     taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend on registers
-    alone, except that ``jobs.ready`` depends on ``words.valid``.
+    alone.
 
     Data that ends too early or too late is told by ``error``, in the cycle after the beat that shows it was taken.
     What follows is not affected:
@@ -68,7 +68,7 @@ class MaskCircuit(wiring.Component):
     """
 
     data_latency = MaskMultiplexer.latency
-    latency = MaskGenerator.latency + MaskSource.latency + SkidBuffer.latency + MaskMultiplexer.latency
+    latency = MaskGenerator.latency + MaskSource.latency + 2 * SkidBuffer.latency + MaskMultiplexer.latency
 
     def __init__(self, *, lanes, width=32, index_bits=12):
         check_lanes(lanes)
@@ -104,11 +104,13 @@ class MaskCircuit(wiring.Component):
         m = Module()
         m.submodules.generator = generator = MaskGenerator(lanes=self._lanes, index_bits=self._index_bits)
         m.submodules.source = source = MaskSource(lanes=self._lanes)
-        # Between the handshake of the data and those of mask and words.
+        # Between the handshakes of the jobs, the words and the data, so that none waits for another in one cycle.
+        m.submodules.generated = generated = SkidBuffer(shape=generator.o.payload.shape())
         m.submodules.masks = masks = SkidBuffer(shape=source.o.payload.shape())
         m.submodules.multiplexer = multiplexer = MaskMultiplexer(lanes=self._lanes, width=self._width)
         connect_stream(m, self.jobs, generator.jobs)
-        connect_stream(m, generator.o, source.i)
+        connect_stream(m, generator.o, generated.i)
+        connect_stream(m, generated.o, source.i)
         connect_stream(m, self.words, source.words)
         connect_stream(m, source.o, masks.i)
         connect_stream(m, multiplexer.o, self.o)

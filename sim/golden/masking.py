@@ -487,16 +487,19 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     replaced = (masks.keep & ~masks.mask).sum(axis=1)
     pairs: list[tuple[int, int]] = []
     taken = 0  # beats of data
-    queued = 0  # when the last beat left the source for the skid buffer
+    sourced = [-1, -1]  # when the last two beats left the first skid buffer for the source
+    queued = 0  # when the last beat left the source for the second one
     left = [-1, -1]  # when the last two left that
     before = -1  # when the last beat of either kind, mask or data, was taken or discarded
     dropping = False
     for index in range(len(masks)):
-        loaded = max(walk.offer(), queued)
+        entered = max(walk.offer(), sourced[-2] + 1)
+        walk.depart(entered)
+        loaded = max(max(entered, sourced[-1]) + 1, queued)
         if masks.word[index]:
             loaded = memory.accept(loaded)
             fetched[min(loaded, end) + 1] = True
-        walk.depart(loaded)
+        sourced = [sourced[-1], loaded]
         queued = max(loaded + 1, left[-2] + 1)
         offered = max(queued, left[-1]) + 1
         if dropping:

@@ -136,7 +136,7 @@ def test_ports():
     assert (component.lanes, component.width, component.index_bits) == (16, 8, 9)
     assert component.jobs.payload.shape() == job_layout(9)
     assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(16, 8)
-    assert (MaskCircuit.latency, MaskCircuit.data_latency) == (7, 1)
+    assert (MaskCircuit.latency, MaskCircuit.data_latency) == (8, 1)
 
 
 # --- values, counters, latency and throughput

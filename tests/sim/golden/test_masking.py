@@ -210,8 +210,8 @@ def test_circuit_cycles():
         jobs, [True, False, True], lanes=1, words=0, masks=model.mask_beats(jobs, 1), willing=always,
         jobs_willing=always, words_willing=always, ready=always)
     assert trace.pairs == [(0, 0), (2, 1)]
-    assert np.flatnonzero(trace.i_valid).tolist() == list(range(10))
-    assert np.flatnonzero(trace.i_ready).tolist() == [6, 8, 9]
-    assert trace.offered.tolist() == [-1, -1, -1, -1, -1, -1, -1, 0, -1, 1, -1, -1, -1, -1]
-    assert np.flatnonzero(trace.error).tolist() == [7, 9]
-    assert np.flatnonzero(trace.masked).tolist() == [9]
+    assert np.flatnonzero(trace.i_valid).tolist() == list(range(11))
+    assert np.flatnonzero(trace.i_ready).tolist() == [7, 9, 10]
+    assert trace.offered.tolist() == [-1, -1, -1, -1, -1, -1, -1, -1, 0, -1, 1, -1, -1, -1]
+    assert np.flatnonzero(trace.error).tolist() == [8, 10]
+    assert np.flatnonzero(trace.masked).tolist() == [10]
