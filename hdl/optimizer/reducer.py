@@ -44,11 +44,6 @@ class Reducer(wiring.Component):
         super().__init__({"i": In(data.ArrayLayout(format.width, workers)), "o": Out(format.width)})
 
     @property
-    def width(self):
-        """Bits of the sum."""
-        return self._format.width
-
-    @property
     def adder_latency(self):
         """Cycles of one level of the tree."""
         return FloatAdder.latency
