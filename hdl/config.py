@@ -29,6 +29,10 @@ class NodeConfig:
         which delivers less than one finished element per cycle.
     multiplier_dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
+    masking : bool
+        Whether the node has the operation MASK.
+    error_feedback : bool
+        Whether the node has the operation SPARSIFY.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     """
@@ -42,6 +46,8 @@ class NodeConfig:
     ingress_segments: int = 4
     update_lanes: int = 1
     multiplier_dsps: int = 4
+    masking: bool = True
+    error_feedback: bool = True
     nodes_max: int = 16
 
     def __post_init__(self):
@@ -61,6 +67,9 @@ class NodeConfig:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
+        for name in ("masking", "error_feedback"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
             raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
 

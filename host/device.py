@@ -155,7 +155,7 @@ class CollectiveError(DeviceError):
 
 _MEANINGS: dict[EventStatus, str] = {
     EventStatus.OK: "it did what it was asked to do",
-    EventStatus.UNKNOWN_OPERATION: "there is no operation {event.detail}",
+    EventStatus.UNKNOWN_OPERATION: "there is no operation {event.detail}, or not on a node of this configuration",
     EventStatus.BAD_BASE: "base {event.detail} is not a multiple of 32, or beyond the end of its memory",
     EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
     EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
@@ -182,6 +182,9 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.LINK_RESET: "CONTROL.link_reset was set before it had ended",
     EventStatus.BAD_RULE: "rule {event.detail} of register OPTIMIZER needs more state planes than the node has; take "
                           "another rule, or a node with more of them",
+    EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
+                          "elements that its shape does not take or that exceed what is left of the length, or a "
+                          "list of jobs or words that runs beyond the end of the weight memory",
 }
 
 
@@ -197,7 +200,8 @@ class Command:
     port : int
         Which ring; 0 is the only one.
     gradient_base, weight_base, state_base : int
-        Addresses in elements, multiples of 32.
+        Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
+        words of external masks at ``state_base``, and SPARSIFY its errors at ``weight_base``.
     length : int
         Elements.
     epoch, iteration : int

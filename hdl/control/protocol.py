@@ -6,11 +6,13 @@ are packets of 32-bit words. Struct layouts below are the words of a packet in o
 
 import enum
 
+from amaranth.hdl import signed
 from amaranth.lib import data
 
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "RESPONSE", "EventFlag", "EventStatus", "Opcode", "Operation",
-    "Space", "Status", "access_layout", "command_layout", "event_layout", "header_layout",
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "MASK_JOB_WORDS", "PING_WORDS", "RESPONSE", "EventFlag", "EventStatus",
+    "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout", "event_layout", "header_layout",
+    "mask_job_layout",
 ]
 
 DESCRIPTOR_WORDS = 8
@@ -18,6 +20,9 @@ DESCRIPTOR_WORDS = 8
 
 EVENT_WORDS = 4
 """Words of an event (:func:`event_layout`)."""
+
+MASK_JOB_WORDS = 8
+"""Words of a job of the mask circuit in the weight memory (:func:`mask_job_layout`)."""
 
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
@@ -67,6 +72,8 @@ class Operation(enum.IntEnum):
     REDUCE_SCATTER = 3
     ALL_GATHER = 4
     BROADCAST = 5
+    MASK = 6
+    SPARSIFY = 7
 
 
 class EventStatus(enum.IntEnum):
@@ -91,6 +98,7 @@ class EventStatus(enum.IntEnum):
     OVERRUN = 16
     LINK_RESET = 17
     BAD_RULE = 18
+    BAD_MASK = 19
 
 
 class EventFlag(enum.IntFlag):
@@ -138,4 +146,23 @@ def event_layout():
         "detail": 32,
         "cycles": 32,
         "weight_version": 32,
+    })
+
+
+def mask_job_layout():
+    """The eight words of a job of MASK: a batch of matrices in memory, and their mask.
+
+    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`, whose module explains
+    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in
+    a memory row of its own, so that these are count * rows * ceil(columns / lanes) * lanes.
+    """
+    return data.StructLayout({
+        "kinds": 7, "reserved": 9, "count": 16,
+        "rows": 16, "columns": 16,
+        "elements": 32,
+        "diagonal": signed(32),
+        "length_rows": 16, "length_columns": 16,
+        "first_row": 16, "end_row": 16,
+        "first_column": 16, "end_column": 16,
+        "width": 16, "reserved_end": 16,
     })

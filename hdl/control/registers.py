@@ -189,6 +189,8 @@ REGISTERS = _table(
     _scalar("SECOND_DECAY", "Adam's beta2: factor of the second state plane."),
     _scalar("SECOND_GAIN", "Adam's 1 - beta2: factor of the squared gradient in the second state plane."),
     _scalar("EPSILON", "What Adam adds to the square root in this step, see docs/optimizer/rules.md."),
+    _scalar("MASK_ALTERNATIVE", "What takes the place of an element that a mask does not keep.", -10000.0),
+    _scalar("MASK_THRESHOLD", "Least magnitude of an element that SPARSIFY keeps."),
     _setting(
         "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",
         reset=1 << 20,
@@ -220,6 +222,8 @@ REGISTERS = _table(
     _counter("STALL_OPTIMIZER", "Cycles in which the engine waited for the optimizer."),
     _counter("STALL_MEMORY", "Cycles in which a memory made a part of the engine wait for its port."),
     _counter("PACKETS_REFUSED", "Packets refused."),
+    _counter("MASK_WORDS_FETCHED", "Words of external masks that MASK has taken; masks made by the node take none."),
+    _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
 )
 
 _BY_NAME = {entry.name: entry for entry in REGISTERS}
@@ -282,6 +286,8 @@ class RegisterFile(wiring.Component):
     optimizer : Out(4)
     gradient_scale, clip, weight_factor, learning_rate : Out(32)
     first_decay, first_gain, second_decay, second_gain, epsilon : Out(32)
+        Bits of a binary32 number.
+    mask_alternative, mask_threshold : Out(32)
         Bits of a binary32 number.
     timeout : Out(32)
     set_flags : Out(16)

@@ -20,6 +20,8 @@ from hdl.config import NodeConfig
         ({"ingress_segments": 1}, r"^Ingress must hold at least 2 segments, not 1$"),
         ({"update_lanes": 8}, r"^Update lanes must be 1, 2, 4 or 8, and at most the lanes, not 8$"),
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
+        ({"masking": 1}, r"^masking must be True or False, not 1$"),
+        ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
     ],
 )
@@ -31,7 +33,8 @@ def test_errors(options, message):
 def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
     changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
-               "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64}
+               "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
+               "masking": False, "error_feedback": False}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
