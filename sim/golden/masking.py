@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import conversion
+from sim.golden import conversion, floating
 
-__all__ = ["Beats", "CircuitTrace", "Element", "Job", "Mask", "SourceTrace", "Trace", "alternative", "apply", "bits",
-           "data_beats", "exists", "kept", "mask_beats", "softmax", "trace_circuit", "trace_generator",
-           "trace_source", "words", "words_fetched"]
+__all__ = ["Beats", "CircuitTrace", "Element", "Job", "MagnitudeTrace", "Mask", "SourceTrace", "Trace", "alternative",
+           "apply", "bits", "data_beats", "exists", "kept", "mask_beats", "softmax", "sparsify", "trace_circuit",
+           "trace_generator", "trace_magnitude", "trace_source", "words", "words_fetched"]
 
 Flags = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint32]
@@ -118,6 +118,20 @@ def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.N
 def words_fetched(job: Job) -> int:
     """Words of external mask that a job takes: none, unless its mask is external."""
     return -(-job.elements // _WORD) if job.mask.external else 0
+
+
+_MAGNITUDE = np.uint32(0x7FFF_FFFF)
+
+
+def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
+    """What a magnitude mask sends, and the errors that it leaves for the next time; all are bit patterns of binary32.
+
+    The sum of gradient and error is kept where its magnitude, its bits but the sign as an integer, is at least that of
+    the threshold; elsewhere it is the new error. What is not kept, and the error of what is, is +0.0.
+    """
+    sums = floating.add(gradients, errors)
+    large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
+    return np.where(large, sums, np.uint32(0)), np.where(large, np.uint32(0), sums)
 
 
 # --- the alternative, and softmax
@@ -317,6 +331,30 @@ class CircuitTrace:
     masked: Indices
     error: Flags
     pairs: list[tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MagnitudeTrace:
+    """Handshakes of the magnitude mask, cycle by cycle.
+
+    Members
+    -------
+    gradients_valid, gradients_ready, errors_valid, errors_ready, kept_valid, dropped_valid : array of bool
+    kept_offered, dropped_offered : array of int
+        Per cycle with ``kept_valid`` or ``dropped_valid``, the index of the pair on offer; elsewhere -1.
+    taken : array of int
+        Cycle in which each pair is taken, of those that are within the run.
+    """
+
+    gradients_valid: Flags
+    gradients_ready: Flags
+    errors_valid: Flags
+    errors_ready: Flags
+    kept_valid: Flags
+    dropped_valid: Flags
+    kept_offered: Indices
+    dropped_offered: Indices
+    taken: Indices
 
 
 def _first_from(pattern: npt.ArrayLike) -> list[int]:
@@ -526,3 +564,49 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
     return CircuitTrace(
         walk.jobs.valid, walk.jobs.ready, data.valid, data.ready, memory.valid, memory.ready, output.offered >= 0,
         output.offered, fetched[:end], masked[:end], error[:end], pairs)
+
+
+def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, willing: npt.ArrayLike,
+                    errors_willing: npt.ArrayLike, ready: npt.ArrayLike, dropped_ready: npt.ArrayLike
+                    ) -> MagnitudeTrace:
+    """Every cycle of a magnitude mask.
+
+    A pair is taken when both its beats are offered and pair k - depth has departed from both outputs, and offered
+    ``latency`` cycles later, or in the cycle after the departure of the pair before it.
+
+    Parameters
+    ----------
+    gradients, errors : int
+        Beats that are there to be taken.
+    latency, depth : int
+        Those of the unit.
+    willing, errors_willing : array of cycles
+        Whether each source may begin to offer its next beat.
+    ready, dropped_ready : array of cycles
+        Whether each sink is ready: that of what is kept, and that of what is dropped.
+    """
+    feeds = _Feed(gradients, willing), _Feed(errors, errors_willing)
+    outputs = _Output(ready), _Output(dropped_ready)
+    end = feeds[0].end
+    count = min(gradients, errors)
+    taken: list[int] = []
+    departed: list[tuple[int, int]] = []
+    blocked = np.zeros(end, np.bool_)  # a queue has no place
+    for pair in range(count + 1):
+        room = 0
+        if pair >= depth:
+            room = max(departed[pair - depth]) + 1
+            blocked[taken[-1] + 1:room] = True
+        cycle = max(room, *(feed.offered for feed in feeds))
+        if pair == count or cycle >= end:
+            break
+        taken.append(cycle)
+        for feed in feeds:
+            feed.accept(cycle)
+        for output in outputs:
+            output.load(max(cycle + latency - 1, output.departed))
+        departed.append((outputs[0].departed, outputs[1].departed))
+    valid = feeds[0].valid, feeds[1].valid
+    return MagnitudeTrace(
+        valid[0], valid[1] & ~blocked, valid[1], valid[0] & ~blocked, outputs[0].offered >= 0, outputs[1].offered >= 0,
+        outputs[0].offered, outputs[1].offered, np.array(taken, np.int64))

@@ -1,0 +1,126 @@
+"""A mask of magnitudes with error feedback: what is large is kept and sent, what is small waits for the next time."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.delay import DelayLine
+from hdl.floating.add import FloatAdder
+from hdl.masking.mask import check_lanes
+from hdl.masking.multiplexer import MaskMultiplexer
+from hdl.stream import Queue, beat_layout, connect_stream
+
+__all__ = ["MagnitudeMask"]
+
+
+class MagnitudeMask(wiring.Component):
+    """Add gradients to the errors that earlier steps have left, and part the sums by their magnitude.
+
+    In each lane the sum is that of binary32, rounded to nearest even. Its magnitude is its bits but the sign, an
+    integer: where this is at least that of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0; elsewhere
+    ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers and NaNs, which are canonical, above
+    infinities; a threshold of zero keeps all, -0.0 included.
+
+    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, whatever the packets. ``keep`` and
+    ``last`` of both results are those of the gradients; those of the errors are ignored. If the packets differ in
+    length, nothing hangs as long as there are beats, and nothing tells it: the rest of the longer one goes with the
+    packet after the shorter. Elements which are not kept are computed as all others, but not counted.
+
+    A pair that finds both queues empty is offered by both outputs :attr:`latency` cycles after it was taken;
+    throughput is one beat per cycle. No ready runs through the arithmetic: a pair is taken when both queues of results
+    have a place for it, of :attr:`depth` each, so that either output may stall by itself for so many beats.
+    ``gradients.ready`` depends combinationally on ``errors.valid`` and ``errors.ready`` on ``gradients.valid``, and
+    besides on registers alone; the outputs are registers.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4, 8 or 16.
+
+    Members
+    -------
+    threshold : In(32)
+        A binary32 number, whose sign is ignored. It is compared :attr:`threshold_latency` cycles after a pair was
+        taken, and so must hold until the last one has been offered.
+    gradients, errors : In(stream of beat_layout(lanes))
+    kept, dropped : Out(stream of beat_layout(lanes))
+    replaced : Out(range(lanes + 1))
+        Elements dropped of the pair that was taken ``latency - 1`` cycles ago, and so one cycle before it can be
+        offered; 0 if none was.
+    """
+
+    threshold_latency = FloatAdder.latency
+    latency = threshold_latency + 1 + MaskMultiplexer.latency + 1
+    #: Beats that a queue has places for: those under way at full rate, as a multiple of LUT memory.
+    depth = 17
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({
+            "threshold": In(32),
+            "gradients": In(beats),
+            "errors": In(beats),
+            "kept": Out(beats),
+            "dropped": Out(beats),
+            "replaced": Out(range(lanes + 1)),
+        })
+
+    @property
+    def lanes(self):
+        return self._lanes
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        room = Signal(2)  # of each queue
+        taken = Signal()
+        m.d.comb += [
+            self.gradients.ready.eq(self.errors.valid & room.all()),
+            self.errors.ready.eq(self.gradients.valid & room.all()),
+            taken.eq(self.gradients.valid & self.errors.valid & room.all()),
+        ]
+
+        # Whether there is a beat must be known from reset on, and goes through flip-flops.
+        valid = taken
+        for cycle in range(self.threshold_latency + 1):
+            following = Signal(name=f"valid_{cycle + 1}")
+            m.d.sync += following.eq(valid)
+            valid = following
+        framing = data.StructLayout({"keep": lanes, "last": 1})
+        m.submodules.framing = frame = DelayLine(shape=framing, cycles=self.threshold_latency + 1)
+        m.d.comb += [frame.i.keep.eq(self.gradients.payload.keep), frame.i.last.eq(self.gradients.payload.last)]
+
+        sums = Signal(data.ArrayLayout(32, lanes), reset_less=True)
+        large = Signal(lanes, reset_less=True)
+        for lane in range(lanes):
+            m.submodules[f"adder_{lane}"] = adder = FloatAdder()
+            m.d.comb += [
+                adder.a.eq(self.gradients.payload.elements[lane]),
+                adder.b.eq(self.errors.payload.elements[lane]),
+            ]
+            m.d.sync += [sums[lane].eq(adder.o), large[lane].eq(adder.o[:-1] >= self.threshold[:-1])]
+        small = Signal(lanes)
+        m.d.comb += small.eq(frame.o.keep & ~large)
+        m.d.sync += self.replaced.eq(Mux(valid, sum(small), 0))
+
+        for index, (name, mask, sink) in enumerate((("kept", large, self.kept), ("dropped", ~large, self.dropped))):
+            m.submodules[name] = multiplexer = MaskMultiplexer(lanes=lanes)
+            m.submodules[f"{name}_queue"] = queue = Queue(shape=beat_layout(lanes), depth=self.depth)
+            connect_stream(m, queue.o, sink)
+            m.d.comb += [
+                queue.i.valid.eq(multiplexer.o.valid),
+                queue.i.payload.eq(multiplexer.o.payload),
+                multiplexer.o.ready.eq(1),  # the queue has a place
+                multiplexer.i.valid.eq(valid),
+                multiplexer.i.payload.elements.eq(sums),
+                multiplexer.i.payload.mask.eq(mask),
+                multiplexer.i.payload.keep.eq(frame.o.keep),
+                multiplexer.i.payload.last.eq(frame.o.last),
+            ]
+            # A pair reserves its place when it is taken.
+            places = Signal(range(self.depth + 1), init=self.depth, name=f"{name}_places")
+            m.d.comb += room[index].eq(places != 0)
+            m.d.sync += places.eq(places - taken + (sink.valid & sink.ready))
+        return m
