@@ -28,8 +28,10 @@ import numpy.typing as npt
 
 from hdl.control.registers import register
 from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
+from host.masking import MaskJob, Matrices, Region, plan, unpack
 
-__all__ = ["Outcome", "Ring", "RingError", "Rule", "Settings", "block_bounds"]
+__all__ = ["MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings", "SparsifyOutcome", "block_bounds",
+           "errors_base"]
 
 T = TypeVar("T")
 Vector = npt.NDArray[np.float32]
@@ -124,6 +126,44 @@ class Outcome:
     not_finite: tuple[int, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskOutcome:
+    """How masking has gone.
+
+    Members
+    -------
+    results : list of list of array
+        Of each node, the masked matrices of each job.
+    replaced : list of int
+        Elements on each node that became the alternative.
+    cycles : int
+        Summed over commands that ran one after the other: of each, on the node where it took longest.
+    commands : int
+        How many those were.
+    """
+
+    results: list[list[Matrices]]
+    replaced: list[int]
+    cycles: int
+    commands: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparsifyOutcome:
+    """How sparsifying has gone.
+
+    Members
+    -------
+    dropped : list of int
+        Elements on each node that were moved to its errors.
+    cycles : int
+        On the node where it took longest.
+    """
+
+    dropped: list[int]
+    cycles: int
+
+
 class RingError(Exception):
     """A collective failed on at least one node.
 
@@ -147,6 +187,11 @@ def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
     groups = (length + 31) // 32
     edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
     return list(itertools.pairwise(edges))
+
+
+def errors_base(length: int) -> int:
+    """Where errors lie in the weight memory: behind so many weights, from the next multiple of 32 on."""
+    return (length + 31) // 32 * 32
 
 
 def _words(elements: int, packed_state: bool) -> int:
@@ -190,7 +235,7 @@ class Ring:
         self._timeout = timeout
         self._epoch = 0
         self._iteration = 0
-        self._settings: dict[str, str] = {}  # what registers of the optimizer hold, as far as that is known
+        self._settings: dict[str, str] = {}  # what registers hold that are settings, as far as that is known
         self._lost = [0] * len(devices)  # words that each link had lost when the ring was last in order
 
     @property
@@ -255,7 +300,7 @@ class Ring:
 
     # Memories and registers.
 
-    def require(self, length: int, *, planes: int = 0, packed_state: bool = False) -> None:
+    def require(self, length: int, *, planes: int = 0, packed_state: bool = False, errors: bool = False) -> None:
         """Check that vectors of this length fit.
 
         Parameters
@@ -265,6 +310,8 @@ class Ring:
             State planes of the optimizer, of which a node has its own block.
         packed_state : bool
             Whether state is stored as bfloat16.
+        errors : bool
+            Whether :meth:`sparsify` is to keep errors behind the weights.
 
         Raises
         ------
@@ -286,6 +333,12 @@ class Ring:
             advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
             raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
                              f"{advice}or an optimizer without state")
+        if errors and errors_base(length) + length > config.weight_words:
+            raise ValueError(
+                f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
+                f"of a node's weight memory, not {errors_base(length) + length:,}: take a model of at most "
+                f"{config.weight_words // 64 * 32:,} parameters, nodes with more weight memory, or no density, which "
+                f"sends everything")
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""
@@ -355,10 +408,25 @@ class Ring:
             blocks = [_unpack(block, stop - start) for block, (start, stop) in zip(blocks, bounds, strict=True)]
         return np.concatenate(blocks).view(np.float32)
 
+    def clear_errors(self, length: int) -> None:
+        """Zeros as errors of a vector of this length; see :meth:`sparsify`."""
+        zeros = np.zeros(length, dtype=np.uint32)
+        self._all(lambda rank, device: device.submit_write_memory(Space.WEIGHT, errors_base(length), zeros))
+
+    def read_errors(self, length: int) -> Vector:
+        """One row per node; see :meth:`sparsify`."""
+        base = errors_base(length)
+        rows = self._all(lambda rank, device: device.submit_read_memory(Space.WEIGHT, base, length))
+        return np.stack(rows).view(np.float32)
+
     def write_settings(self, settings: Settings) -> None:
         """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
-        values = settings.registers()
-        written = {name: repr(value) for name, value in values.items()}  # text tells -0.0 from 0.0
+        self._write_settings(settings.registers())
+
+    def _write_settings(self, values: dict[str, int | float]) -> None:
+        """Values of registers, of which those are sent that are new to the nodes."""
+        known = {name: repr(value) for name, value in values.items()}  # text tells -0.0 from 0.0
+        written = {**self._settings, **known}
         changed = [name for name in values if self._settings.get(name) != written[name]]
         self._settings = {}  # not known while writes are under way, nor after one that fails
         pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
@@ -434,6 +502,102 @@ class Ring:
             before, moved = moved, sum(counters["WORDS_SENT"] for counters in self.counters())
             if moved == before:
                 return events
+
+    # What each node does on its own.
+
+    def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0) -> MaskOutcome:
+        """Mask matrices on the nodes, in their gradient memories, of which nothing else stays.
+
+        Where a memory has no room for all jobs of a node, there are several commands, one after the other; those of
+        different nodes run at the same time. A node may have no job.
+
+        Parameters
+        ----------
+        jobs : sequence of sequence of MaskJob
+            Those of each node, in order of rank.
+        alternative : float
+            What takes the place of elements that a mask does not keep.
+        behind : int
+            So many elements of the weight memory stay as they are; job lists are written behind them.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node.
+        ValueError
+            There is no room even for one matrix.
+        """
+        if len(jobs) != self.nodes:
+            raise ValueError(f"Jobs must be one sequence per node, {self.nodes}, not {len(jobs)}")
+        config = self._config
+        base = min((behind + 31) // 32 * 32, int(config.weight_words))
+        regions = [plan(mine, lanes=self.lanes, elements=config.gradient_words, words=config.weight_words - base)
+                   for mine in jobs]
+        self._write_settings({"MASK_ALTERNATIVE": float(np.float32(alternative))})
+        data: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
+        replaced, cycles = [0] * self.nodes, 0
+        passes = list(itertools.zip_longest(*regions))
+        for step in passes:
+            events, masked = self._mask(step, base)
+            for rank, event in events.items():
+                data[rank].append(masked[rank])
+                replaced[rank] += event.detail
+            cycles += max(event.cycles for event in events.values())
+        results = [unpack(mine, planned, found) for mine, planned, found in zip(jobs, regions, data, strict=True)]
+        return MaskOutcome(results=results, replaced=replaced, cycles=cycles, commands=len(passes))
+
+    def _mask(self, regions: "Sequence[Region | None]",
+              base: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
+        """One command on each node that has a region: events, and what is then in the gradient memories."""
+        given = {rank: region for rank, region in enumerate(regions) if region is not None}
+        self._all(lambda rank, device: device.submit_write_memory(Space.GRADIENT, 0, given[rank].data), given)
+        self._all(lambda rank, device: device.submit_write_memory(Space.WEIGHT, base, given[rank].words), given)
+        events = self._run_apart({
+            rank: Command(operation=Operation.MASK, weight_base=base, state_base=base + region.externals,
+                          length=len(region.data))
+            for rank, region in given.items()})
+        masked = self._all(
+            lambda rank, device: device.submit_read_memory(Space.GRADIENT, 0, len(given[rank].data)), given)
+        return events, dict(zip(given, masked, strict=True))
+
+    def sparsify(self, length: int, *, threshold: float) -> SparsifyOutcome:
+        """Keep those elements of each node's gradients, with its errors added, that are large; the others become its
+        errors, and are added the next time.
+
+        Parameters
+        ----------
+        length : int
+        threshold : float
+            Least magnitude of what is kept.
+        """
+        self._write_settings({"MASK_THRESHOLD": float(np.float32(threshold))})
+        events = self._run_apart({rank: Command(operation=Operation.SPARSIFY, weight_base=errors_base(length),
+                                                length=length) for rank in range(self.nodes)})
+        return SparsifyOutcome(dropped=[events[rank].detail for rank in range(self.nodes)],
+                               cycles=max(event.cycles for event in events.values()))
+
+    def _run_apart(self, commands: dict[int, Command]) -> dict[int, Event]:
+        """Commands that need no other node, by rank."""
+        self._iteration = (self._iteration + 1) % (1 << 16)
+        tag = self._iteration
+        self._all(lambda rank, device: device.submit_push(dataclasses.replace(commands[rank], tag=tag)), commands)
+        # At most one element and one word of a mask per cycle.
+        patience = 4 * self._timeout + 2 * max(command.length for command in commands.values())
+        found = self._all(lambda rank, device: device.submit_pop_event(patience), commands)
+        events = dict(zip(commands, found, strict=True))
+        done = {rank: event for rank, event in events.items() if event is not None and event.status == EventStatus.OK}
+        if len(done) < len(events):
+            rank = next(rank for rank in events if rank not in done)
+            event = events[rank]
+            name = commands[rank].operation.name.lower()
+            every = [events.get(rank) for rank in range(self.nodes)]
+            if event is None:
+                raise RingError(f"{name} failed: {self._describe(rank, event).strip()}", cause=rank, events=every)
+            try:
+                event.check(self._devices[rank].name)
+            except DeviceError as error:
+                raise RingError(f"{name} failed: {error}", cause=rank, events=every) from None
+        return done
 
     # Failures.
 

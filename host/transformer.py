@@ -5,13 +5,18 @@ network makes of it, with a layer norm before each of the two (Xiong et al., 202
 parameters live in one vector, and everything is computed in its ``dtype``.
 
 Attention is masked by replacement: a score whose place is masked becomes :data:`ALTERNATIVE`, so far below the others
-that its weight is exactly zero. That is one function, :func:`mask`, for which another may stand in.
+that its weight is exactly zero. And so is the gradient of the loss, whose rows of padding become zeros. Those are two
+functions, :func:`mask` and :func:`mask_rows`, for which others may stand in.
+
+Where something is to be masked, a pass through the model waits (see :class:`Request`), and :func:`lockstep` runs
+several passes side by side, so that one call masks what all of them wait for.
 """
 
 import dataclasses
+import enum
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +24,72 @@ import numpy.typing as npt
 from host.layers import Array, Labels, Layer, Linear, ReLU, SoftmaxCrossEntropy, Views
 from host.text import ALPHABET, Batch, Characters, collate
 
-__all__ = ["ALTERNATIVE", "Attention", "Dense", "Embedding", "LayerNorm", "Mask", "Transformer", "TransformerConfig",
-           "keep", "mask"]
+__all__ = ["ALTERNATIVE", "Attention", "Dense", "Embedding", "LayerNorm", "Mask", "Pass", "Request", "Transformer",
+           "TransformerConfig", "Use", "keep", "lockstep", "mask", "mask_rows"]
+
+T = TypeVar("T")
 
 #: What a masked score becomes. exp(x) is 0 in float32 below -104 and in float64 below -746, so a masked weight is
 #: exactly zero as long as the largest score of its row is above -9,000.
 ALTERNATIVE = -10000.0
 
-#: Of scores in shape (sequences, heads, rows, columns) and the length of each sequence, makes masked scores.
+#: Of matrices in shape (sequences, matrices, rows, columns) and the length of each sequence, makes masked ones.
 Mask = Callable[[Array, Labels], Array]
+
+
+class Use(enum.Enum):
+    """What is to be masked."""
+
+    SCORES = "scores"
+    """Scores of attention, as by :func:`mask`: what is to come, and padding."""
+    ROWS = "rows"
+    """The loss's gradient with respect to the model's output, as by :func:`mask_rows`: rows of padding."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a pass waits for.
+
+    Members
+    -------
+    use : Use
+    values : array
+        Of shape (sequences, matrices, rows, columns).
+    lengths : array of int64
+        Of the sequences.
+    """
+
+    use: Use
+    values: Array
+    lengths: Labels
+
+
+#: Requests what is to be masked, is sent the masked values, and returns its result.
+Pass = Generator[Request, Array, T]
+
+
+def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
+    """Results of passes that go on side by side: where they wait, all are answered at once.
+
+    Parameters
+    ----------
+    passes : sequence of Pass
+    answer : callable
+        Of the request of each pass, None from one that has ended, makes the masked values of each.
+    """
+    results: dict[int, T] = {}
+    answers: Sequence[Any] = [None] * len(passes)
+    while len(results) < len(passes):
+        requests: list[Request | None] = [None] * len(passes)
+        for number, one in enumerate(passes):
+            if number not in results:
+                try:
+                    requests[number] = one.send(answers[number])
+                except StopIteration as end:
+                    results[number] = end.value
+        if any(requests):
+            answers = answer(requests)
+    return [results[number] for number in range(len(passes))]
 
 
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
@@ -44,6 +106,12 @@ def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
 def mask(scores: Array, lengths: Labels) -> Array:
     """Scores where they stay, :data:`ALTERNATIVE` where they are masked."""
     return np.where(keep(scores.shape[-1], lengths)[:, None], scores, scores.dtype.type(ALTERNATIVE))
+
+
+def mask_rows(gradients: Array, lengths: Labels) -> Array:
+    """Rows where they are not padding, zeros where they are."""
+    rows = np.arange(gradients.shape[-2]) < lengths[:, None]
+    return np.where(rows[:, None, :, None], gradients, gradients.dtype.type(0))
 
 
 class Embedding(Layer):
@@ -162,13 +230,27 @@ class Attention(Layer):
 
     def weights(self, x: Array, parameters: Views, lengths: Labels) -> Array:
         """Attention weights: row is the position that attends, column the one attended to."""
-        return np.asarray(self._forward(x, parameters, lengths)[1][3])
+        return np.asarray(self.forward(x, parameters, lengths)[1][3])
 
     def forward(self, x: Array, parameters: Views, lengths: Labels | None = None) -> tuple[Array, Any]:
         """Output and cache. Without lengths, there is no padding."""
         if lengths is None:
             lengths = np.full(x.shape[0], x.shape[1])
-        return self._forward(x, parameters, lengths)
+        scores, parts = self.scores(x, parameters)
+        return self.attend(x, parameters, self._mask(scores, lengths), parts)
+
+    def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
+        """Scores yet to be masked; and queries, keys and values, which :meth:`attend` needs."""
+        parts = self._split(x @ parameters["inward"], 3)
+        query, key = parts[:2]
+        return query @ key.swapaxes(-1, -2) * (1 / math.sqrt(self.width // self.heads)), parts
+
+    def attend(self, x: Array, parameters: Views, scores: Array, parts: Array) -> tuple[Array, Any]:
+        """Output and cache, from masked scores."""
+        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
+        heads = self._join((weights @ parts[2])[None])
+        return heads @ parameters["outward"], (x, heads, parts, weights)
 
     def backward(self, upstream: Array, cache: Any, parameters: Views, gradients: Views) -> Array:
         x, heads, (query, key, value), weights = cache
@@ -182,14 +264,6 @@ class Attention(Layer):
         inward = self._join(np.stack([to_scores @ key, to_scores.swapaxes(-1, -2) @ query, to_value]))
         gradients["inward"][...] = x.reshape(-1, self.width).T @ inward.reshape(-1, 3 * self.width)
         return inward @ parameters["inward"].T
-
-    def _forward(self, x: Array, parameters: Views, lengths: Labels) -> tuple[Array, Any]:
-        query, key, value = self._split(x @ parameters["inward"], 3)
-        scores = self._mask(query @ key.swapaxes(-1, -2) * (1 / math.sqrt(self.width // self.heads)), lengths)
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
-        heads = self._join((weights @ value)[None])
-        return heads @ parameters["outward"], (x, heads, (query, key, value), weights)
 
     def _split(self, x: Array, parts: int) -> Array:
         """(sequences, positions, parts · width) to (parts, sequences, heads, positions, width of a head)."""
@@ -242,8 +316,8 @@ class Transformer:
     Parameters
     ----------
     config : TransformerConfig
-    mask : callable
-        See :data:`Mask`. It is called once for each layer and batch.
+    mask, mask_rows : callable
+        See :data:`Mask`. Of a batch, the one is called once for each layer, the other once for its gradient.
     dtype : dtype
         Of parameters, activations and gradients.
 
@@ -254,13 +328,15 @@ class Transformer:
         All parameters, flat. Initially zero, see :meth:`initialize`.
     """
 
-    def __init__(self, config: TransformerConfig, *, mask: Mask = mask, dtype: npt.DTypeLike = np.float32):
+    def __init__(self, config: TransformerConfig, *, mask: Mask = mask, mask_rows: Mask = mask_rows,
+                 dtype: npt.DTypeLike = np.float32):
         width = config.width
         self.config = config
+        self._masks = {Use.SCORES: mask, Use.ROWS: mask_rows}
         self._layers: dict[str, Layer] = {"embedding": Embedding(config.characters, config.context, width)}
         for n in range(config.layers):
             self._layers |= {
-                f"norm_{n}": LayerNorm(width), f"attention_{n}": Attention(width, config.heads, mask=mask),
+                f"norm_{n}": LayerNorm(width), f"attention_{n}": Attention(width, config.heads),
                 f"feed_norm_{n}": LayerNorm(width), f"rise_{n}": Dense(width, config.hidden), f"relu_{n}": ReLU(),
                 f"fall_{n}": Dense(config.hidden, width, gain=0.5)}
         self._layers |= {"norm": LayerNorm(width), "output": Dense(width, config.characters, gain=0.1)}
@@ -291,13 +367,11 @@ class Transformer:
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
         """Of each character to follow at each position; of shape (sequences, positions, characters)."""
-        return self._forward(inputs, lengths)[0]
+        return self._run(self._forward(inputs, lengths))[0]
 
     def loss(self, batch: Batch) -> float:
         """Loss summed over the predicted characters."""
-        if not len(batch.lengths):
-            return 0.0
-        return self._loss(self.scores(batch.inputs, batch.lengths)[batch.real], batch.targets[batch.real])[0]
+        return self._run(self.loss_pass(batch))
 
     def mean_loss(self, sequences: Sequence[Characters], *, batch: int = 64) -> float:
         """Loss per predicted character, in nats; so many sequences at a time, those of like lengths together."""
@@ -311,9 +385,47 @@ class Transformer:
         Without sequences, both are zero. Numbers that overflow become infinite or NaN, in silence.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            return self._differentiate(batch)
+            return self._run(self.gradient_pass(batch))
 
-    def _forward(self, inputs: Characters, lengths: Labels) -> tuple[Array, dict[str, Any]]:
+    def loss_pass(self, batch: Batch) -> Pass[float]:
+        """What :meth:`loss` returns, for :func:`lockstep`."""
+        if not len(batch.lengths):
+            return 0.0
+        scores, _ = yield from self._forward(batch.inputs, batch.lengths)
+        return self._loss(scores[batch.real], batch.targets[batch.real])[0]
+
+    def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
+        """What :meth:`differentiate` returns, for :func:`lockstep`."""
+        gradient = np.zeros_like(self.parameters)
+        if not len(batch.lengths):
+            return 0.0, gradient
+        views, gradients = self.views(self.parameters), self.views(gradient)
+        scores, caches = yield from self._forward(batch.inputs, batch.lengths)
+        loss = self._loss(scores[batch.real], batch.targets[batch.real])[0]
+        _, upstream = self._loss(scores.reshape(-1, self.config.characters), batch.targets.reshape(-1))
+        upstream = (yield Request(use=Use.ROWS, values=upstream.reshape(scores.shape)[:, None],
+                                  lengths=batch.lengths))[:, 0]
+
+        def back(name: str, upstream: Array) -> Array:
+            return self._layers[name].backward(upstream, caches[name], views[name], gradients[name])
+
+        upstream = back("norm", back("output", upstream))
+        for n in reversed(range(self.config.layers)):
+            feed = back(f"rise_{n}", back(f"relu_{n}", back(f"fall_{n}", upstream)))
+            upstream = upstream + back(f"feed_norm_{n}", feed)
+            upstream = upstream + back(f"norm_{n}", back(f"attention_{n}", upstream))
+        back("embedding", upstream)
+        return loss, gradient
+
+    def _run(self, one: Pass[T]) -> T:
+        """A pass on its own."""
+        def answer(requests: list[Request | None]) -> list[Array]:
+            return [self._masks[request.use](request.values, request.lengths)
+                    for request in requests if request is not None]
+
+        return lockstep([one], answer)[0]
+
+    def _forward(self, inputs: Characters, lengths: Labels) -> Pass[tuple[Array, dict[str, Any]]]:
         views = self.views(self.parameters)
         caches: dict[str, Any] = {}
 
@@ -326,27 +438,10 @@ class Transformer:
             name = f"attention_{n}"
             attention = self._layers[name]
             assert isinstance(attention, Attention)
-            output, caches[name] = attention.forward(apply(f"norm_{n}", x), views[name], lengths)
+            normal = apply(f"norm_{n}", x)
+            scores, parts = attention.scores(normal, views[name])
+            masked = yield Request(use=Use.SCORES, values=scores, lengths=lengths)
+            output, caches[name] = attention.attend(normal, views[name], masked, parts)
             x = x + output
             x = x + apply(f"fall_{n}", apply(f"relu_{n}", apply(f"rise_{n}", apply(f"feed_norm_{n}", x))))
         return apply("output", apply("norm", x)), caches
-
-    def _differentiate(self, batch: Batch) -> tuple[float, Array]:
-        gradient = np.zeros_like(self.parameters)
-        if not len(batch.lengths):
-            return 0.0, gradient
-        views, gradients = self.views(self.parameters), self.views(gradient)
-        scores, caches = self._forward(batch.inputs, batch.lengths)
-        upstream = np.zeros_like(scores)
-        loss, upstream[batch.real] = self._loss(scores[batch.real], batch.targets[batch.real])
-
-        def back(name: str, upstream: Array) -> Array:
-            return self._layers[name].backward(upstream, caches[name], views[name], gradients[name])
-
-        upstream = back("norm", back("output", upstream))
-        for n in reversed(range(self.config.layers)):
-            feed = back(f"rise_{n}", back(f"relu_{n}", back(f"fall_{n}", upstream)))
-            upstream = upstream + back(f"feed_norm_{n}", feed)
-            upstream = upstream + back(f"norm_{n}", back(f"attention_{n}", upstream))
-        back("embedding", upstream)
-        return loss, gradient

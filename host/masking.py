@@ -1,0 +1,266 @@
+"""Masks of matrices, and how matrices are laid out in a node's memories to be masked there.
+
+A command of a node masks one region of its gradient memory. The rows of all matrices lie in it one after the other,
+each begun in a memory row of its own; the weight memory has a list of jobs, which tell shape and mask, and behind it
+the words of external masks. :func:`plan` lays out as many regions as it takes for everything to fit.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import MASK_JOB_WORDS, mask_job_layout
+from hdl.masking.mask import COUNT_BITS, KINDS
+
+__all__ = ["INDEX_BITS", "Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
+
+Matrices = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint32]
+
+#: Width of an index in a node's mask circuit.
+INDEX_BITS = 12
+
+_WORD = 32
+_GROUP = 32  # bases are multiples of this
+_LAYOUT = {name: (field.offset, field.width) for name, field in mask_job_layout()}
+_PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mask:
+    """What is kept of a matrix: what each of the enabled kinds keeps; see docs/masking/mask.md.
+
+    Parameters
+    ----------
+    triangle, triangle_inverse, padding, rectangle, rectangle_inverse, band, external : bool
+        Kinds.
+    diagonal : int
+        Of the triangles: column j is kept in row i where j <= i + diagonal, or where it is not.
+    length_rows, length_columns : int
+        Of padding: rows and columns below these are kept.
+    first_row, end_row, first_column, end_column : int
+        Of the rectangles.
+    width : int
+        Of the band: column j is kept in row i where abs(i - j) <= width.
+    """
+
+    triangle: bool = False
+    triangle_inverse: bool = False
+    padding: bool = False
+    rectangle: bool = False
+    rectangle_inverse: bool = False
+    band: bool = False
+    external: bool = False
+    diagonal: int = 0
+    length_rows: int = 0
+    length_columns: int = 0
+    first_row: int = 0
+    end_row: int = 0
+    first_column: int = 0
+    end_column: int = 0
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _PARAMETERS:
+            if not 0 <= getattr(self, name) < 1 << INDEX_BITS:
+                raise ValueError(f"Mask's {name} must be a number of {INDEX_BITS} bits, not {getattr(self, name)!r}")
+        if not -(1 << INDEX_BITS) <= self.diagonal < 1 << INDEX_BITS:
+            raise ValueError(f"Mask's diagonal must be between {-(1 << INDEX_BITS)} and {(1 << INDEX_BITS) - 1}, not "
+                             f"{self.diagonal!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MaskJob:
+    """Matrices of one shape under one mask.
+
+    Parameters
+    ----------
+    matrices : array of float32
+        Of shape (count, rows, columns).
+    mask : Mask
+    external : array of bool, optional
+        Of the same shape: what an external mask keeps. There must be one if, and only if, the mask is external.
+    """
+
+    matrices: Matrices
+    mask: Mask
+    external: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.matrices.shape
+        if self.matrices.dtype != np.float32 or len(shape) != 3 or 0 in shape:
+            raise ValueError(f"Matrices must be float32 of shape (count, rows, columns), each at least 1, not "
+                             f"{self.matrices.dtype} of {shape!r}")
+        if max(shape[1:]) >= 1 << INDEX_BITS:
+            raise ValueError(f"Rows and columns must be at most {(1 << INDEX_BITS) - 1}, not {shape[1:]!r}")
+        if self.mask.external != (self.external is not None):
+            given = "none" if self.external is None else "one"
+            raise ValueError(f"External mask must be given where the mask is external, and only there, not {given}")
+        if self.external is not None and (self.external.dtype != np.bool_ or self.external.shape != shape):
+            raise ValueError(f"External mask must be bool of shape {shape!r}, not {self.external.dtype} of "
+                             f"{self.external.shape!r}")
+
+    @property
+    def count(self) -> int:
+        return len(self.matrices)
+
+    @property
+    def rows(self) -> int:
+        return int(self.matrices.shape[1])
+
+    @property
+    def columns(self) -> int:
+        return int(self.matrices.shape[2])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Consecutive matrices of a job, those of one region."""
+
+    job: int
+    first: int
+    count: int
+    elements: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Region:
+    """What one command masks.
+
+    Members
+    -------
+    pieces : list of _Piece
+        Where its matrices belong.
+    data : array of uint32
+        For the gradient memory.
+    words : array of uint32
+        For the weight memory: the list of jobs, and from ``externals`` on the words of external masks.
+    externals : int
+        A multiple of 32.
+    """
+
+    pieces: list[_Piece]
+    data: Words
+    words: Words
+    externals: int
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> list[Region]:
+    """Regions for jobs, in their order; a job that does not fit is split between two matrices.
+
+    Parameters
+    ----------
+    jobs : sequence of MaskJob
+    lanes : int
+        Elements in a memory row.
+    elements : int
+        Room for data.
+    words : int
+        Room for the list of jobs and the words of external masks.
+
+    Raises
+    ------
+    ValueError
+        There is no room even for one matrix.
+    """
+    regions: list[Region] = []
+    pieces: list[_Piece] = []
+    used = external = 0  # elements, and words of external masks, of these pieces
+    for number, job in enumerate(jobs):
+        each = job.rows * _up(job.columns, lanes)
+        first = 0
+        while first < job.count:
+            left = words - _up((len(pieces) + 1) * MASK_JOB_WORDS, _GROUP) - external
+            count = min(job.count - first, (elements - used) // each, (1 << COUNT_BITS) - 1) if left >= 0 else 0
+            if job.mask.external:
+                count = min(count, _WORD * left // (job.rows * job.columns))
+            if count:
+                pieces.append(_Piece(number, first, count, count * each))
+                used += count * each
+                external += -(-count * job.rows * job.columns // _WORD) if job.mask.external else 0
+                first += count
+            elif pieces:
+                regions.append(_region(jobs, pieces, lanes))
+                pieces, used, external = [], 0, 0
+            else:
+                raise ValueError(_no_room(job, each, elements, words))
+    if pieces:
+        regions.append(_region(jobs, pieces, lanes))
+    return regions
+
+
+def _no_room(job: MaskJob, each: int, elements: int, words: int) -> str:
+    shape = f"{job.rows} x {job.columns}"
+    if each > elements:
+        return (f"Matrix of {shape} must take at most the {elements:,} elements of a node's gradient memory, not "
+                f"{each:,}: take shorter sequences, or nodes with more gradient memory")
+    needed = _up(MASK_JOB_WORDS, _GROUP) + (-(-job.rows * job.columns // _WORD) if job.mask.external else 0)
+    return (f"Job and external mask of a matrix of {shape} must take at most the {words:,} words of weight memory "
+            f"that are free, not {needed:,}: take a smaller model, or nodes with more weight memory")
+
+
+def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int) -> Region:
+    data, externals = [], []
+    for piece in pieces:
+        job = jobs[piece.job]
+        part = slice(piece.first, piece.first + piece.count)
+        columns = _up(job.columns, lanes)
+        matrices = job.matrices[part]
+        if columns != job.columns:
+            matrices = np.zeros((piece.count, job.rows, columns), np.float32)
+            matrices[..., :job.columns] = job.matrices[part]
+        data.append(np.ascontiguousarray(matrices).reshape(-1).view(np.uint32))
+        if job.external is not None:
+            externals.append(_bits(job.external[part]))
+    start = _up(MASK_JOB_WORDS * len(pieces), _GROUP)
+    words = np.zeros(start + sum(map(len, externals)), np.uint32)
+    for number, piece in enumerate(pieces):
+        here = MASK_JOB_WORDS * number
+        words[here:here + MASK_JOB_WORDS] = _job_words(jobs[piece.job], piece)
+    words[start:] = np.concatenate([np.empty(0, np.uint32), *externals])
+    return Region(pieces=list(pieces), data=np.concatenate(data), words=words, externals=start)
+
+
+def _job_words(job: MaskJob, piece: _Piece) -> Words:
+    """A job as it lies in memory."""
+    values = {**vars(job.mask), "count": piece.count, "rows": job.rows, "columns": job.columns,
+              "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS))}
+    bits = 0
+    for name, (offset, width) in _LAYOUT.items():
+        bits |= (int(values.get(name, 0)) & (1 << width) - 1) << offset
+    return np.frombuffer(bits.to_bytes(4 * MASK_JOB_WORDS, "little"), "<u4").astype(np.uint32)
+
+
+def _bits(mask: npt.NDArray[np.bool_]) -> Words:
+    """One bit per element, without gaps, and zeros at the end of the last word."""
+    padded = np.zeros(_up(mask.size, _WORD), np.bool_)
+    padded[:mask.size] = mask.reshape(-1)
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Words]) -> list[Matrices]:
+    """The matrices of each job, from the regions as they are in memory.
+
+    Parameters
+    ----------
+    jobs : sequence of MaskJob
+    regions : sequence of Region
+        What :func:`plan` has made of these jobs.
+    data : sequence of array of uint32
+        Of each region.
+    """
+    results = [np.empty(job.matrices.shape, np.float32) for job in jobs]
+    for region, words in zip(regions, data, strict=True):
+        values, start = words.view(np.float32), 0
+        for piece in region.pieces:
+            job = jobs[piece.job]
+            rows = values[start:start + piece.elements].reshape(piece.count, job.rows, -1)
+            results[piece.job][piece.first:piece.first + piece.count] = rows[..., :job.columns]
+            start += piece.elements
+    return results
