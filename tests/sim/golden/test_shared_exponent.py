@@ -1,0 +1,408 @@
+import dataclasses
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hdl.compression import microscaling as mx_gateware
+from hdl.compression import shared_exponent as gateware
+from hdl.compression.microscaling import Element
+from hdl.compression.shared_exponent import RANDOM_BITS, STATE_BITS, Rounding
+from sim.golden import microscaling as mx
+from sim.golden import shared_exponent as model
+from sim.golden.conversion import to_bfloat16
+from sim.golden.microscaling import Microscaling
+from sim.golden.shared_exponent import SharedExponent
+
+NAMED = {"MX9": model.MX9, "MX6": model.MX6, "MX4": model.MX4, **{name: getattr(mx, name) for name in (
+    "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")}}
+TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.float8_e5m2,
+         Element.FP6_E2M3: ml_dtypes.float6_e2m3fn, Element.FP6_E3M2: ml_dtypes.float6_e3m2fn,
+         Element.FP4_E2M1: ml_dtypes.float4_e2m1fn}
+OTHERS = {
+    "flat": SharedExponent(difference_bits=0, mantissa_bits=4),
+    "deep": SharedExponent(block=32, subset=4, difference_bits=2, mantissa_bits=5),
+    "narrow": SharedExponent(block=16, subset=2, exponent_bits=4, mantissa_bits=3),
+    "small": SharedExponent(block=8, subset=2, mantissa_bits=7),
+    "long": SharedExponent(block=8, subset=8, exponent_bits=5, difference_bits=3, mantissa_bits=12),
+    "single": SharedExponent(block=32, subset=1, difference_bits=1, mantissa_bits=1),
+}
+ALL = {**NAMED, **OTHERS}
+
+KNOWN = [1.5, -.75, .3, .2, 3.9, .01, -2, .5]
+
+
+def _bits(values):
+    return np.asarray(values, np.float32).view(np.uint32)
+
+
+def _values(bits):
+    return np.asarray(bits, np.uint32).view(np.float32)
+
+
+def _elements(generator, count):
+    """Numbers of all kinds: any bits, and blocks with exponents near one another, at both ends and in the middle."""
+    bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
+    blocks = np.arange(count) // 64
+    center = generator.choice([0, 1, 5, 15, 30, 127, 240, 250, 254], len(bits))[blocks]
+    exponent = np.clip(center - generator.integers(0, 12, count), 0, 254)
+    near = generator.random(blocks.max() + 1)[blocks] < 0.8
+    bits = np.where(near, bits & 0x807F_FFFF | exponent.astype(np.uint32) << np.uint32(23), bits)
+    return np.where(generator.random(count) < 0.05, bits & np.uint32(0x8000_0000), bits).astype(np.uint32)
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(("parameters", "error", "message"), [
+    ({"block": 12}, ValueError, r"^Block must be a power of two between 2 and 256, not 12$"),
+    ({"block": 512}, ValueError, r"^Block must be a power of two between 2 and 256, not 512$"),
+    ({"subset": 32}, ValueError, r"^Subset must be a power of two between 1 and 16, not 32$"),
+    ({"subset": 2.0}, ValueError, r"^Subset must be a power of two between 1 and 16, not 2.0$"),
+    ({"exponent_bits": 9}, ValueError, r"^Exponent width must be an integer between 2 and 8, not 9$"),
+    ({"difference_bits": 5}, ValueError, r"^Difference width must be an integer between 0 and 4, not 5$"),
+    ({"mantissa_bits": 0}, ValueError, r"^Mantissa width must be an integer between 1 and 16, not 0$"),
+    ({"block": 2, "mantissa_bits": 7}, ValueError, r"^Block must be of at least 32 bits, not 25$"),
+    ({"rounding": "nearest"}, TypeError, r"^Rounding must be a Rounding, not 'nearest'$"),
+    ({"seed": -1}, ValueError, r"^Seed must be an integer between 0 and 18446744073709551615, not -1$"),
+])
+def test_parameters(parameters, error, message):
+    for codec in (gateware.SharedExponent, SharedExponent):
+        with pytest.raises(error, match=message):
+            codec(**parameters)
+
+
+def test_element():
+    with pytest.raises(TypeError, match=r"^Element must be an Element, not 'INT8'$"):
+        mx_gateware.Microscaling(element="INT8")
+
+
+@pytest.mark.parametrize(("name", "bits", "header", "words"), [
+    ("MX9", 144, 16, [5, 5, 9, 14, 32]), ("MX6", 96, 16, [3, 3, 6, 9, 21]), ("MX4", 64, 16, [2, 2, 4, 6, 14]),
+    ("MXINT8", 264, 8, [9, 9, 9, 17, 33]), ("MXFP8_E4M3", 264, 8, [9, 9, 9, 17, 33]),
+    ("MXFP8_E5M2", 264, 8, [9, 9, 9, 17, 33]), ("MXFP6_E2M3", 200, 8, [7, 7, 7, 13, 25]),
+    ("MXFP6_E3M2", 200, 8, [7, 7, 7, 13, 25]), ("MXFP4_E2M1", 136, 8, [5, 5, 5, 9, 17])])
+def test_sizes(name, bits, header, words):
+    codec = NAMED[name]
+    assert (codec.block_bits, codec.header_bits, codec.block_words) == (bits, header, bits / 32)
+    counts = [1, 16, 17, 48, 97]
+    assert [codec.words(count) for count in counts] == words
+    assert [len(codec.encode(np.ones(count, np.uint32))) for count in counts] == words
+    assert codec.words(0) == len(codec.encode([])) == 0
+
+
+def test_bits_per_value():
+    """The named formats take two bits per value more than their magnitudes."""
+    for name, mantissa in (("MX9", 7), ("MX6", 4), ("MX4", 2)):
+        assert NAMED[name].block_bits / NAMED[name].block == mantissa + 2 == int(name[2])
+    assert {name: getattr(gateware, name).mantissa_bits for name in ("MX9", "MX6", "MX4")} == {
+        "MX9": 7, "MX6": 4, "MX4": 2}
+
+
+# --- known answers
+
+
+@pytest.mark.parametrize(("mantissa", "expected"), [
+    (7, [96, -48, 19, 13, 125, 0, -64, 16]), (4, [12, -6, 2, 2, 15, 0, -8, 2]), (2, [3, -2, 1, 0, 3, 0, -2, 0])])
+def test_known(mantissa, expected):
+    codec = SharedExponent(block=8, subset=2, mantissa_bits=mantissa)
+    blocks = codec.quantise(_bits(KNOWN))
+    assert blocks.exponents.tolist() == [128]
+    assert blocks.differences.tolist() == [[1, 1, 0, 0]]
+    assert codec.integers(blocks.codes).tolist() == [expected]
+    if mantissa == 4:
+        assert _values(codec.decode(codec.encode(_bits(KNOWN)))).tolist() == [1.5, -.75, .25, .25, 3.75, 0, -2, .5]
+
+
+def test_saturation():
+    codec = SharedExponent(block=8, subset=2, mantissa_bits=4)
+    blocks = codec.quantise(_bits([1.99999, 1.0]))
+    assert blocks.codes[0, :2].tolist() == [15, 8]
+    assert _values(codec.dequantise(blocks))[:2].tolist() == [1.875, 1.0]
+
+
+def test_layout():
+    """Exponent, differences, elements: lowest bits first, and the next block behind."""
+    codec = SharedExponent(block=8, subset=2, mantissa_bits=7)
+    number = 128 | 0b0011 << 8
+    for place, value in enumerate([96, 128 + 48, 19, 13, 125, 0, 128 + 64, 16]):
+        number |= value << 12 + 8 * place
+    number |= number << 76
+    expected = [number >> 32 * word & 0xFFFF_FFFF for word in range(5)]
+    assert codec.encode(_bits(KNOWN * 2)).tolist() == expected
+
+
+def test_differences_saturate():
+    codec = SharedExponent(block=16, subset=2, difference_bits=2)
+    blocks = codec.quantise(_bits([8, 0, 4, 0, 2, 0, 1, 0, .5, 0, 2 ** -20, 0, 0, 0, 7, 1]))
+    assert blocks.differences.tolist() == [[0, 1, 2, 3, 3, 3, 3, 1]]
+
+
+def test_narrow_exponents():
+    """Exponents beyond a narrow field: what is large saturates, and what is small loses bits."""
+    codec = SharedExponent(block=8, subset=8, difference_bits=0, exponent_bits=4, mantissa_bits=4)
+    assert (codec.lowest, codec.highest) == (120, 134)
+    for value, decoded in ((255, 240), (256, 240), (1e30, 240), (2 ** -7, 2 ** -7), (2 ** -9, 2 ** -9),
+                           (2 ** -10, 2 ** -10), (2 ** -11, 0), (2 ** -30, 0)):
+        assert _values(codec.decode(codec.encode(_bits([value] * 8)))).tolist() == [decoded] * 8
+    assert np.isnan(_values(codec.decode(codec.encode(_bits([1] * 7 + [np.inf]))))).all()
+
+
+# --- edges, for all formats
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_zeros(name):
+    codec = ALL[name]
+    blocks = codec.quantise(np.zeros(codec.block, np.uint32))
+    assert blocks.exponents.tolist() == [0]
+    assert not blocks.codes.any()
+    assert codec.decode(codec.encode(np.zeros(3, np.uint32)), 3).tolist() == [0, 0, 0]
+    signed = 0 if codec.complement else 0x8000_0000
+    assert codec.decode(codec.encode([0x8000_0000] * 2), 2).tolist() == [signed] * 2
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ALL)
+def test_specials(name, special):
+    codec = ALL[name]
+    values = np.ones(3 * codec.block)
+    values[codec.block + 3] = special
+    blocks = codec.quantise(_bits(values))
+    assert blocks.exponents[1] == codec.nan == (1 << codec.exponent_bits) - 1
+    assert not blocks.codes[1].any()
+    assert not blocks.differences[1].any()
+    decoded = codec.decode(codec.encode(_bits(values)))
+    assert (decoded.reshape(3, -1)[1] == 0x7FC0_0000).all()
+    assert not np.isnan(_values(decoded).reshape(3, -1)[[0, 2]]).any()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_subnormals(name):
+    codec = ALL[name]
+    bits = np.arange(1, 0x80_0000, 0x1357, dtype=np.uint32)[:4 * codec.block]
+    assert not codec.decode(codec.encode(bits)).any()
+    bits[::codec.block] = 0x0080_0000  # the smallest normal number
+    zeros = np.where(bits == 0x0080_0000, bits, 0)
+    assert codec.encode(bits).tolist() == codec.encode(zeros).tolist()
+    if codec.exponent_bits == 8:
+        assert codec.decode(codec.encode(bits)).tolist() == zeros.tolist()
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("name", ALL)
+def test_idempotence(name, rounding):
+    codec = dataclasses.replace(ALL[name], rounding=rounding)
+    for seed in range(3):
+        once = codec.encode(_elements(np.random.default_rng(seed), 64 * 64))
+        decoded = codec.decode(once)
+        again = codec.decode(codec.encode(decoded))
+        np.testing.assert_array_equal(again, decoded, f"{seed=}")
+        exponents = _values(decoded).view(np.uint32) >> np.uint32(23) & np.uint32(255)
+        assert ((exponents != 0) | (decoded & 0x7FFF_FFFF == 0)).all(), "an encoder's numbers are never subnormal"
+        assert not np.isinf(_values(decoded)).any()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_partial_block(name):
+    codec = ALL[name]
+    elements = _elements(np.random.default_rng(1), 3 * 64 + 5)
+    padded = np.zeros(4 * 64, np.uint32)
+    padded[:len(elements)] = elements
+    count = -(-len(elements) // codec.block) * codec.block
+    assert codec.encode(elements).tolist() == codec.encode(padded[:count]).tolist()
+    assert codec.decode(codec.encode(elements), len(elements)).tolist() == codec.decode(
+        codec.encode(padded[:count]))[:len(elements)].tolist()
+
+
+def test_count():
+    with pytest.raises(ValueError, match=r"^Element count must end in the last block of 16 elements, not 17$"):
+        model.MX9.decode(model.MX9.encode([1, 2, 3]), 17)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_bfloat16(name):
+    codec = NAMED[name]
+    halves = to_bfloat16(_elements(np.random.default_rng(3), 64 * 32))
+    words = codec.encode(halves, bf16=True)
+    assert words.tolist() == codec.encode(halves.astype(np.uint32) << np.uint32(16)).tolist()
+    assert (codec.decode(words, bf16=True) == codec.decode(words) >> 16).all()
+    assert not (codec.decode(words) & 0xFFFF).any()
+
+
+# --- by definition, in exact numbers
+
+
+def _nearest(value, step):
+    """A fraction rounded to nearest even, in steps."""
+    low = value // step
+    rest = value - low * step
+    return low + (2 * rest > step or (2 * rest == step and low % 2 == 1))
+
+
+@pytest.mark.parametrize("name", ["MX9", "MX6", "MX4", *OTHERS])
+def test_definition(name):
+    codec = ALL[name]
+    elements = _elements(np.random.default_rng(5), 64 * 16)
+    elements = elements[(elements >> 23 & 255) != 255]
+    elements = elements[:len(elements) // codec.block * codec.block]
+    blocks = codec.quantise(elements)
+    for row, given in enumerate(elements.reshape(-1, codec.block)):
+        numbers = [Fraction(float(value)) if bits >> 23 & 255 else Fraction(0)
+                   for bits, value in zip(given.tolist(), _values(given), strict=True)]
+        top = Fraction(2) ** (codec.highest - 126)
+        peak = max(min(exponent, codec.highest) for exponent in (given >> 23 & 255).tolist())
+        shared = max(peak, codec.lowest)
+        assert blocks.exponents[row] == shared - codec.lowest
+        for index, number in enumerate(numbers):
+            subset = slice(index // codec.subset * codec.subset, (index // codec.subset + 1) * codec.subset)
+            lowered = 0
+            if codec.difference_bits:
+                lowered = min(shared - min(max((given[subset] >> 23 & 255).tolist()), codec.highest),
+                              (1 << codec.difference_bits) - 1)
+                assert blocks.differences[row, index // codec.subset] == lowered
+            step = Fraction(2) ** (shared - lowered - 127 + 1 - codec.mantissa_bits)
+            magnitude = min(_nearest(min(abs(number), top), step), codec.largest)
+            sign = int(given[index]) >> 31
+            assert blocks.codes[row, index] == sign << codec.mantissa_bits | magnitude
+
+
+@pytest.mark.parametrize("element", TYPES)
+def test_elements_are_those_of_ml_dtypes(element):
+    """Every bfloat16, and numbers beside the places where rounding changes, below a scale of one."""
+    codec, dtype = Microscaling(element=element), TYPES[element]
+    largest = float(ml_dtypes.finfo(dtype).max)
+    top = 2.0 ** (codec.lowest)  # emax: a block that has it has a scale of one
+    near = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
+    values = _values(np.concatenate([near, near + 1, near - 1, near + 0x8000, near + 0x8001, near + 0x7FFF]))
+    values = values[(np.abs(values) < 2 * top) & ((np.abs(values) >= 2.0 ** -126) | (values == 0))]
+    values = values[:len(values) // (codec.block - 1) * (codec.block - 1)].reshape(-1, codec.block - 1)
+    tops = np.full((len(values), 1), top, np.float32)
+    blocks = codec.quantise(_bits(np.concatenate([tops, values], axis=1).ravel()))
+    assert (blocks.exponents == 127).all()
+    expected = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
+    np.testing.assert_array_equal(blocks.codes[:, 1:], expected)
+
+
+@pytest.mark.parametrize("element", TYPES)
+def test_scales_are_those_of_ml_dtypes(element):
+    """Every scale with every code decodes to what ml_dtypes says, in numbers of binary64, but for subnormals."""
+    codec, dtype = Microscaling(element=element), TYPES[element]
+    codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
+    padded = -(-codes.shape[1] // codec.block) * codec.block
+    codes = np.tile(codes, (1, -(-padded // codes.shape[1])))[:, :padded]
+    scales = np.arange(255, dtype=np.uint8)
+    blocks = model.Blocks(np.repeat(scales.astype(np.int64), padded // codec.block), np.zeros((0, 0), np.int64),
+                          codes.reshape(-1, codec.block).astype(np.int64))
+    numbers = codes.astype(np.uint8).view(dtype).astype(np.float64) * scales.view(
+        ml_dtypes.float8_e8m0fnu).astype(np.float64)[:, np.newaxis]
+    with np.errstate(over="ignore"):
+        expected = numbers.astype(np.float32)
+    expected = np.where(np.abs(expected) < 2.0 ** -126, np.copysign(np.float32(0), expected), expected)
+    expected = np.where(np.isnan(expected), 0x7FC0_0000, _bits(expected))
+    np.testing.assert_array_equal(codec.dequantise(blocks), expected.reshape(-1))
+
+
+def test_nan_scale_is_that_of_ml_dtypes():
+    assert np.isnan(np.array([255], np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[0])
+    assert mx.MXFP8_E4M3.quantise(_bits([np.nan])).exponents.tolist() == [255]
+
+
+def test_int8():
+    """Every code of MXINT8 is its integer / 64 times the scale, -2 among them."""
+    codec = mx.MXINT8
+    codes = np.arange(256)
+    blocks = model.Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
+    assert _values(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
+    nearest = [Fraction(number, 128) for number in range(-255, 256)]
+    for start in range(0, len(nearest) - 31, 31):
+        part = nearest[start:start + 31]
+        codes = codec.quantise(_bits([1.0, *map(float, part)])).codes[0, 1:]
+        expected = [(1 if number >= 0 else -1) * min(_nearest(abs(number), Fraction(1, 64)), 127) & 255
+                    for number in part]
+        assert codes.tolist() == expected
+
+
+# --- rounding
+
+
+def test_random_bits():
+    """The recurrence, one bit at a time, from the given start."""
+    state = gateware.random_state(5)
+    bits = [state >> place & 1 for place in range(STATE_BITS)]
+    for _ in range(2000):
+        bits.append(bits[-127] ^ bits[-64])
+    random = model.RandomBits(5)
+    taken = np.concatenate([random.take(count) for count in (1, 16, 0, 40, 100, 7)])
+    expected = [sum(bits[RANDOM_BITS * index + place] << place for place in range(RANDOM_BITS))
+                for index in range(len(taken))]
+    assert taken.tolist() == expected
+    assert gateware.random_state(5) != gateware.random_state(6)
+    assert 0 < gateware.random_state(0) < 1 << STATE_BITS
+
+
+@pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP4_E2M1"])
+def test_stochastic_rounding_is_unbiased(name):
+    """A number between two others becomes each of them as often as it is near to it, within the random bits."""
+    codec = dataclasses.replace(NAMED[name], rounding=Rounding.STOCHASTIC, seed=3)
+    top = 2.0 ** (codec.lowest if isinstance(codec, Microscaling) else 0)
+    step = top / 2 ** codec.fraction_bits
+    random = codec.random()
+    for part in (0.125, 0.25, 0.5, 0.875):
+        values = np.full(codec.block, top + part * step)
+        codes = [codec.decode(codec.encode(_bits(values), random=random)) for _ in range(400)]
+        mean = _values(np.concatenate(codes)).astype(np.float64).mean()
+        expected = top + part * step
+        assert abs(mean - expected) < 0.05 * step, (part, mean, expected)
+
+
+def test_stochastic_rounding_depends_on_the_seed():
+    codec = dataclasses.replace(model.MX9, rounding=Rounding.STOCHASTIC)
+    elements = _bits(np.random.default_rng(1).standard_normal(64))
+    other = dataclasses.replace(codec, seed=2)
+    assert codec.encode(elements).tolist() == codec.encode(elements).tolist()
+    assert codec.encode(elements).tolist() != other.encode(elements).tolist()
+
+
+# --- how good
+
+
+def _qsnr(codec, values):
+    decoded = _values(codec.decode(codec.encode(_bits(values)))).astype(np.float64)
+    exact = values.astype(np.float64)
+    return 10 * np.log10((exact ** 2).sum() / ((exact - decoded) ** 2).sum())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("mantissa", "two_levels", "flat"), [(7, 46.5, 42.8), (4, 28.3, 24.7), (2, 15.7, 12.5)])
+def test_qsnr(mantissa, two_levels, flat, seed):
+    """On Gaussian blocks the second level is worth at least 3 dB."""
+    values = np.random.default_rng(seed).standard_normal(1 << 16).astype(np.float32)
+    got = [_qsnr(SharedExponent(mantissa_bits=mantissa, difference_bits=bits), values) for bits in (1, 0)]
+    assert got[0] - got[1] >= 3
+    assert abs(got[0] - two_levels) < 0.2
+    assert abs(got[1] - flat) < 0.2
+
+
+# --- all formats have the same parameters, in gateware and here
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_mirrors_the_gateware(name):
+    source = getattr(gateware, name, None) or getattr(mx_gateware, name)
+    fields = [field.name for field in dataclasses.fields(source)]
+    assert [getattr(source, field) for field in fields] == [getattr(NAMED[name], field) for field in fields]
+    assert isinstance(NAMED[name], type(source))
+
+
+def test_integers():
+    for element, dtype in TYPES.items():
+        codec = Microscaling(element=element)
+        codes = np.arange(1 << codec.code_bits)
+        numbers = codes.astype(np.uint8).view(dtype).astype(np.float64)
+        finite = np.isfinite(numbers)
+        smallest = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+        assert codec.integers(codes)[finite].tolist() == (numbers[finite] / smallest).tolist()
+    assert mx.MXINT8.integers(np.arange(256)).tolist() == [*range(128), *range(-128, 0)]
+    assert model.MX4.integers(np.arange(8)).tolist() == [0, 1, 2, 3, 0, -1, -2, -3]
