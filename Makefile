@@ -12,8 +12,9 @@ option = $(if $($(1)),$(2) $($(1)))
 .PHONY: help setup sim test check bench synth synth-optimizer wave clean
 
 help:
-	@echo "make sim    train a classifier on a simulated ring (NODES= EPOCHS= SEED= THREADS=, OPTIMIZER=sgd, momentum,"
-	@echo "            nesterov, adam or adamw, LEARNING_RATE= WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, COMPARE=1)"
+	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
+	@echo "            EPOCHS= STEPS= SEED= THREADS=, OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
+	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
@@ -35,10 +36,11 @@ $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth
 
 sim: $(VENV)/.base
-	$(BIN)/gradring train $(call option,NODES,--nodes) $(call option,EPOCHS,--epochs) $(call option,SEED,--seed) \
+	$(BIN)/gradring train $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
+	  $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
 	  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
 	  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
-	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) \
+	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
 	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
 
 test: $(VENV)/.test $(VENV)/.synth

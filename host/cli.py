@@ -29,7 +29,10 @@ from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.ring import RingError
 from host.session import LATENCY, TransportName, open_session
+from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
+from host.transformer import TransformerConfig
+from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from sim.verilated import toolchain
 
 __all__ = ["app", "main"]
@@ -46,6 +49,14 @@ class Moments(enum.Enum):
 
     FP32 = "fp32"
     BF16 = "bf16"
+
+
+#: Of the character model, unless others are asked for.
+TEXT_STEPS, TEXT_BATCH, TEXT_INTERVAL = 200, 64, 20
+
+
+def _rates(rates: dict[OptimizerName, float]) -> str:
+    return ", ".join(f"{name.value} {rate}" for name, rate in rates.items())
 
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
@@ -66,7 +77,8 @@ class _Progress:
             TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True,
             disable=not console.is_terminal)
         self._task: TaskID | None = None
-        self._epochs = 0
+        self._measures = 0
+        self._workload: Workload | None = None
 
     def __enter__(self) -> "_Progress":
         self._bars.start()
@@ -75,25 +87,32 @@ class _Progress:
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
-    def stage(self, name: str, total: int | None = None) -> None:
-        """What was going on has ended, and something else begins."""
+    def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
+        """What was going on has ended, and something else begins: with a workload, training of so many steps."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(name, total=total, note="")
-        self._epochs = 0
+        self._measures = 0
+        self._workload = workload
 
     def say(self, text: str) -> None:
         """A line of its own."""
         self._console.print(text)
 
     def step(self, training: Training) -> None:
-        """A step of training has ended, or an epoch."""
+        """A step of training has ended, or a measurement."""
         if self._task is not None:
             self._bars.update(self._task, completed=len(training.steps), note=f"loss {training.steps[-1].loss:.4f}")
-        if len(training.losses) > self._epochs:
-            self._epochs = len(training.losses)
-            self._console.print(f"epoch {self._epochs:3}   loss {training.losses[-1]:.4f}   test accuracy "
-                                f"{training.accuracies[-1]:.2%}")
+        if len(training.losses) > self._measures:
+            self._measures = len(training.losses)
+            loss, measure = training.losses[-1], training.measures[-1]
+            if isinstance(self._workload, CharacterModel):
+                bigram = self._workload.bigram_loss
+                step = training.measured[-1]
+                self._console.print(f"step {step:4}   loss {loss:.4f}   held-out loss {measure:.4f}   bigram model "
+                                    f"{bigram:.4f}", soft_wrap=True)
+            else:
+                self._console.print(f"epoch {self._measures:3}   loss {loss:.4f}   test accuracy {measure:.2%}")
 
 
 def _console() -> Console:
@@ -106,15 +125,22 @@ def _threads(given: int | None, nodes: int) -> int:
 
 @app.command("train")
 def train_command(
+    workload: Annotated[WorkloadName, typer.Option(
+        help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
+    ] = WorkloadName.DIGITS,
     nodes: Nodes = 4,
-    epochs: Annotated[int, typer.Option(help="Passes over the training set.")] = TrainingConfig.epochs,
+    epochs: Annotated[int | None, typer.Option(
+        help=f"Passes over the training set. [default: digits {TrainingConfig.epochs}, text as --steps says]",
+        show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(
+        help=f"Steps, in place of epochs. [default: text {TEXT_STEPS}]", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Of initial weights and order of examples.")] = TrainingConfig.seed,
     threads: Threads = None,
-    optimizer: Annotated[OptimizerName, typer.Option(help="Update rule.")] = OptimizerName.MOMENTUM,
+    optimizer: Annotated[OptimizerName | None, typer.Option(
+        help="Update rule. [default: digits momentum, text adam]", show_default=False)] = None,
     learning_rate: Annotated[float | None, typer.Option(
-        help="At the first step; it falls to zero along a straight line. [default: "
-             f"{', '.join(f'{name.value} {rate}' for name, rate in LEARNING_RATES.items())}]",
-        show_default=False)] = None,
+        help=f"At the first step; it falls to zero along a straight line. [default: digits {_rates(LEARNING_RATES)}; "
+             f"text {_rates(TEXT_LEARNING_RATES)}]", show_default=False)] = None,
     momentum: Annotated[float, typer.Option(help="Of momentum and nesterov.")] = 0.9,
     dampening: Annotated[float, typer.Option(help="Of momentum.")] = 0.0,
     weight_decay: Annotated[float | None, typer.Option(
@@ -123,55 +149,92 @@ def train_command(
     clip: Annotated[float | None, typer.Option(
         help="Largest magnitude of an element of the mean gradient. [default: none]", show_default=False)] = None,
     moments: Annotated[Moments, typer.Option(help="How nodes store momentum and moments.")] = Moments.FP32,
+    density: Annotated[float | None, typer.Option(
+        help="Part of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; "
+             "the others wait. [default: all that are not zero]", show_default=False)] = None,
     compare: Annotated[bool | None, typer.Option(
         "--compare/--no-compare",
-        help="Train plain sgd as well, on the same ring, seed and batches. [default: with adam and adamw]",
+        help="Train as well, on the same ring, seed and batches: with a density, without it; else by plain sgd. "
+             "[default: with a density; digits with adam and adamw]", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(
+        help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
-    batch: Annotated[int, typer.Option(help="Most examples in a step.")] = TrainingConfig.batch,
-    hidden: Annotated[str, typer.Option(help="Widths of hidden layers, as in 64,32, or none.")] = "64",
+    hidden: Annotated[str, typer.Option(
+        help="Widths of the perceptron's hidden layers, as in 64,32, or none.")] = "64",
+    interval: Annotated[int | None, typer.Option(
+        help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
+        show_default=False)] = None,
     transport: TransportOption = TransportName.VERILATED,
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of report.json and report.png.")] = toolchain.BUILD / "sim",
 ) -> None:
-    """Train a classifier of handwritten digits, and compare every node with the golden model."""
+    """Train on a ring, and compare every node with the golden model after every step."""
+    text = workload is WorkloadName.TEXT
+    name = optimizer or (OptimizerName.ADAM if text else OptimizerName.MOMENTUM)
+    rates = TEXT_LEARNING_RATES if text else LEARNING_RATES
+    if epochs is not None and steps is not None:
+        raise ValueError(f"Epochs or steps must be given, not both: {epochs!r} and {steps!r}")
+    if text and epochs is None and steps is None:
+        steps = TEXT_STEPS
+    if text and interval is None:
+        interval = TEXT_INTERVAL
     config = TrainingConfig(
-        epochs=epochs, batch=batch, hidden=_widths(hidden), seed=seed, check=check,
-        optimizer=create(optimizer, learning_rate=learning_rate, momentum=momentum, dampening=dampening,
-                         weight_decay=weight_decay, clip=clip),
+        epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
+        batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch, hidden=_widths(hidden),
+        seed=seed, check=check, density=density,
+        optimizer=create(name, learning_rate=rates[name] if learning_rate is None else learning_rate,
+                         momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
-    if compare is None:
-        compare = optimizer in (OptimizerName.ADAM, OptimizerName.ADAMW)
-    elif compare and optimizer is OptimizerName.SGD:
-        raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
+    plain = _plain(config, name, text=text, asked=compare)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None
     with _Progress(console) as progress:
         node = NodeConfig()
-        data = digits()
+        progress.stage("data")
+        task = (CharacterModel(topics(context=TransformerConfig.context)) if text
+                else Classifier(digits(), config.hidden))
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency,
                           announce=progress.stage) as session:
             begun = time.perf_counter()
-            progress.stage("train", total=config.steps(len(data.train_x)))
-            training = train(session.ring, data, config, on_step=progress.step)
+            total = config.steps(task.examples)
+            progress.stage("train", total, task)
+            training = train(session.ring, task, config, on_step=progress.step)
             run = time.perf_counter() - begun
             simulation = report.Simulation(
                 transport=transport.value, threads=count, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash, cycles=session.cycle,
                 seconds={**session.build_seconds, "run": run}, simulation_seconds=session.seconds)
-            if compare:
-                plain = dataclasses.replace(
-                    config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
-                progress.say("sgd, for comparison")
-                progress.stage("compare", total=plain.steps(len(data.train_x)))
-                comparison = plain, train(session.ring, data, plain, on_step=progress.step)
+            if plain is not None:
+                progress.say(f"{plain.optimizer.name if density is None else 'dense'}, for comparison")
+                progress.stage("compare", total, task)
+                comparison = plain, train(session.ring, task, plain, on_step=progress.step)
                 simulation.seconds["comparison"] = time.perf_counter() - begun - run
-    result = report.build_report(config, training, simulation, comparison)
-    text, picture = report.write_report(result, output)
+    result = report.build_report(config, training, simulation, comparison,
+                                 bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None)
+    written, picture = report.write_report(result, output)
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
-    console.print(f"{_shown(text)} · {_shown(picture)}", soft_wrap=True)
+    if result["sample"] is not None:
+        console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
+    console.print(f"{_shown(written)} · {_shown(picture)}", soft_wrap=True)
+
+
+def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:
+    """What the run is compared with, if anything."""
+    if config.density is not None:
+        return None if asked is False else dataclasses.replace(config, density=None)
+    if text and asked:
+        raise ValueError("Workload to be compared with sgd must be digits, not text")
+    if asked is None:
+        asked = not text and name in (OptimizerName.ADAM, OptimizerName.ADAMW)
+    if not asked:
+        return None
+    if name is OptimizerName.SGD:
+        raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
+    return dataclasses.replace(
+        config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
 
 
 def _widths(text: str) -> tuple[int, ...]:

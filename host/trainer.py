@@ -4,19 +4,25 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
 node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
 that each node has sent with those the golden model predicts.
+
+Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
+a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from host.data import Dataset
-from host.layers import Array, perceptron
+from host.layers import Array
+from host.masking import MaskJob, Matrices
 from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from host.ring import Outcome, Ring, Settings, block_bounds
+from host.workloads import Classifier, Workload
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
@@ -44,14 +50,21 @@ class TrainingConfig:
     ----------
     epochs : int
         Passes over the training set.
+    max_steps : int, optional
+        Steps of the whole run, in place of epochs.
+    interval : int, optional
+        The model is measured after every so many steps, and after the last one; by default after every epoch.
     batch : int
         Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
     hidden : tuple of int
-        Width of each hidden layer.
+        Width of each hidden layer, where a perceptron is trained.
     optimizer : Optimizer
         Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
     packed_state : bool
         Whether nodes store the optimizer's state as bfloat16.
+    density : float, optional
+        Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
+        they send what is not zero.
     seed : int
         Of the initial weights and of the order of the examples.
     check : bool
@@ -60,10 +73,13 @@ class TrainingConfig:
     """
 
     epochs: int = 14
+    max_steps: int | None = None
+    interval: int | None = None
     batch: int = 128
     hidden: tuple[int, ...] = (64,)
     optimizer: Optimizer = MOMENTUM
     packed_state: bool = False
+    density: float | None = None
     seed: int = 0
     check: bool = True
 
@@ -71,6 +87,11 @@ class TrainingConfig:
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name.capitalize()} must be at least 1, not {getattr(self, name)!r}")
+        for name, value in (("Steps", self.max_steps), ("Interval", self.interval)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value!r}")
+        if self.density is not None and not 0 < self.density <= 1:
+            raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
         if self.seed < 0:
@@ -78,7 +99,7 @@ class TrainingConfig:
 
     def steps(self, examples: int) -> int:
         """Steps of the whole run on so many examples."""
-        return self.epochs * -(-examples // self.batch)
+        return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,6 +122,14 @@ class Step:
         Words on all links, headers and CRCs included; and with raw payloads.
     density : list of float
         Non-zero elements at each hop of scatter-reduce.
+    sparsify_cycles : int
+        Of choosing what is sent, on the node that took longest; 0 where everything is.
+    threshold : float, optional
+        Least magnitude of what is sent, where not everything is.
+    mask_cycles : int
+        Of the commands that mask, one after the other, each on the node where it took longest.
+    elements_masked, elements_through : int
+        Elements that masks have replaced in this step, and all that nodes were given to mask.
     """
 
     number: int
@@ -113,6 +142,11 @@ class Step:
     words_sent: int
     words_dense: int
     density: list[float]
+    sparsify_cycles: int = 0
+    threshold: float | None = None
+    mask_cycles: int = 0
+    elements_masked: int = 0
+    elements_through: int = 0
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -123,8 +157,18 @@ class Training:
     -------
     nodes, parameters : int
     steps : list of Step
-    losses, accuracies : list of float
-        Mean training loss during each epoch, and test accuracy after it.
+    losses, measures : list of float
+        Mean training loss during each interval, and what the workload measures after it.
+    measured : list of int
+        Steps after which that was.
+    mask_cycles, elements_through : int
+        Of all commands that mask, those of measurements included: cycles, each on the node where it took longest, and
+        elements that nodes were given to mask.
+    elements_masked, mask_words_fetched : int
+        As the nodes have counted: elements that masks have replaced or that were not sent, and words of masks that
+        were read from memory.
+    sample : dict, optional
+        See :meth:`host.workloads.Workload.sample`.
     bit_exact : bool, optional
         True where every comparison was made and held; None where none was asked for. (One that fails is an
         exception.)
@@ -134,7 +178,13 @@ class Training:
     parameters: int
     steps: list[Step] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
-    accuracies: list[float] = dataclasses.field(default_factory=list)
+    measures: list[float] = dataclasses.field(default_factory=list)
+    measured: list[int] = dataclasses.field(default_factory=list)
+    mask_cycles: int = 0
+    elements_through: int = 0
+    elements_masked: int = 0
+    mask_words_fetched: int = 0
+    sample: dict[str, Any] | None = None
     bit_exact: bool | None = None
 
 
@@ -143,12 +193,23 @@ class _Reference:
 
     def __init__(self, ring: Ring, weights: Array, planes: int):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
+        from sim.golden import masking
         from sim.golden import ring as golden
 
         self._golden = golden
+        self._masking = masking
         self._ring = ring
         self.weights = golden.bits(weights)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
+        self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+
+    def sparsify(self, gradients: Sequence[Array], threshold: float) -> tuple[list[Array], list[int]]:
+        """What nodes send of their gradients, and how many elements each has dropped."""
+        golden = self._golden
+        bound = int(golden.bits([threshold])[0])
+        kept, self.errors = self._masking.sparsify(golden.bits(np.stack(gradients)), self.errors, bound)
+        sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
+        return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
     def step(self, gradients: Sequence[Array], settings: Settings) -> "Traffic":
         """Do what the ring does."""
@@ -162,10 +223,123 @@ class _Reference:
         self.state = update.state
         return update.traffic
 
+    def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
+        """The matrices of a job as they must come back, and how many elements are replaced."""
+        masking = self._masking
+        shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
+        kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
+        values = masking.apply(job.matrices.view(np.uint32), kept, int(self._golden.bits([alternative])[0]))
+        return values.astype(np.uint32, copy=False), int(kept.size - np.count_nonzero(kept))
+
+
+class _Masks:
+    """Masks on the nodes, and compares what comes back with the golden model.
+
+    Members
+    -------
+    number : int
+        Step for which it masks.
+    cycles, replaced, elements, words : int
+        Of all commands so far: cycles, each on the node where it took longest; elements that became the alternative;
+        all elements; and words of external masks.
+    """
+
+    def __init__(self, ring: Ring, reference: _Reference, *, check: bool):
+        self._ring = ring
+        self._reference = reference
+        self._check = check
+        self.number = 0
+        self.cycles = self.replaced = self.elements = self.words = 0
+
+    def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._reference.weights.size)
+        self.cycles += outcome.cycles
+        self.replaced += sum(outcome.replaced)
+        self.elements += sum(job.matrices.size for mine in jobs for job in mine)
+        self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)
+        if self._check:
+            for rank, (mine, results) in enumerate(zip(jobs, outcome.results, strict=True)):
+                replaced = sum(self._compare(rank, number, job, result, alternative)
+                               for number, (job, result) in enumerate(zip(mine, results, strict=True)))
+                if outcome.replaced[rank] != replaced:
+                    raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
+                                          f"elements, and must have replaced {replaced}")
+        return outcome.results
+
+    def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
+        """Elements that had to be replaced."""
+        expected, replaced = self._reference.mask(job, alternative)
+        found = result.view(np.uint32)
+        wrong = np.argwhere(found != expected)
+        if len(wrong):
+            place = tuple(wrong[0].tolist())
+            raise DivergenceError(
+                f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
+                f"differ from the golden model, first matrix {place[0]}, row {place[1]}, column {place[2]}, which is "
+                f"0x{found[place]:08x} and must be 0x{expected[place]:08x}")
+        return replaced
+
+
+class _Sparsifier:
+    """Has nodes choose what they send, and compares how much that is with the golden model.
+
+    Members
+    -------
+    dropped : int
+        Elements that were not sent, of all nodes and so far.
+    threshold : float, optional
+        Of the last step.
+    cycles : int
+        Of the last step.
+    """
+
+    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig):
+        self._ring = ring
+        self._reference = reference
+        self._check = config.check
+        self._controller = None
+        self.dropped = 0
+        self.threshold: float | None = None
+        self.cycles = 0
+        if config.density is not None:
+            from host.threshold import Threshold
+
+            self._controller = Threshold(config.density)
+            ring.clear_errors(reference.weights.size)
+
+    def __call__(self, number: int, gradients: Sequence[Array]) -> Sequence[Array]:
+        """What is sent of the gradients, which nodes have in memory."""
+        if self._controller is None:
+            return gradients
+        self.threshold = self._controller.choose(gradients)
+        outcome = self._ring.sparsify(self._reference.weights.size, threshold=self.threshold)
+        self._controller.observe(sum(outcome.dropped))
+        self.cycles = outcome.cycles
+        self.dropped += sum(outcome.dropped)
+        sent, expected = self._reference.sparsify(gradients, self.threshold)
+        if self._check and outcome.dropped != expected:
+            raise DivergenceError(f"Step {number}: nodes have dropped {_names(outcome.dropped)} elements, and must "
+                                  f"have dropped {_names(expected)}")
+        return sent
+
 
 def _batches(examples: int, batch: int, generator: np.random.Generator) -> list[npt.NDArray[np.intp]]:
     """The examples in a new order, cut into as few batches of at most ``batch`` as possible."""
     return np.array_split(generator.permutation(examples), -(-examples // batch))
+
+
+def _schedule(examples: int, config: TrainingConfig) -> Iterator[tuple[int, npt.NDArray[np.intp], bool]]:
+    """Epoch and batch of each step, and whether the model is measured after it."""
+    generator = np.random.default_rng((config.seed, 1))
+    total, number = config.steps(examples), 0
+    for epoch in itertools.count(1):
+        batches = _batches(examples, config.batch, generator)
+        for place, batch in enumerate(batches, start=1):
+            number += 1
+            due = place == len(batches) if config.interval is None else number % config.interval == 0
+            yield epoch, batch, due or number == total
+            if number == total:
+                return
 
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
@@ -213,17 +387,18 @@ def _names(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
+def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
           on_step: Callable[[Training], None] = lambda training: None) -> Training:
-    """Train a perceptron on the ring.
+    """Train on the ring.
 
     Parameters
     ----------
     ring : Ring
-    data : Dataset
+    data : Dataset or Workload
+        What is trained; of a data set, a perceptron that classifies it.
     config : TrainingConfig
     on_step : callable
-        Called after every step with what there is so far.
+        Called after every step, and after every measurement, with what there is so far.
 
     Raises
     ------
@@ -234,66 +409,111 @@ def train(ring: Ring, data: Dataset, config: TrainingConfig, *,
     RingError
         A command has failed.
     """
-    model = perceptron(data.train_x.shape[1], config.hidden, data.classes)
-    model.initialize(config.seed)
-    length = model.size
+    workload = Classifier(data, config.hidden) if isinstance(data, Dataset) else data
+    workload.initialize(config.seed)
+    parameters = workload.parameters
+    length = parameters.size
     planes = config.optimizer.planes
-    ring.require(length, planes=planes, packed_state=config.packed_state)
-    order = np.random.default_rng((config.seed, 1))
-    reference = _Reference(ring, model.parameters, planes)
-    ring.write_weights(model.parameters)
+    if config.density is None:
+        ring.require(length, planes=planes, packed_state=config.packed_state)
+    else:
+        ring.require(length, planes=planes, packed_state=config.packed_state, errors=True)
+    reference = _Reference(ring, parameters, planes)
+    masks = _Masks(ring, reference, check=config.check)
+    ring.write_weights(parameters)
     if planes:
         ring.clear_state(length, packed_state=config.packed_state)
+    sparsify = _Sparsifier(ring, reference, config)
     ring.clear_counters()
-    counters = ring.counters()
+    first = counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
-    total = config.steps(len(data.train_x))
+    total = config.steps(workload.examples)
+    interval_loss, interval_count = 0.0, 0
 
-    for epoch in range(1, config.epochs + 1):
-        epoch_loss = 0.0
-        for batch in _batches(len(data.train_x), config.batch, order):
-            number = len(training.steps) + 1
-            shares = np.array_split(batch, ring.nodes)
-            losses, gradients = zip(
-                *(model.differentiate(data.train_x[share], data.train_y[share]) for share in shares), strict=True)
-            settings = dataclasses.replace(
-                config.optimizer.settings(
-                    number, gradient_scale=1 / len(batch),
-                    learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / total)),
-                packed_state=config.packed_state)
-            ring.write_settings(settings)
-            ring.write_gradients(gradients)
-            outcome = ring.fused_update(length)
-            _refuse_nonfinite(number, outcome)
+    for epoch, batch, due in _schedule(workload.examples, config):
+        number = masks.number = len(training.steps) + 1
+        shares = np.array_split(batch, ring.nodes)
+        cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
+        losses, gradients = zip(*workload.differentiate(shares, masks), strict=True)
+        count = workload.count(batch)
+        settings = dataclasses.replace(
+            config.optimizer.settings(
+                number, gradient_scale=1 / count,
+                learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / total)),
+            packed_state=config.packed_state)
+        ring.write_settings(settings)
+        ring.write_gradients(gradients)
+        sent_gradients = sparsify(number, gradients)
+        outcome = ring.fused_update(length)
+        _refuse_nonfinite(number, outcome)
 
-            traffic = reference.step(gradients, settings)
-            before, counters = counters, ring.counters()
-            sent = _growth("WORDS_SENT", before, counters)
-            if config.check:
-                weights = ring.read_weights(length)
-                _compare("weights", number, reference.weights, weights.view(np.uint32))
-                if sent != traffic.words.tolist():
-                    raise DivergenceError(f"Step {number}: nodes have sent {_names(sent)} words, and must have sent "
-                                          f"{_names(traffic.words.tolist())}")
-                model.parameters[...] = weights[0]
-            else:
-                model.parameters[...] = ring.read_weights(length, ranks=[0])[0]
+        traffic = reference.step(sent_gradients, settings)
+        before, counters = counters, ring.counters()
+        sent = _growth("WORDS_SENT", before, counters)
+        if config.check:
+            weights = ring.read_weights(length)
+            _compare("weights", number, reference.weights, weights.view(np.uint32))
+            if sent != traffic.words.tolist():
+                raise DivergenceError(f"Step {number}: nodes have sent {_names(sent)} words, and must have sent "
+                                      f"{_names(traffic.words.tolist())}")
+            parameters[...] = weights[0]
+        else:
+            parameters[...] = ring.read_weights(length, ranks=[0])[0]
 
-            epoch_loss += sum(losses)
-            training.steps.append(Step(
-                number=number, epoch=epoch, loss=sum(losses) / len(batch), cycles=outcome.cycles, bound=traffic.bound,
-                scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
-                scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
-                density=traffic.density.tolist()))
-            on_step(training)
-        training.losses.append(epoch_loss / len(data.train_x))
-        training.accuracies.append(model.accuracy(data.test_x, data.test_y))
+        interval_loss += sum(losses)
+        interval_count += count
+        training.steps.append(Step(
+            number=number, epoch=epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
+            scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
+            scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
+            density=traffic.density.tolist(), sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
+            mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
+            elements_through=masks.elements - elements))
         on_step(training)
+        if due:
+            training.losses.append(interval_loss / interval_count)
+            training.measures.append(workload.measure(ring.nodes, masks, last=number == total))
+            training.measured.append(number)
+            interval_loss, interval_count = 0.0, 0
+            on_step(training)
 
+    training.sample = workload.sample(ring.nodes, masks)
+    training.mask_cycles, training.elements_through = masks.cycles, masks.elements
+    if masks.elements or config.density is not None:
+        counters = ring.counters()
+        training.elements_masked = sum(_growth("ELEMENTS_MASKED", first, counters))
+        training.mask_words_fetched = sum(_growth("MASK_WORDS_FETCHED", first, counters))
     if config.check:
-        names = ["momenta"] if planes == 1 else ["first moments", "second moments"]
-        for plane, expected in enumerate(reference.state):
-            found = ring.read_state(length, plane, packed_state=config.packed_state)
-            _compare_state(names[plane], total, expected, found.view(np.uint32), ring.nodes)
+        _compare_end(ring, reference, config, training, masks.replaced + sparsify.dropped, masks.words)
         training.bit_exact = True
     return training
+
+
+def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, training: Training,
+                 replaced: int, words: int) -> None:
+    """What is left on the nodes, and what they have counted, against the golden model."""
+    length, number = training.parameters, len(training.steps)
+    names = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
+    for plane, expected in enumerate(reference.state):
+        found = ring.read_state(length, plane, packed_state=config.packed_state)
+        _compare_state(names[plane], number, expected, found.view(np.uint32), ring.nodes)
+    if config.density is not None:
+        for rank, errors in enumerate(ring.read_errors(length).view(np.uint32)):
+            _compare_errors(number, rank, reference.errors[rank], errors)
+    # Masks are written behind the weights: of those, nothing may have changed since the last step.
+    _compare("weights", number, reference.weights, ring.read_weights(length).view(np.uint32))
+    if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
+        raise DivergenceError(
+            f"Step {number}: nodes have counted {training.elements_masked} elements masked and "
+            f"{training.mask_words_fetched} words fetched, and must have counted {replaced} and {words}")
+
+
+def _compare_errors(number: int, rank: int, expected: npt.NDArray[np.uint32],
+                    found: npt.NDArray[np.uint32]) -> None:
+    """A node's errors against the golden model."""
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        index = int(wrong[0])
+        raise DivergenceError(
+            f"Step {number}: {wrong.size} of {len(expected)} errors of node {rank} differ from the golden model, "
+            f"first number {index}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")

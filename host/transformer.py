@@ -394,6 +394,11 @@ class Transformer:
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._loss(scores[batch.real], batch.targets[batch.real])[0]
 
+    def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
+        """What :meth:`scores` returns, and the attention weights of each layer, for :func:`lockstep`."""
+        scores, caches = yield from self._forward(batch.inputs, batch.lengths)
+        return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
+
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
         """What :meth:`differentiate` returns, for :func:`lockstep`."""
         gradient = np.zeros_like(self.parameters)

@@ -32,7 +32,7 @@ def training(nodes=4, steps=6, **changes):
         for number in range(steps)
     ]
     return Training(**{"nodes": nodes, "parameters": 4810, "steps": rows, "losses": [1.5, 0.5, 0.25],
-                       "accuracies": [0.8, 0.9, 0.97], "bit_exact": True, **changes})
+                       "measures": [0.8, 0.9, 0.97], "measured": [2, 4, 6], "bit_exact": True, **changes})
 
 
 def build(**changes):
@@ -41,7 +41,7 @@ def build(**changes):
 
 def build_comparison(accuracies=(0.5, 0.75, 0.875), **changes):
     """Adam, and SGD for comparison."""
-    other = training(accuracies=list(accuracies), losses=[2.0, 1.0, 0.75])
+    other = training(measures=list(accuracies), losses=[2.0, 1.0, 0.75])
     return report.build_report(TrainingConfig(optimizer=Adam(), packed_state=True), training(**changes), simulation(),
                                (TrainingConfig(optimizer=SGD(learning_rate=1.2)), other))
 
@@ -86,7 +86,7 @@ class TestBuild:
     @pytest.mark.parametrize(("accuracies", "epoch"), [
         ([0.96, 0.97, 0.99], 2), ([0.9699, 0.9699], None), ([0.98, 0.5], 1)])
     def test_epochs_to_target(self, accuracies, epoch):
-        assert build(accuracies=accuracies)["epochs_to_target"] == {"momentum": epoch}
+        assert build(measures=accuracies)["epochs_to_target"] == {"momentum": epoch}
 
     def test_no_time_at_all(self):
         result = report.build_report(TrainingConfig(), training(), simulation(simulation_seconds=0.0))
@@ -143,7 +143,7 @@ class TestFiles:
         assert picture.stat().st_size > 10_000
 
     def test_one_step(self, tmp_path):
-        short = training(steps=1, losses=[1.0], accuracies=[0.5])
+        short = training(steps=1, losses=[1.0], measures=[0.5])
         report.write_report(report.build_report(TrainingConfig(epochs=1), short, simulation()), tmp_path)
 
     def test_no_nan_in_json(self, tmp_path):

@@ -5,8 +5,9 @@ import pytest
 
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
-from host.ring import Outcome
+from host.ring import MaskOutcome, Outcome, SparsifyOutcome
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
+from sim.golden import masking
 from sim.golden import ring as golden
 
 
@@ -15,13 +16,15 @@ class GoldenRing:
     segment = 256
     lanes = 4
 
-    def __init__(self, nodes, *, fault=lambda ring: None):
+    def __init__(self, nodes, *, fault=lambda ring: None, mask_fault=lambda ring, results: None):
         self.nodes = nodes
         self.fault = fault
+        self.mask_fault = mask_fault
+        self.masks = 0
         self.steps = 0
         self.reads = 0
 
-    def require(self, length, *, planes, packed_state):
+    def require(self, length, *, planes, packed_state, errors=False):
         self.packed_state = packed_state
         self.state = [np.full(length, 0x7fc0_0000, dtype=np.uint32) for _ in range(planes)]
 
@@ -35,6 +38,8 @@ class GoldenRing:
 
     def clear_counters(self):
         self.words = np.full(self.nodes, (1 << 32) - 1000)  # as if just before they wrap
+        self.masked = np.full(self.nodes, (1 << 32) - 10)
+        self.fetched = 0
 
     def write_settings(self, settings):
         self.settings = settings
@@ -60,7 +65,36 @@ class GoldenRing:
             not_finite=() if np.isfinite(sums).all() else (0,))
 
     def counters(self):
-        return [{"WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps} for words in self.words]
+        return [{"WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps,
+                 "ELEMENTS_MASKED": int(masked) % (1 << 32), "MASK_WORDS_FETCHED": self.fetched}
+                for words, masked in zip(self.words, self.masked, strict=True)]
+
+    def mask(self, jobs, *, alternative, behind):
+        assert len(jobs) == self.nodes
+        assert behind == self.weights.shape[1]
+        self.masks += 1
+        results, replaced = [], []
+        for mine in jobs:
+            kept = [masking.kept(masking.Job(rows=job.rows, columns=job.columns, count=job.count,
+                                             mask=masking.Mask(**vars(job.mask)))) for job in mine]
+            results.append([golden.floats(masking.apply(golden.bits(job.matrices), keep, golden.bits([alternative])[0]))
+                            for job, keep in zip(mine, kept, strict=True)])
+            replaced.append(sum(int((~keep).sum()) for keep in kept))
+        self.masked += replaced
+        self.mask_fault(self, results)
+        return MaskOutcome(results=results, replaced=replaced, cycles=100, commands=1)
+
+    def clear_errors(self, length):
+        self.errors = np.zeros((self.nodes, length), dtype=np.uint32)
+
+    def read_errors(self, length):
+        return golden.floats(self.errors)
+
+    def sparsify(self, length, *, threshold):
+        self.gradients, self.errors = masking.sparsify(self.gradients, self.errors, golden.bits([threshold])[0])
+        dropped = [length - int(count) for count in np.count_nonzero(self.gradients, axis=1)]
+        self.masked += dropped
+        return SparsifyOutcome(dropped=dropped, cycles=50)
 
     def read_weights(self, length, ranks=None):
         self.reads += self.nodes if ranks is None else len(ranks)
@@ -90,7 +124,7 @@ def after(step, action):
 def epochs_to_target(data, name):
     """First epoch with 97 %, for seeds 0 to 9; 99 where there is none."""
     runs = [train(GoldenRing(4), data, TrainingConfig(optimizer=create(name), seed=seed)) for seed in range(10)]
-    return [next((epoch for epoch, accuracy in enumerate(run.accuracies, start=1) if accuracy >= 0.97), 99)
+    return [next((epoch for epoch, accuracy in enumerate(run.measures, start=1) if accuracy >= 0.97), 99)
             for run in runs]
 
 
@@ -103,7 +137,7 @@ class TestAccuracy:
     @pytest.mark.parametrize("seed", range(5))
     def test_reaches_the_bar(self, data, seed):
         training = train(GoldenRing(4), data, TrainingConfig(seed=seed))
-        assert training.accuracies[-1] >= 0.96
+        assert training.measures[-1] >= 0.96
         assert training.bit_exact is True
 
     @pytest.mark.parametrize(("name", "bar"), [
@@ -111,14 +145,14 @@ class TestAccuracy:
         (OptimizerName.ADAMW, 0.97)])
     def test_optimizers(self, data, name, bar):
         training = train(GoldenRing(4), data, TrainingConfig(optimizer=create(name)))
-        assert training.accuracies[-1] >= bar
+        assert training.measures[-1] >= bar
         assert training.bit_exact is True
 
     @pytest.mark.parametrize("name", [OptimizerName.MOMENTUM, OptimizerName.ADAM])
     def test_moments_in_bfloat16(self, data, name):
         config = TrainingConfig(optimizer=create(name), packed_state=True)
         training = train(GoldenRing(4), data, config)
-        assert max(training.accuracies) >= 0.97
+        assert max(training.measures) >= 0.97
         whole = train(GoldenRing(4), data, dataclasses.replace(config, packed_state=False, epochs=1))
         assert whole.losses[0] != training.losses[0]
 
