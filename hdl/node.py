@@ -1,12 +1,14 @@
 """One accelerator node: memories, the collective engine, and the host's way in."""
 
-from amaranth.hdl import Cat, Module
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
+from hdl.control.protocol import Operation
 from hdl.control.registers import RegisterFile
+from hdl.masking.engine import MaskEngine
 from hdl.memory import HostAccess, LanedMemory
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.link import LinkSignature
@@ -19,7 +21,8 @@ class Node(wiring.Component):
     """One accelerator of a ring.
 
     The host writes gradients and weights into the node's memories and pushes commands; the collective engine carries
-    them out with the ring's other nodes. docs/architecture.md has the picture, docs/protocol.md the host's side.
+    them out with the ring's other nodes, and the mask engine those that need none. docs/architecture.md has the
+    picture, docs/protocol.md the host's side.
 
     Parameters
     ----------
@@ -75,8 +78,22 @@ class Node(wiring.Component):
             for writer, port in zip(writers, unit.write, strict=True):
                 wiring.connect(m, writer=writer, memory=port)
 
-        memory("gradients", 0, gradient_rows, engine.gradient_read, [engine.gradient_write])
-        memory("weights", 1, weight_rows, [engine.weight_read], engine.weight_write)
+        # The readers and writers of both memories behind the ring's.
+        gradient_ports, weight_ports = ([], []), ([], [])
+        if config.masking or config.error_feedback:
+            masking = self._masking(m, registers, queue, engine)
+            gradient_ports = [masking.gradient_read], [masking.gradient_write]
+            weight_ports = [*masking.weight_read], [masking.weight_write]
+        else:
+            connect_stream(m, queue.start, engine.command)
+            connect_stream(m, engine.event, queue.completions)
+            for name in engine.count.shape().members:
+                m.d.comb += registers.count[name].eq(engine.count[name])
+
+        readers, writers = gradient_ports
+        memory("gradients", 0, gradient_rows, [*engine.gradient_read, *readers], [engine.gradient_write, *writers])
+        readers, writers = weight_ports
+        memory("weights", 1, weight_rows, [engine.weight_read, *readers], [*engine.weight_write, *writers])
         for plane in range(config.state_planes):
             memory(
                 f"state_{plane}", 2 + plane, state_rows, [engine.state_read[plane]], [engine.state_write[plane]]
@@ -89,8 +106,6 @@ class Node(wiring.Component):
         wiring.connect(m, host_port=host_port.memory_write, access=access.write)
         connect_stream(m, host_port.commands, queue.commands)
         connect_stream(m, queue.events, host_port.events)
-        connect_stream(m, queue.start, engine.command)
-        connect_stream(m, engine.event, queue.completions)
         wiring.connect(m, engine=engine.ring_i, node=wiring.flipped(self.ring_i))
         wiring.connect(m, engine=engine.ring_o, node=wiring.flipped(self.ring_o))
         m.d.comb += [
@@ -112,6 +127,34 @@ class Node(wiring.Component):
         for name in engine.settings.shape().members:
             if name not in ("rule", "nesterov"):
                 m.d.comb += engine.settings[name].eq(getattr(registers, name))
-        for name in engine.count.shape().members:
-            m.d.comb += registers.count[name].eq(engine.count[name])
         return m
+
+    def _masking(self, m, registers, queue, engine):
+        """Add the mask engine. A command goes to the engine that has its operation; only one of them runs."""
+        m.submodules.masking = masking = MaskEngine(config=self._config)
+        masks = Signal()
+        m.d.comb += masks.eq(
+            (queue.start.payload.operation == Operation.MASK) | (queue.start.payload.operation == Operation.SPARSIFY)
+        )
+        for unit, chosen in ((engine, ~masks), (masking, masks)):
+            m.d.comb += [
+                unit.command.payload.eq(queue.start.payload),
+                unit.command.valid.eq(queue.start.valid & chosen),
+            ]
+            with m.If(chosen):
+                m.d.comb += queue.start.ready.eq(unit.command.ready)
+        m.d.comb += [
+            queue.completions.valid.eq(engine.event.valid | masking.event.valid),
+            queue.completions.payload.eq(Mux(masking.event.valid, masking.event.payload, engine.event.payload)),
+            engine.event.ready.eq(queue.completions.ready),
+            masking.event.ready.eq(queue.completions.ready),
+            masking.alternative.eq(registers.mask_alternative),
+            masking.threshold.eq(registers.mask_threshold),
+            masking.weight_version.eq(engine.weight_version),
+        ]
+        counts = {name: engine.count[name] for name in engine.count.shape().members}
+        for name in masking.count.shape().members:
+            m.d.comb += registers.count[name].eq(counts.pop(name, 0) | masking.count[name])
+        for name, count in counts.items():
+            m.d.comb += registers.count[name].eq(count)
+        return masking

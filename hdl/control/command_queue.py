@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.control.registers import queue_status_layout
-from hdl.optimizer.rules import RULES, Rule
+from hdl.optimizer.rules import MOST_PLANES, Rule, planes_used
 from hdl.stream import Queue, connect_stream
 
 __all__ = ["CommandChecker", "CommandQueue", "checked_layout", "verdict_layout"]
@@ -27,14 +27,16 @@ class CommandChecker(wiring.Component):
 
     The first of these that does not hold is the verdict; fields that an operation does not use are not looked at.
 
-    - The operation is known (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
+    - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
     - For FUSED_UPDATE, the node has the planes that the rule needs (``BAD_RULE``; the detail is the rule).
-    - ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size``
-      (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on).
+    - Unless the operation is MASK or SPARSIFY, which do not use the ring, ``port`` is 0, 1 ≤ ``size`` ≤
+      ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size`` (``BAD_RANK``; the detail is rank,
+      size, port and root, from the lowest byte on).
     - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state, state;
-      ALL_REDUCE, REDUCE_SCATTER: gradient; ALL_GATHER, BROADCAST: weight), its base is a multiple of 32 not beyond
-      the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it (``BAD_LENGTH``; the
-      detail is the length that would have fitted).
+      ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST: weight; SPARSIFY: gradient and weight), its
+      base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length``
+      fits behind it (``BAD_LENGTH``; the detail is the length that would have fitted). For MASK, weight and state
+      base are then compared in the same way with the end of the weight memory.
 
     State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
     behind the base, twice as many elements as words if state is packed, is a whole number of groups too, so that it
@@ -87,6 +89,7 @@ class CommandChecker(wiring.Component):
         room_bits = max(config.gradient_words, config.weight_words, config.state_words).bit_length()
         memory = Signal(range(3))
         used = Signal(3)
+        is_mask = Signal()  # its second and third base are both of the weight memory, and have no length
         base = Signal(32)
         capacity = Signal(room_bits)
         factor = Signal(range(config.nodes_max + 1))
@@ -97,15 +100,19 @@ class CommandChecker(wiring.Component):
             m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
             m.next = "Verdict"
 
-        planes = Signal(range(max(traits.planes for traits in RULES.values()) + 1))
-        with m.Switch(self.rule):
-            for rule, traits in RULES.items():
-                with m.Case(rule):
-                    m.d.comb += planes.eq(traits.planes)
+        def proceed():
+            """Go on with the next memory."""
+            with m.If(memory == 2):
+                conclude(EventStatus.OK)
+            with m.Else():
+                m.d.sync += memory.eq(memory + 1)
+                m.next = "Fetch"
+
+        planes = planes_used(self.rule, MOST_PLANES)
 
         with m.FSM():
             with m.State("Operation"):
-                m.d.sync += memory.eq(0)
+                m.d.sync += [memory.eq(0), is_mask.eq(command.operation == Operation.MASK)]
                 with m.If(self.i.valid):
                     m.d.sync += [self.checked.rule.eq(self.rule), self.checked.packed_state.eq(self.packed_state)]
                     m.next = "Ring"
@@ -113,13 +120,21 @@ class CommandChecker(wiring.Component):
                         with m.Case(Operation.QUIESCE):
                             conclude(EventStatus.OK)
                         with m.Case(Operation.FUSED_UPDATE):
-                            m.d.sync += used.eq(Cat(Const(0b11, 2), planes != 0))
-                            with m.If(planes > config.state_planes):
+                            m.d.sync += used.eq(Cat(Const(0b11, 2), planes.any()))
+                            with m.If(planes[config.state_planes:].any()):
                                 conclude(EventStatus.BAD_RULE, self.rule)
                         with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
                             m.d.sync += used.eq(0b001)
                         with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
                             m.d.sync += used.eq(0b010)
+                        if config.masking:
+                            with m.Case(Operation.MASK):
+                                m.d.sync += used.eq(0b111)
+                                m.next = "Fetch"
+                        if config.error_feedback:
+                            with m.Case(Operation.SPARSIFY):
+                                m.d.sync += used.eq(0b011)
+                                m.next = "Fetch"
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
 
@@ -135,16 +150,14 @@ class CommandChecker(wiring.Component):
             with m.State("Fetch"):
                 m.d.sync += [
                     base.eq(bases[memory]),
-                    capacity.eq(capacities[memory]),
+                    capacity.eq(Mux(is_mask & (memory == 2), config.weight_words, capacities[memory])),
                     factor.eq(Mux(memory == 2, command.size, 1)),
                     fitting.eq(0),
                 ]
                 with m.If((used >> memory)[0]):
                     m.next = "Base"
-                with m.Elif(memory == 2):
-                    conclude(EventStatus.OK)
                 with m.Else():
-                    m.d.sync += memory.eq(memory + 1)
+                    proceed()
 
             with m.State("Base"):
                 room = (capacity - base[:room_bits])[:room_bits]
@@ -152,6 +165,8 @@ class CommandChecker(wiring.Component):
                 m.next = "Multiply"
                 with m.If((base[:5] != 0) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
+                with m.Elif(is_mask & (memory != 0)):
+                    proceed()
 
             with m.State("Multiply"):
                 m.d.sync += [addend.eq(addend << 1), factor.eq(factor >> 1)]
@@ -163,11 +178,8 @@ class CommandChecker(wiring.Component):
             with m.State("Length"):
                 with m.If(command.length > fitting):
                     conclude(EventStatus.BAD_LENGTH, fitting)
-                with m.Elif(memory == 2):
-                    conclude(EventStatus.OK)
                 with m.Else():
-                    m.d.sync += memory.eq(memory + 1)
-                    m.next = "Fetch"
+                    proceed()
 
             with m.State("Verdict"):
                 m.d.comb += self.i.ready.eq(self.o.ready)

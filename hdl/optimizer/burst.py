@@ -12,7 +12,7 @@ from hdl.floating.format import FP32
 from hdl.optimizer.fixed_point import FixedFormat, FixedLane, FixedReducer
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
-from hdl.optimizer.rules import RULES, Rule, UpdateLane, check_rules
+from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
 from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
@@ -352,11 +352,8 @@ class StreamedOptimizer(wiring.Component):
         updated = summed + self.lane.latency
         tags = self._delay_tags(m, control.beat, {*state_delays, weight_delay, summed, *remembered, updated})
 
-        planes_used = Signal(max(self.planes, 1))
-        with m.Switch(self.settings.rule):
-            for rule in self._rules:
-                with m.Case(rule):
-                    m.d.comb += planes_used.eq((1 << RULES[rule].planes) - 1)
+        used_planes = Signal(max(self.planes, 1))
+        m.d.comb += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
         def buffer(name, source, *, used, delay=0):
             """Buffer a stream of operands; they come out with the beat that entered ``delay`` cycles before them."""
@@ -376,13 +373,13 @@ class StreamedOptimizer(wiring.Component):
             for worker in range(self._workers)
         ]
         state = [
-            buffer(f"state_{plane}", self.state[plane], used=planes_used[plane], delay=state_delays[plane])
+            buffer(f"state_{plane}", self.state[plane], used=used_planes[plane], delay=state_delays[plane])
             for plane in range(self.planes)
         ]
         weights = buffer("weights", self.weights, used=1, delay=weight_delay)
         m.d.comb += [
             control.filled.eq(Cat(banks.filled for banks in gradients)),
-            control.supplied.eq(weights.filled & (Cat(banks.filled for banks in state) | ~planes_used).all()),
+            control.supplied.eq(weights.filled & (Cat(banks.filled for banks in state) | ~used_planes).all()),
         ]
 
         def collector(name, tag):
@@ -429,7 +426,7 @@ class StreamedOptimizer(wiring.Component):
 
         queue("weights_queue", new_weights, self.weights_out)
         for plane in range(self.planes):
-            queue(f"state_queue_{plane}", new_state[plane], self.state_out[plane], used=planes_used[plane])
+            queue(f"state_queue_{plane}", new_state[plane], self.state_out[plane], used=used_planes[plane])
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
         m.d.comb += [

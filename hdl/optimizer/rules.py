@@ -4,7 +4,7 @@
 
 import dataclasses
 
-from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -16,7 +16,9 @@ from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
 
-__all__ = ["RULES", "Rule", "Traits", "UpdateLane", "check_rules", "settings_layout"]
+__all__ = [
+    "MOST_PLANES", "RULES", "Rule", "Traits", "UpdateLane", "check_rules", "planes_used", "settings_layout",
+]
 
 
 class Rule(enum.Enum, shape=unsigned(2)):
@@ -53,6 +55,17 @@ RULES = {
     Rule.ADAM: Traits(planes=2, adaptive=True),
     Rule.ADAMW: Traits(planes=2, adaptive=True, decoupled=True),
 }
+
+
+#: State planes of the rule that uses the most.
+MOST_PLANES = max(traits.planes for traits in RULES.values())
+
+
+def planes_used(rule, planes):
+    """Which of the first so many state planes a rule uses, a bit for each."""
+    return Cat(
+        Cat(rule == each for each, traits in RULES.items() if traits.planes > plane).any() for plane in range(planes)
+    )
 
 
 def check_rules(rules):

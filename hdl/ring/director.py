@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.memory import job_layout
 from hdl.optimizer.burst import command_layout as burst_layout
-from hdl.optimizer.rules import RULES, settings_layout
+from hdl.optimizer.rules import planes_used, settings_layout
 from hdl.ring.packet import Codec, PacketType, expected_layout, header_layout
 from hdl.ring.schedule import GROUP, Phase, Walk, plan_layout, record_layout, tour_layout
 from hdl.route import Fork
@@ -355,12 +355,9 @@ class Director(wiring.Component):
         planes = self._config.state_planes
         at, fork = self._walk(m, "own", 4 + 2 * planes)
         update = (at.length != 0) & setup.fused
-        planes_used = Signal(max(planes, 1))
-        with m.Switch(setup.settings.rule):
-            for rule, traits in RULES.items():
-                with m.Case(rule):
-                    m.d.comb += planes_used.eq((1 << traits.planes) - 1)
-        stateful = [update & planes_used[plane] for plane in range(planes) for _ in ("read", "write")]
+        used_planes = Signal(max(planes, 1))
+        m.d.comb += used_planes.eq(planes_used(setup.settings.rule, planes))
+        stateful = [update & used_planes[plane] for plane in range(planes) for _ in ("read", "write")]
         m.d.comb += fork.enable.eq(Cat(at.length != 0, update, update, update, stateful))
 
         self._job(m, "weight_jobs", fork.o[0], self.weight_job, setup.weight_row, at.group, at.length)
