@@ -1,0 +1,426 @@
+"""Codes of a few bits each, packed into words without gaps, at any number of lanes.
+
+Codes are taken in eights. The bits of one place of eight codes are a byte, a **plane**, and codes of w bits make w
+bytes, lowest place first, so that one circuit packs codes of any width: places that a packet does not use are left
+out by leaving out bytes. Four eights, or :data:`GROUP` codes, are w words. What ``last`` cuts short is filled with
+codes of zero up to a whole group; so a packet of n codes takes w * ceil(n / 32) words.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.stream import beat_layout, check_lanes
+
+__all__ = ["GROUP", "PLANE", "BytePacker", "ByteUnpacker", "GroupAssembler", "GroupSplitter", "chunk_layout",
+           "code_layout", "word_count"]
+
+#: Codes whose bits of one place make a byte.
+PLANE = 8
+#: Codes that a packet holds a multiple of.
+GROUP = 32
+
+
+def word_count(lanes, width):
+    """Words per beat of a packed stream in which codes of at most ``width`` bits go as fast as beats of lanes come.
+
+    Such a stream moves its 4 * words bytes together: 1, 2 or 4 words.
+    """
+    check_lanes(lanes)
+    words = 1
+    while 32 * words < lanes * width:
+        words *= 2
+    return words
+
+
+def code_layout(lanes, width):
+    """Payload of unpacked streams: ``codes`` of ``width`` bits, and ``last``, which is on the last of a group."""
+    return data.StructLayout({"codes": data.ArrayLayout(unsigned(width), lanes), "last": 1})
+
+
+def chunk_layout(words):
+    """Payload of bytes to be packed: ``count`` of them, from the lowest on, and zeros above.
+
+    ``align`` tells that the next byte begins a word, ``last`` that none follows in this packet.
+    """
+    return data.StructLayout({"data": 32 * words, "count": range(4 * words + 1), "align": 1, "last": 1})
+
+
+def _check_words(words):
+    if words not in (1, 2, 4):
+        raise ValueError(f"Word count must be 1, 2 or 4, not {words!r}")
+
+
+class BytePacker(wiring.Component):
+    """Pack bytes into words, and words into beats.
+
+    One chunk is taken per cycle; one more cycle is taken by the last chunk of a packet whose bytes do not fit the
+    beat that is being filled. A beat is offered :attr:`latency` cycle after the chunk that completes it was taken.
+    ``i.ready`` depends combinationally on ``i.payload`` and ``o.ready``.
+
+    Parameters
+    ----------
+    words : int
+        Words per beat: 1, 2 or 4.
+
+    Members
+    -------
+    i : In(stream of chunk_layout(words))
+    o : Out(stream of beat_layout(words))
+    """
+
+    latency = 1
+
+    def __init__(self, *, words):
+        _check_words(words)
+        self._words = words
+        super().__init__({
+            "i": In(stream.Signature(chunk_layout(words))),
+            "o": Out(stream.Signature(beat_layout(words))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        size = 4 * self._words
+        chunk = self.i.payload
+        place = Signal(range(size))  # bytes that wait for more
+        waiting = Signal(8 * size)
+        tail = Signal()  # what waits is the last of a packet
+
+        rotated = chunk.data
+        for bit in range(len(place)):
+            turned = Signal(8 * size, name=f"turned_{1 << bit}")
+            m.d.comb += turned.eq(Mux(place[bit], rotated.rotate_left(8 << bit), rotated))
+            rotated = turned
+        merged = Signal(8 * size)
+        for byte in range(size):
+            part = slice(8 * byte, 8 * byte + 8)
+            m.d.comb += merged[part].eq(Mux(byte < place, waiting[part], Mux(tail, 0, rotated[part])))
+
+        total = Signal(range(2 * size))
+        padded = Signal(range(2 * size + 1))
+        full = Signal()
+        more = Signal()
+        ending = Signal()
+        emit = Signal()
+        free = Signal()
+        move = Signal()
+        m.d.comb += [
+            total.eq(place + Mux(tail, 0, chunk.count)),
+            padded.eq(Mux(tail | chunk.align | chunk.last, (total + 3) & ~3, total)),
+            full.eq(padded >= size),
+            more.eq(full & (padded[:len(place)] != 0)),
+            ending.eq(tail | (chunk.last & ~more)),
+            emit.eq(full | chunk.last | tail),
+            free.eq(self.o.ready | ~self.o.valid),
+            self.i.ready.eq(~tail & (free | ~emit)),
+            move.eq(Mux(tail, free, self.i.valid & (free | ~emit))),
+        ]
+        with m.If(free):
+            m.d.sync += [
+                self.o.valid.eq(move & emit),
+                self.o.payload.elements.eq(merged),
+                self.o.payload.last.eq(ending),
+                self.o.payload.keep.eq(Cat(full | (padded[:len(place)] > 4 * word) for word in range(self._words))),
+            ]
+        with m.If(move):
+            m.d.sync += [
+                place.eq(Mux(ending, 0, padded)),
+                waiting.eq(Mux(full, rotated, merged)),
+                tail.eq(~ending & chunk.last),
+            ]
+        return m
+
+
+class ByteUnpacker(wiring.Component):
+    """Show the next bytes of packets of words, of which any number is taken per cycle.
+
+    A beat is shown :attr:`latency` cycles after it was accepted, or one cycle after the beat before it if it is
+    accepted while the one in front of that is shown. Between packets is one cycle in which nothing is shown.
+    ``i.ready`` and what is shown depend on registers, and ``i.ready`` combinationally on ``take`` as well.
+
+    Parameters
+    ----------
+    words : int
+        Words per beat: 1, 2 or 4.
+
+    Members
+    -------
+    i : In(stream of beat_layout(words))
+    window : Out(32 * words)
+        The next bytes.
+    available : Out(range(8 * words + 1))
+        How many of them are there, and perhaps more.
+    final : Out(1)
+        No more than those will come in this packet.
+    take : In(range(4 * words + 1))
+        How many are taken in this cycle: no more than are there.
+    align : In(1)
+        Take as many more as are left of the present word.
+    drop : In(1)
+        Discard the rest of the packet, from the next cycle on. Not if nothing is left.
+    """
+
+    latency = 2
+
+    def __init__(self, *, words):
+        _check_words(words)
+        self._words = words
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(words))),
+            "window": Out(32 * words), "available": Out(range(8 * words + 1)), "final": Out(1),
+            "take": In(range(4 * words + 1)), "align": In(1), "drop": In(1),
+        })
+
+    @property
+    def words(self):
+        """Words per beat."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        size = 4 * self._words
+        layout = data.StructLayout({"bytes": 8 * size, "end": range(size + 1), "last": 1, "valid": 1})
+        front = Signal(layout)
+        back = Signal(layout)
+        place = Signal(range(size + 1))
+        dropping = Signal()
+
+        shown = Signal()
+        exhausted = Signal()
+        after = Signal(range(2 * size))
+        advance = Signal()
+        fill = Signal()
+        m.d.comb += [
+            exhausted.eq(front.last & (place == front.end)),
+            shown.eq(front.valid & ~exhausted & ~dropping),
+            self.available.eq(Mux(shown, (front.end - place) + Mux(back.valid & ~front.last, back.end, 0), 0)),
+            self.final.eq(shown & (front.last | (back.valid & back.last))),
+            after.eq(Mux(self.align, (place + self.take + 3) & ~3, place + self.take)),
+            advance.eq(~front.valid | exhausted | dropping | (~front.last & (after >= size))),
+            fill.eq(advance | ~back.valid),
+            self.i.ready.eq(fill),
+        ]
+        window = Cat(front.bytes, back.bytes)
+        step = size
+        while step > 1:
+            step //= 2
+            # Each step needs as many bytes as those after it can shift, and all that are shown.
+            shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
+            m.d.comb += shifted.eq(Mux(place[step.bit_length() - 1], window[8 * step:], window))
+            window = shifted
+        m.d.comb += self.window.eq(window)
+
+        m.d.sync += place.eq(after)
+        with m.If(advance):
+            m.d.sync += [front.eq(back), place.eq(Mux(front.valid & ~exhausted & ~dropping, after[:len(place) - 1], 0))]
+        with m.If(fill):
+            m.d.sync += [
+                back.bytes.eq(self.i.payload.elements),
+                back.end.eq(sum(self.i.payload.keep).shift_left(2)),
+                back.last.eq(self.i.payload.last),
+                back.valid.eq(self.i.valid),
+            ]
+        with m.If(self.drop):
+            m.d.sync += dropping.eq(1)
+        with m.Elif(dropping & front.valid & front.last):
+            m.d.sync += dropping.eq(0)
+        return m
+
+
+class GroupAssembler(wiring.Component):
+    """Collect eights of codes, and give their planes in chunks of bytes.
+
+    Chunks of a group are offered one per cycle from the cycle after its last code was taken on. ``i.ready`` depends
+    combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    lanes : int
+        Codes per beat: 1, 2, 4 or 8.
+    width : int
+        Most bits of a code.
+
+    Members
+    -------
+    i : In(stream of code_layout(lanes, width))
+    size : In(range(width + 1))
+        Bits of a code, at least 1; steady while a packet is inside.
+    o : Out(stream of chunk_layout(words))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, width):
+        self._words = word_count(lanes, width)
+        self._lanes = lanes
+        self._width = width
+        super().__init__({
+            "i": In(stream.Signature(code_layout(lanes, width))),
+            "size": In(range(width + 1)),
+            "o": Out(stream.Signature(chunk_layout(self._words))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat that the chunks are made for."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, width, size = self._lanes, self._width, 4 * self._words
+        beats = PLANE // lanes
+        chunks = -(-width // size)
+        codes = self.i.payload.codes
+
+        # Planes of the codes of this eight, the newest in the highest lanes.
+        filled = [codes[lane] for lane in range(lanes)]
+        beat = Signal(range(max(beats, 2)))
+        complete = Signal()
+        if beats > 1:
+            earlier = Signal(data.ArrayLayout(unsigned(width), PLANE - lanes))
+            filled = [earlier[lane] for lane in range(PLANE - lanes)] + filled
+            m.d.comb += complete.eq(beat == beats - 1)
+        else:
+            m.d.comb += complete.eq(1)
+        planes = Cat(Cat(code[place] for code in filled) for place in range(width))
+
+        # Bytes of the eight before it that are still to be written.
+        left = Signal(8 * chunks * size)
+        count = Signal(range(width + 1))
+        last = Signal()
+        final = Signal()
+        free = Signal()
+        m.d.comb += [
+            final.eq(count <= size),
+            self.o.valid.eq(count != 0),
+            self.o.payload.data.eq(left),
+            self.o.payload.count.eq(Mux(final, count, size)),
+            self.o.payload.last.eq(last & final),
+            free.eq((count == 0) | (self.o.ready & final)),
+            self.i.ready.eq(free | ~complete),
+        ]
+        with m.If(self.i.valid & self.i.ready & complete):
+            m.d.sync += [left.eq(planes), count.eq(self.size), last.eq(self.i.payload.last)]
+        with m.Elif(self.o.valid & self.o.ready):
+            m.d.sync += [left.eq(left >> 8 * size), count.eq(Mux(final, 0, count - size))]
+        if beats > 1:
+            with m.If(self.i.valid & self.i.ready):
+                m.d.sync += [beat.eq(beat + 1), Cat(*filled[:PLANE - lanes]).eq(Cat(*filled[lanes:]))]
+        return m
+
+
+class GroupSplitter(wiring.Component):
+    """Take the planes of eights of codes from a :class:`ByteUnpacker`, and give the codes.
+
+    While ``run`` is set, one chunk is taken per cycle, and one beat given. The first beat is offered in the cycle
+    after the last chunk of its eight was taken. Bits of a code above its size are zeros.
+
+    A packet must end with a whole group. The eight in which one ends early is given with what is there, marked
+    ``last``.
+
+    Parameters
+    ----------
+    lanes : int
+        Codes per beat: 1, 2, 4 or 8.
+    width : int
+        Most bits of a code.
+
+    Members
+    -------
+    window, available, final, take
+        As of the unpacker, in the other direction.
+    run : In(1)
+    size : In(range(width + 1))
+        Bits of a code, at least 1; steady while ``run`` is set and until the codes are taken.
+    ended : Out(1)
+        The last bytes of the packet are taken in this cycle.
+    error : Out(1)
+        They do not end a group.
+    o : Out(stream of code_layout(lanes, width))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, width):
+        self._words = words = word_count(lanes, width)
+        self._lanes = lanes
+        self._width = width
+        super().__init__({
+            "window": In(32 * words), "available": In(range(8 * words + 1)), "final": In(1),
+            "take": Out(range(4 * words + 1)), "run": In(1), "size": In(range(width + 1)),
+            "ended": Out(1), "error": Out(1),
+            "o": Out(stream.Signature(code_layout(lanes, width))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat that the chunks are taken from."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, width, size = self._lanes, self._width, 4 * self._words
+        beats = PLANE // lanes
+        chunks = -(-width // size)
+        eights = GROUP // PLANE
+
+        left = Signal(range(width + 1))  # bytes of this eight that are still to be taken, behind the present chunk
+        chunk = Signal(range(max(chunks, 2)))
+        eight = Signal(range(eights))
+        wanted = Signal(range(size + 1))
+        final = Signal()  # it is the last chunk of its eight
+        stop = Signal()  # it is the last of the packet
+        closing = Signal()
+        free = Signal()
+        go = Signal()
+        rest = Signal(range(width + 1))
+        m.d.comb += [
+            rest.eq(Mux(chunk == 0, self.size, left)),
+            final.eq(rest <= size),
+            wanted.eq(Mux(final, rest, size)),
+            stop.eq(self.final & (self.available <= wanted)),
+            closing.eq(final | stop),
+            go.eq(self.run & (stop | (self.available >= wanted)) & (free | ~closing)),
+            self.ended.eq(go & stop),
+            self.error.eq(self.ended & (~final | (self.available != wanted) | (eight != eights - 1))),
+        ]
+        with m.If(go):
+            m.d.comb += self.take.eq(Mux(stop, self.available, wanted))
+            m.d.sync += [left.eq(rest - size), chunk.eq(chunk + 1)]
+            with m.If(closing):
+                m.d.sync += [chunk.eq(0), eight.eq(Mux(stop, 0, eight + 1))]
+
+        # Chunks before the last one wait in their places.
+        windows = []
+        for number in range(chunks - 1):
+            held = Signal(8 * size, name=f"held_{number}")
+            with m.If(go & (chunk == number)):
+                m.d.sync += held.eq(self.window)
+            windows.append(Mux(chunk == number, self.window, held))
+        windows.append(self.window)
+        planes = Cat(windows)
+        codes = [Cat(planes[8 * place + code] & (place < self.size) for place in range(width))
+                 for code in range(PLANE)]
+
+        count = Signal(range(beats + 1))  # beats to be given
+        last = Signal()
+        shift = Signal(data.ArrayLayout(unsigned(width), PLANE))
+        m.d.comb += [
+            self.o.valid.eq(count != 0),
+            self.o.payload.last.eq(last & (count == 1)),
+            free.eq((count == 0) | (self.o.ready & (count == 1))),
+            *(self.o.payload.codes[lane].eq(shift[lane]) for lane in range(lanes)),
+        ]
+        with m.If(go & closing):
+            m.d.sync += [count.eq(beats), last.eq(stop), Cat(*shift).eq(Cat(*codes))]
+        with m.Elif(self.o.valid & self.o.ready):
+            m.d.sync += count.eq(count - 1)
+            if beats > 1:
+                m.d.sync += Cat(*shift).eq(Cat(*shift) >> lanes * width)
+        return m

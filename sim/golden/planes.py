@@ -1,0 +1,62 @@
+"""Golden model of packed codes: bytes of bit planes, words, and the cycles of the packer and the unpacker."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", "unpack"]
+
+Bits = npt.NDArray[np.uint32]
+Bytes = npt.NDArray[np.uint8]
+
+#: Codes whose bits of one place make a byte.
+PLANE = 8
+#: Codes that a packet holds a multiple of; they make a whole number of words.
+GROUP = 32
+
+
+def pack(codes: npt.ArrayLike, width: int) -> Bits:
+    """Codes of some width as words. A partial last group is filled with zeros."""
+    given = np.asarray(codes, np.uint32)
+    padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.uint32)
+    padded[:len(given)] = given
+    places = np.arange(width, dtype=np.uint32)
+    planes = padded.reshape(-1, 1, PLANE) >> places[:, np.newaxis] & 1
+    return bytes_to_words(np.packbits(planes.astype(np.uint8), axis=2, bitorder="little").reshape(-1))
+
+
+def unpack(words: npt.ArrayLike, width: int) -> Bits:
+    """Codes from words, in whole groups."""
+    given = np.asarray(words, np.uint32)
+    if width == 0:
+        raise ValueError(f"Code width must be a positive integer, not {width!r}")
+    if len(given) % width:
+        raise ValueError(f"Words must be a multiple of {width}, not {len(given)!r}")
+    planes = np.unpackbits(given.astype("<u4").view(np.uint8), bitorder="little").reshape(-1, width, PLANE)
+    places = np.arange(width, dtype=np.uint32)
+    codes: Bits = (planes.astype(np.uint32) << places[:, np.newaxis]).sum(axis=1, dtype=np.uint32)
+    return codes.reshape(-1)
+
+
+def bytes_to_words(given: npt.ArrayLike) -> Bits:
+    """Bytes as words, lowest first. What the last word lacks is zeros."""
+    data = np.asarray(given, np.uint8)
+    padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
+    padded[:len(data)] = data
+    words: Bits = padded.view("<u4").astype(np.uint32)
+    return words
+
+
+def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> Bytes:
+    """Numbers of some width one after the other without gaps, lowest bit first, as bytes."""
+    given = np.asarray(values, np.uint64)
+    bits = given[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
+    return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
+
+
+def fields(given: npt.ArrayLike, width: int, count: int) -> Bits:
+    """The inverse of :func:`field_bytes`."""
+    bits = np.unpackbits(np.asarray(given, np.uint8), bitorder="little")[:count * width].reshape(count, width)
+    values: Bits = (bits.astype(np.uint32) << np.arange(width, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
+    return values
