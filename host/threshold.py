@@ -1,0 +1,115 @@
+"""The threshold of every step, such that what is sent stays at or below a density.
+
+A node keeps those elements of its gradient, with the errors of earlier steps added, whose magnitude is at least the
+threshold; the others wait. How many these are is known only afterwards, so that thresholds follow what was kept.
+docs/masking/magnitude.md shows what comes of it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Threshold"]
+
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+
+
+class Threshold:
+    """Chooses the threshold of every step of a run.
+
+    At hop h of scatter-reduce sums of what h nodes have kept are sent, of at most h times a node's density. In the
+    mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in common. So a node
+    may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
+
+    A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that
+    is over in the middle of a step, the share of elements to keep is ::
+
+        target(x) = last * decay ** max(0, 1 - x / ramp),  last = m / (ramp * (decay - 1) / log(decay) + 1 - ramp)
+
+    which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m.
+
+    The first threshold is a quantile of all nodes' gradients: the target's share of magnitudes is at least as large.
+    From then on, where nodes have kept d of their elements in a step, and t is its target, ::
+
+        threshold' = threshold * min(exp(gain * (d / t - 1)), limit)
+
+    and the factor is at least exp(-gain), since d is at least 0. As long as the limit is not met, d / t - 1 of all
+    steps add up to log(last threshold / first threshold) / gain. This does not grow with the number of steps, so that
+    the mean of d / t goes to 1 in a long run, wherever it began.
+
+    Parameters
+    ----------
+    density : float
+        Of what is sent, in the mean over hops and steps: above 0 and at most 1.
+    nodes, steps : int
+        Of the run.
+    decay : float
+        At least 1.
+    ramp : float
+        Above 0 and at most 1.
+    gain : float
+        Above 0 and at most 1.
+    limit : float
+        Above 1.
+    """
+
+    def __init__(self, *, density: float, nodes: int, steps: int, decay: float = 8.0, ramp: float = 0.6,
+                 gain: float = 0.3, limit: float = 2.0) -> None:
+        for name, value in (("Density", density), ("Ramp", ramp), ("Gain", gain)):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, not {value!r}")
+        for name, count in (("Node", nodes), ("Step", steps)):
+            if count < 1:
+                raise ValueError(f"{name} count must be at least 1, not {count!r}")
+        if not 1 <= decay < math.inf:
+            raise ValueError(f"Decay must be a finite number of at least 1, not {decay!r}")
+        if not 1 < limit < math.inf:
+            raise ValueError(f"Limit must be a finite number above 1, not {limit!r}")
+        self._steps = steps
+        self._decay = decay
+        self._ramp = ramp
+        self._gain = gain
+        self._limit = limit
+        mean = ramp * (decay - 1) / math.log(decay) + 1 - ramp if decay > 1 else 1.0
+        self._last = 2 * density / nodes / mean
+        self._step = 0
+        self._elements = 0  # of all nodes together
+        self._threshold: float | None = None
+
+    def target(self, step: int) -> float:
+        """Share of its elements that a node is to keep in a step, from 1."""
+        over = (step - 0.5) / self._steps
+        above: float = self._decay ** max(0.0, 1 - over / self._ramp)
+        return min(self._last * above, 1.0)
+
+    def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
+        """Threshold of the next step, a binary32 number above zero.
+
+        Parameters
+        ----------
+        gradients : sequence of arrays
+            One per node. Their values count as long as all have been zero, or not finite, before.
+        """
+        self._step += 1
+        self._elements = sum(gradient.size for gradient in gradients)
+        if self._threshold is None:
+            magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
+            magnitudes = magnitudes[np.isfinite(magnitudes)]
+            if magnitudes.any():
+                # As many elements as the target says, and at least one, but none that is zero.
+                place = min(math.ceil(len(magnitudes) * (1 - self.target(self._step))), len(magnitudes) - 1)
+                place = max(place, int(np.count_nonzero(magnitudes == 0)))
+                self._threshold = max(float(np.partition(magnitudes, place)[place]), _SMALLEST)
+        return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
+
+    def observe(self, dropped: int) -> None:
+        """Take in how many elements of the step, of all nodes together, were not kept."""
+        if not 0 <= dropped <= self._elements:
+            raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
+        if self._threshold is not None:
+            density = 1 - dropped / self._elements
+            exponent = self._gain * (density / self.target(self._step) - 1)
+            self._threshold *= math.exp(min(exponent, math.log(self._limit)))
+            self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
