@@ -18,19 +18,19 @@ class MagnitudeMask(wiring.Component):
 
     In each lane the sum is that of binary32, rounded to nearest even. Its magnitude is its bits but the sign, an
     integer: where this is at least that of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0; elsewhere
-    ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers and NaNs, which are canonical, above
-    infinities; a threshold of zero keeps all, -0.0 included.
+    ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are canonical,
+    above infinities; a threshold of zero keeps all, -0.0 included.
 
-    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, whatever the packets. ``keep`` and
-    ``last`` of both results are those of the gradients; those of the errors are ignored. If the packets differ in
-    length, nothing hangs as long as there are beats, and nothing tells it: the rest of the longer one goes with the
-    packet after the shorter. Elements which are not kept are computed as all others, but not counted.
+    Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, whose framing should be the same:
+    ``keep`` and ``last`` of the results are those of the gradients, and those of the errors are ignored. If packets
+    differ in length, nothing hangs and nothing tells it: the rest of the longer one is paired with the packet after
+    the shorter. Elements whose keep bit is clear are computed as all others, but do not count as replaced.
 
     A pair that finds both queues empty is offered by both outputs :attr:`latency` cycles after it was taken;
-    throughput is one beat per cycle. No ready runs through the arithmetic: a pair is taken when both queues of results
-    have a place for it, of :attr:`depth` each, so that either output may stall by itself for so many beats.
-    ``gradients.ready`` depends combinationally on ``errors.valid`` and ``errors.ready`` on ``gradients.valid``, and
-    besides on registers alone; the outputs are registers.
+    throughput is one beat per cycle. No ready runs through the arithmetic: a pair is taken when both queues of
+    results have a place for it, of :attr:`depth` each, so that either output may stall by itself for so many beats.
+    ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on ``gradients.valid``;
+    all else depends on registers alone, and the outputs are registers.
 
     Parameters
     ----------

@@ -126,8 +126,8 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
     """What a magnitude mask sends, and the errors that it leaves for the next time; all are bit patterns of binary32.
 
-    The sum of gradient and error is kept where its magnitude, its bits but the sign as an integer, is at least that of
-    the threshold; elsewhere it is the new error. What is not kept, and the error of what is, is +0.0.
+    The sum of gradient and error is kept where its magnitude, its bits but the sign as an integer, is at least that
+    of the threshold; elsewhere it is the new error. What is not kept, and the error of what is, is +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
@@ -606,7 +606,7 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
         for output in outputs:
             output.load(max(cycle + latency - 1, output.departed))
         departed.append((outputs[0].departed, outputs[1].departed))
-    valid = feeds[0].valid, feeds[1].valid
+    valid, kept, dropped = [feed.valid for feed in feeds], outputs[0].offered, outputs[1].offered
     return MagnitudeTrace(
-        valid[0], valid[1] & ~blocked, valid[1], valid[0] & ~blocked, outputs[0].offered >= 0, outputs[1].offered >= 0,
-        outputs[0].offered, outputs[1].offered, np.array(taken, np.int64))
+        valid[0], valid[1] & ~blocked, valid[1], valid[0] & ~blocked, kept >= 0, dropped >= 0, kept, dropped,
+        np.array(taken, np.int64))

@@ -10,8 +10,8 @@ from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.stream import beat_layout
 from sim import regression
+from sim.golden import floating
 from sim.golden import masking as model
-from sim.golden.floating import CANONICAL_NAN
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.floating import operands
@@ -20,7 +20,7 @@ from tests.hdl.masking import masks
 INFINITY = 0x7F80_0000
 #: From zero to the largest NaN; a sign does not count.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
-              INFINITY + 1, int(CANONICAL_NAN), 0xFFFF_FFFF)
+              INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
 _HANDSHAKES = ("gradients_valid", "gradients_ready", "errors_valid", "errors_ready", "kept_valid", "dropped_valid")
 
 
@@ -66,19 +66,18 @@ def _beats(generator, count, lanes, more=0):
 def _expected(gradients, errors, threshold):
     """Both results of pairs, and how many elements of each are dropped; one threshold for all, or one for each."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
-    kept, dropped = np.zeros((2, *gradients.elements.shape), np.uint32)
+    a, b = gradients.elements, errors.elements[:len(gradients)]
+    kept, dropped = np.zeros((2, *a.shape), np.uint32)
     for value in np.unique(threshold):
-        which = threshold == value
-        kept[which], dropped[which] = model.sparsify(gradients.elements[which], errors.elements[:len(gradients)][which],
-                                                     value)
-    sums = model.floating.add(gradients.elements, errors.elements[:len(gradients)])
-    small = (sums & 0x7FFF_FFFF) < (threshold & 0x7FFF_FFFF)[:, None]
+        pairs = threshold == value
+        kept[pairs], dropped[pairs] = model.sparsify(a[pairs], b[pairs], value)
+    small = (floating.add(a, b) & 0x7FFF_FFFF) < (threshold & 0x7FFF_FFFF)[:, None]
     return (dataclasses.replace(gradients, elements=kept).rows, dataclasses.replace(gradients, elements=dropped).rows,
             (small & gradients.keep).sum(axis=1))
 
 
-def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, ready=True, dropped_ready=True, willing=None,
-         errors_willing=None):
+def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, willing=None, errors_willing=None,
+         ready=True, dropped_ready=True):
     unit = _unit(lanes)
     if reset:
         unit.reset()
@@ -245,7 +244,8 @@ def test_one_output_stalls(stalled):
     trace = _run(4, gradients, errors, 0x3F80_0000, cycles=200, **sinks)
     assert len(_moved(trace, "gradients")[0]) == len(_moved(trace, "errors")[0]) == MagnitudeMask.depth
     assert len(_moved(trace, free)[0]) == MagnitudeMask.depth
-    assert trace[f"{stalled}__valid"].any() and not len(_moved(trace, stalled)[0])
+    assert trace[f"{stalled}__valid"].any()
+    assert not len(_moved(trace, stalled)[0])
     trace = _run(4, gradients, errors, 0x3F80_0000, cycles=30, reset=False)
     assert len(_moved(trace, stalled)[0]) == 30
 
