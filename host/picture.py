@@ -129,7 +129,8 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
                       markerfacecolor="none", markeredgewidth=2, color=color)
         reached = f"does not reach {target:.0f} %" if epoch is None else f"{target:.0f} % in epoch {epoch}"
         axes.text(0.99, 0.14 - 0.08 * line, f"{name}: {reached}, {source['accuracy'] * 100:.2f} % at the end",
-                  transform=axes.transAxes, ha="right", fontweight="bold", color=color)
+                  transform=axes.transAxes, ha="right", fontweight="bold", color=color,
+                  fontsize=9.5 if _dense(report) is None else 8.5)
 
 
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:
@@ -195,20 +196,20 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
 
 def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     steps, target = _column(report, "number"), 100 * report["training"]["density"]
-    axes.set_title("Least magnitude that is sent, and what that is")
-    axes.plot(steps, _column(report, "threshold"), color=_SCATTER, linewidth=1.5)
-    axes.set_yscale("log")
+    axes.set_title("Threshold, and what is sent for it")
+    axes.plot(steps, _column(report, "threshold"), color=_SCATTER, linewidth=1.2, alpha=0.8)
+    axes.set_ylim(0, 1.3 * float(_column(report, "threshold").max()))
     axes.set_xlabel("step")
-    axes.set_ylabel("threshold", color=_SCATTER)
+    axes.set_ylabel("least magnitude that is sent", color=_SCATTER)
     hops = np.array([step["density"] for step in report["per_step"]]) * 100
     if not hops.shape[1]:
         return
     right = axes.twinx()
     right.plot(steps, hops.mean(axis=1), color=_SENT, linewidth=1.5)
-    right.axhline(target, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
-    right.annotate(f"target {target:.0f} %", (steps[-1], target), xytext=(0, 4), textcoords="offset points",
-                   ha="right", color=_FAINT)
-    right.set_ylim(0, 1.15 * max(float(hops.mean(axis=1).max()), target))
+    right.axhline(target, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {hops.mean():.2f} %", ha="right",
+               transform=right.transAxes, fontweight="bold", color=_SENT)
+    right.set_ylim(0, 1.3 * max(float(hops.mean(axis=1).max()), target))
     right.set_ylabel("density, mean over hops, %", color=_SENT)
     right.grid(False)
 
@@ -222,6 +223,7 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
         runs.append((report["comparison"], "dense"))
     axes.set_title("Cycles per step")
     shown = set()
+    longest = max(float(_column(run, "cycles").mean()) for run, _ in runs)
     for place, (run, _) in enumerate(runs):
         means = {name: float(_column(run, name).mean())
                  for name in ("mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles")}
@@ -233,8 +235,9 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
                 continue
             axes.barh(place, width, left=start, height=0.5, color=color, label=None if label in shown else label)
             shown.add(label)
-            axes.text(start + width / 2, place, f"{width:,.0f}", ha="center", va="center", color="white",
-                      fontweight="bold", fontsize=8.5)
+            if width > longest / 12:
+                axes.text(start + width / 2, place, f"{width:,.0f}", ha="center", va="center", color="white",
+                          fontweight="bold", fontsize=8.5)
             start += width
         axes.annotate(f"{start:,.0f}", (start, place), xytext=(5, 0), textcoords="offset points", va="center",
                       fontweight="bold")
@@ -254,8 +257,11 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
     axes.plot(at, held_out, color=_SENT, linewidth=2, marker="o", markersize=4, label="held-out text")
     bigram = report["bigram_loss"]
     axes.axhline(bigram, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"bigram model, {bigram:.3f}")
-    axes.annotate(f"{held_out[-1]:.3f}", (at[-1], held_out[-1]), xytext=(0, -15), textcoords="offset points",
-                  ha="right", fontweight="bold", color=_SENT)
+    axes.annotate("", (at[-1], held_out[-1]), xytext=(at[-1], bigram),
+                  arrowprops={"arrowstyle": "<->", "color": _INK, "shrinkA": 0, "shrinkB": 3})
+    axes.annotate(f"{held_out[-1]:.3f}, {bigram - held_out[-1]:+.3f} nat ahead".replace("+", ""),
+                  (at[-1], min(held_out[-1], bigram)), xytext=(0, -16), textcoords="offset points", ha="right",
+                  fontweight="bold", color=_SENT)
     axes.legend(loc="upper right")
     axes.set_xlabel("step")
 
@@ -272,9 +278,9 @@ def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
     parts = [part for head in heads for part in (head, gap)][:-1]
     values = np.ma.masked_less_equal(np.ma.masked_invalid(np.concatenate(parts, axis=1)), 0)
     axes.set_title(f"Attention, {count} heads: who looks at whom")
-    axes.imshow(np.where(np.isnan(np.concatenate(parts, axis=1)), 1.0, 0.93), cmap="gray", vmin=0, vmax=1,
+    axes.imshow(np.where(np.isnan(np.concatenate(parts, axis=1)), 1.0, 0.86), cmap="gray", vmin=0, vmax=1,
                 aspect="auto")
-    image = axes.imshow(values, cmap="viridis_r", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(values, cmap="BuPu", vmin=0, vmax=1, aspect="auto")
     shown = [character.replace(" ", "␣") for character in sample["text"]] + ["·"] * (columns - len(sample["text"]))
     axes.set_xticks([head * (columns + 1) + n for head in range(count) for n in range(columns)], shown * count,
                     fontsize=8, family="DejaVu Sans Mono")

@@ -91,6 +91,7 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "elements_through": training.elements_through,
         "mask_words_fetched": training.mask_words_fetched,
         "words_sent": sum(step.words_sent for step in steps),
+        "words_scatter_reduce": sum(step.scatter_words for step in steps),
         "words_dense": sum(step.words_dense for step in steps),
         "density_per_hop": density,
         "density": float(np.mean(density)) if density else None,
@@ -178,6 +179,7 @@ def _traffic(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
         ("… of its link-cycle bound", _ratio(run["cycles_all_reduce"], run["bound_cycles"])),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+        ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
         ("density hop by hop", _hops(run["density_per_hop"])),
     ]
 
@@ -187,7 +189,7 @@ def _sparse(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"] / steps
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),
-        ("training loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
+        ("loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
         *_traffic(run, steps),
         ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
         ("cycles per sparsify", f"{sparsify:,.0f}" if sparsify else "-"),
@@ -219,7 +221,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
             ("… of a bigram model", f"{report['bigram_loss']:.4f}"),
             ("… below it", f"{report['below_bigram']:.4f}"),
             ("training loss, first and last interval", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-            ("held-out loss, the same", f"{held_out[0]:.4f} → {held_out[-1]:.4f}"),
+            ("held-out loss, after those", f"{held_out[0]:.4f} → {held_out[-1]:.4f}"),
             *setup,
             ("elements through masks", f"{report['elements_through']:,}"),
             ("… replaced", f"{report['elements_masked']:,}"),

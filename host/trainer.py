@@ -22,6 +22,7 @@ from host.layers import Array
 from host.masking import MaskJob, Matrices
 from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 from host.ring import Outcome, Ring, Settings, block_bounds
+from host.threshold import Threshold
 from host.workloads import Classifier, Workload
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Step:
         Words on all links, headers and CRCs included; and with raw payloads.
     density : list of float
         Non-zero elements at each hop of scatter-reduce.
+    scatter_words : int
+        Those of the words on all links that are scatter-reduce's.
     sparsify_cycles : int
         Of choosing what is sent, on the node that took longest; 0 where everything is.
     threshold : float, optional
@@ -142,6 +145,7 @@ class Step:
     words_sent: int
     words_dense: int
     density: list[float]
+    scatter_words: int = 0
     sparsify_cycles: int = 0
     threshold: float | None = None
     mask_cycles: int = 0
@@ -293,18 +297,16 @@ class _Sparsifier:
         Of the last step.
     """
 
-    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig):
+    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig, steps: int):
         self._ring = ring
         self._reference = reference
         self._check = config.check
-        self._controller = None
+        self._controller: Threshold | None = None
         self.dropped = 0
         self.threshold: float | None = None
         self.cycles = 0
         if config.density is not None:
-            from host.threshold import Threshold
-
-            self._controller = Threshold(config.density)
+            self._controller = Threshold(density=config.density, nodes=ring.nodes, steps=steps)
             ring.clear_errors(reference.weights.size)
 
     def __call__(self, number: int, gradients: Sequence[Array]) -> Sequence[Array]:
@@ -423,11 +425,11 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     ring.write_weights(parameters)
     if planes:
         ring.clear_state(length, packed_state=config.packed_state)
-    sparsify = _Sparsifier(ring, reference, config)
+    total = config.steps(workload.examples)
+    sparsify = _Sparsifier(ring, reference, config, total)
     ring.clear_counters()
     first = counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
-    total = config.steps(workload.examples)
     interval_loss, interval_count = 0.0, 0
 
     for epoch, batch, due in _schedule(workload.examples, config):
@@ -466,7 +468,8 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
             number=number, epoch=epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
             scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
-            density=traffic.density.tolist(), sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
+            density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
+            sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements))
         on_step(training)
