@@ -28,7 +28,8 @@ class Threshold:
 
         target(x) = last * decay ** max(0, 1 - x / ramp),  last = m / (ramp * (decay - 1) / log(decay) + 1 - ramp)
 
-    which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m.
+    which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m; or less,
+    where it would be above 1.
 
     The first threshold is a quantile of all nodes' gradients: the target's share of magnitudes is at least as large.
     From then on, where nodes have kept d of their elements in a step, and t is its target, ::

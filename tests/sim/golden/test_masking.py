@@ -94,6 +94,39 @@ def test_beats_that_need_words():
     assert beats.word.sum() == model.words_fetched(job) == 3
 
 
+def test_sparsify():
+    """1 + 1, 1 - 1, -0.5 - 0.5, -0.0 - 0.0, a NaN, and infinity, parted at 1."""
+    gradients = [0x3F80_0000, 0x3F80_0000, 0xBF00_0000, 0x8000_0000, 0xFFC0_1234, 0xFF80_0000]
+    errors = [0x3F80_0000, 0xBF80_0000, 0xBF00_0000, 0x8000_0000, 0, 0]
+    sums = [0x4000_0000, 0, 0xBF80_0000, 0x8000_0000, 0x7FC0_0000, 0xFF80_0000]
+
+    def parted(threshold):
+        kept, dropped = model.sparsify(gradients, errors, threshold)
+        assert kept.dtype == dropped.dtype == np.uint32
+        return kept.tolist(), dropped.tolist()
+
+    assert parted(0) == parted(0x8000_0000) == (sums, [0] * 6)
+    for one in (0x3F80_0000, 0xBF80_0000):
+        assert parted(one) == ([sums[0], 0, sums[2], 0, *sums[4:]], [0, 0, 0, 0x8000_0000, 0, 0])
+    assert parted(0x3F80_0001) == ([sums[0], 0, 0, 0, *sums[4:]], [0, 0, sums[2], 0x8000_0000, 0, 0])
+    assert parted(0x7F80_0000) == ([0, 0, 0, 0, *sums[4:]], [*sums[:4], 0, 0])
+    assert parted(0x7F80_0001) == ([0, 0, 0, 0, sums[4], 0], [*sums[:4], 0, sums[5]])
+    assert parted(0x7FC0_0001) == ([0] * 6, sums)
+
+
+def test_sparsify_loses_nothing():
+    """Over steps, what was sent and what waits add up to what was given, where no sum is rounded."""
+    generator = np.random.default_rng(1)
+    gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
+    errors, sent = np.zeros(500, np.uint32), np.zeros(500)
+    for gradient in gradients:
+        kept, errors = model.sparsify(gradient.view(np.uint32), errors, 0x4480_0000)  # 1024
+        assert ((kept == 0) | (np.abs(kept.view(np.float32)) >= 1024)).all()
+        assert (np.abs(errors.view(np.float32)) < 1024).all()
+        sent += kept.view(np.float32)
+    np.testing.assert_array_equal(sent + errors.view(np.float32), gradients.sum(axis=0))
+
+
 # --- the alternative, and softmax
 
 
@@ -215,3 +248,21 @@ def test_circuit_cycles():
     assert trace.offered.tolist() == [-1, -1, -1, -1, -1, -1, -1, -1, 0, -1, 1, -1, -1, -1]
     assert np.flatnonzero(trace.error).tolist() == [8, 10]
     assert np.flatnonzero(trace.masked).tolist() == [10]
+
+
+def test_magnitude_cycles():
+    """Four gradients, three errors, two places in each queue; what is dropped waits for its sink until cycle 6."""
+    late = np.zeros(12, bool)
+    late[6:] = True
+    always = np.ones(12, bool)
+    trace = model.trace_magnitude(4, 3, latency=3, depth=2, willing=always, errors_willing=np.arange(12) != 1,
+                                  ready=always, dropped_ready=late)
+    assert trace.taken.tolist() == [0, 2, 7]
+    assert np.flatnonzero(trace.gradients_valid).tolist() == list(range(12))
+    assert np.flatnonzero(trace.errors_valid).tolist() == [0, *range(2, 8)]
+    assert np.flatnonzero(trace.gradients_ready).tolist() == [0, 2, 7]
+    assert np.flatnonzero(trace.errors_ready).tolist() == [0, 1, 2, 7, 8, 9, 10, 11]
+    assert trace.kept_offered.tolist() == [-1, -1, -1, 0, -1, 1, -1, -1, -1, -1, 2, -1]
+    assert trace.dropped_offered.tolist() == [-1, -1, -1, 0, 0, 0, 0, 1, -1, -1, 2, -1]
+    assert np.flatnonzero(trace.kept_valid).tolist() == [3, 5, 10]
+    assert np.flatnonzero(trace.dropped_valid).tolist() == [3, 4, 5, 6, 7, 10]
