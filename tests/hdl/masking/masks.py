@@ -5,10 +5,11 @@ import itertools
 
 import numpy as np
 
+from hdl.control.protocol import mask_job_layout
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout
 from hdl.stream import beat_layout
 from sim.golden import masking as model
-from sim.payload import pack
+from sim.payload import pack, to_int
 
 INDEX_BITS = 8
 LANES = (1, 2, 4, 8, 16)
@@ -97,3 +98,32 @@ def elements(generator, count, lanes, width):
 def data_rows(elements, keep, last, width):
     """Beats of data as rows of a port."""
     return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})
+
+
+def memory_elements(job, lanes):
+    """Elements of memory that a job takes."""
+    return job.beats(lanes) * lanes
+
+
+def job_words(job, lanes, **wrong):
+    """The eight words of a job, some fields of them wrong."""
+    mask = job.mask
+    fields = {
+        "kinds": sum(getattr(mask, kind) << n for n, kind in enumerate(KINDS)), "reserved": 0x155,
+        "count": job.count, "rows": job.rows, "columns": job.columns, "elements": memory_elements(job, lanes),
+        "diagonal": mask.diagonal & 0xFFFFFFFF, "reserved_end": 0xABCD,
+        **{name: getattr(mask, name) for name in (
+            "length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")},
+    } | wrong
+    bits = to_int(mask_job_layout(), fields)
+    return np.frombuffer(bits.to_bytes(32, "little"), "<u4").astype(np.uint32)
+
+
+def padded(values, job, lanes):
+    """Rows of matrices as they lie in memory, and which elements of memory are theirs."""
+    columns = -(-job.columns // lanes) * lanes
+    shape = job.count, job.rows, columns
+    result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)
+    result[..., :job.columns] = values
+    real[..., :job.columns] = True
+    return result.reshape(-1), real.reshape(-1)

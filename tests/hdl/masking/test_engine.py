@@ -11,15 +11,14 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, access_layout, command_layout, event_layout, mask_job_layout
+from hdl.control.protocol import EventStatus, Operation, access_layout, command_layout, event_layout
 from hdl.masking.circuit import MaskCircuit
-from hdl.masking.engine import INDEX_BITS, JobReader, MaskEngine, counts_layout, mask_cycles, sparsify_cycles
+from hdl.masking.engine import INDEX_BITS, MaskEngine, counts_layout, mask_cycles, sparsify_cycles
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.masking.mask import KINDS
 from hdl.memory import HostAccess, LanedMemory, RowReader
 from hdl.stream import connect_stream, word_layout
 from sim.golden import masking as model
-from sim.payload import to_int
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack, unpack
 from tests.hdl.masking import masks
@@ -72,8 +71,8 @@ class Bench(wiring.Component):
 
 
 @functools.cache
-def unit(lanes):
-    return Unit(Bench(NodeConfig(lanes=lanes, update_lanes=1, **WORDS)), name=f"MaskBench{lanes}")
+def unit(lanes, **options):
+    return Unit(Bench(NodeConfig(lanes=lanes, **WORDS, **options)), name=f"MaskBench{lanes}")
 
 
 def taken(trace, port, layout):
@@ -103,17 +102,18 @@ def command(**fields):
     return {name: int(fields.get(name, 0)) for name in names}
 
 
-def run(bench, *commands, cycles=None, pattern="none", seed=0, reading=None):
-    """Commands one behind the other: their events, and the sums of the counters. ``reading`` is a space which the
-    host reads all the while."""
-    cycles = cycles or 3_000
+def run(bench, *commands, cycles=3_000, pattern="none", seed=0, reading=None, threshold=THRESHOLD):
+    """Commands one behind the other: their events, and the sums of the counters.
+
+    ``reading`` is a space of which the host reads 5,000 elements meanwhile.
+    """
     rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
     sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}
     sinks = {"event": stall_array(pattern, cycles, seed=seed + 1), "host_data": True}
     if reading is not None:
-        access = {"address": np.zeros(99), "space": np.full(99, reading), "count": np.full(99, 1000)}
+        access = {"address": np.zeros(5), "space": np.full(5, reading), "count": np.full(5, 1000)}
         sources["host_read"] = Feed(pack(access_layout(), access))
-    inputs = {"alternative": ALTERNATIVE, "threshold": THRESHOLD, "weight_version": 77}
+    inputs = {"alternative": ALTERNATIVE, "threshold": threshold, "weight_version": 77}
     trace = bench.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs=inputs)
     _, events = taken(trace, "event", event_layout())
     count = unpack(counts_layout(), trace["count"])
@@ -123,35 +123,6 @@ def run(bench, *commands, cycles=None, pattern="none", seed=0, reading=None):
 
 
 # --- jobs in memory
-
-
-def taken_elements(job, lanes):
-    """Elements of memory that a job takes."""
-    return job.beats(lanes) * lanes
-
-
-def job_words(job, lanes, **wrong):
-    """The eight words of a job, some fields of them wrong."""
-    mask = job.mask
-    fields = {
-        "kinds": sum(getattr(mask, kind) << n for n, kind in enumerate(KINDS)), "reserved": 0x155,
-        "count": job.count, "rows": job.rows, "columns": job.columns, "elements": taken_elements(job, lanes),
-        "diagonal": mask.diagonal & 0xFFFFFFFF, "reserved_end": 0xABCD,
-        **{name: getattr(mask, name) for name in (
-            "length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")},
-    } | wrong
-    bits = to_int(mask_job_layout(), fields)
-    return np.frombuffer(bits.to_bytes(32, "little"), "<u4").astype(np.uint32)
-
-
-def padded(values, job, lanes):
-    """Rows of matrices as they lie in memory, and which elements of memory are theirs."""
-    columns = -(-job.columns // lanes) * lanes
-    shape = job.count, job.rows, columns
-    result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)
-    result[..., :job.columns] = values
-    real[..., :job.columns] = True
-    return result.reshape(-1), real.reshape(-1)
 
 
 @dataclasses.dataclass
@@ -170,13 +141,13 @@ class Case:
         self.gradients = generator.integers(0, 1 << 32, WORDS["gradient_words"], dtype=np.uint32)
         self.weights = generator.integers(0, 1 << 32, WORDS["weight_words"], dtype=np.uint32)
         words, kept = masks.external_all(generator, self.jobs)
-        listed = [job_words(job, self.lanes, **self.wrong.get(n, {})) for n, job in enumerate(self.jobs)]
+        listed = [masks.job_words(job, self.lanes, **self.wrong.get(n, {})) for n, job in enumerate(self.jobs)]
         listed = np.concatenate([*listed, np.zeros(0, np.uint32)])
         self.state_base = -(-(self.jobs_base + len(listed)) // 32) * 32
         self.weights[self.jobs_base:self.jobs_base + len(listed)] = listed
         self.weights[self.state_base:self.state_base + len(words)] = words
         self.kept, self.fetched = kept, len(words)
-        self.length = sum(taken_elements(job, self.lanes) for job in self.jobs)
+        self.length = sum(masks.memory_elements(job, self.lanes) for job in self.jobs)
 
     def command(self, **options):
         return command(**{
@@ -188,7 +159,7 @@ class Case:
         """The gradient memory after so many jobs, and elements masked."""
         result, place, masked = self.gradients.copy(), self.gradient_base, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
-            keep, real = padded(kept, job, self.lanes)
+            keep, real = masks.padded(kept, job, self.lanes)
             region = result[place:place + len(keep)]
             region[real & ~keep] = ALTERNATIVE
             masked += int((real & ~keep).sum())
@@ -215,7 +186,7 @@ def some_jobs(seed, lanes, *, count=6, kinds=0.3):
     generator = np.random.default_rng(seed)
     while True:
         jobs = masks.jobs(generator, count, kinds=kinds)
-        if sum(taken_elements(job, lanes) for job in jobs) <= WORDS["gradient_words"] - 96:
+        if sum(masks.memory_elements(job, lanes) for job in jobs) <= WORDS["gradient_words"] - 96:
             return jobs
 
 
@@ -227,7 +198,7 @@ def event(status, detail, cycles, tag=9):
 
 
 def test_constructor_errors():
-    with pytest.raises(ValueError, match=r"^Node must have masking or error feedback, not NodeConfig\(lanes=4, .*\)$"):
+    with pytest.raises(ValueError, match=r"^Node must have masking or error feedback, not NodeConfig\(.*\)$"):
         MaskEngine(config=NodeConfig(masking=False, error_feedback=False))
 
 
@@ -248,3 +219,270 @@ def test_mask(lanes, seed):
     # The readers of jobs and words may meet at their memory.
     assert counts.pop("stall_memory") == 0 or case.fetched
     assert counts == {"mask_words_fetched": case.fetched, "elements_masked": masked, "command_cycles": case.cycles()}
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize(("lanes", "shapes", "cycles"), [
+    (1, ((8, 8, 3), (5, 17, 1)), 8 + 4 + 4 + 2 + 3 * 64 + 85),
+    (2, ((8, 8, 3), (5, 17, 1)), 4 + 4 + 4 + 2 + 3 * 32 + 45),
+    (4, ((8, 8, 3), (5, 17, 1)), 2 + 4 + 4 + 2 + 3 * 16 + 25),
+    (8, ((8, 8, 3), (5, 17, 1)), 1 + 4 + 4 + 2 + 3 * 8 + 15),
+    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # jobs of 10 rows of memory are looked for in 12 cycles
+    (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # and those of 12 without a gap
+    (4, ((1, 1, 1),) * 5, 2 + 1 + 1 + 2 + 4 * 7 + 1),
+    (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
+])
+def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
+    """A beat per cycle, for a mask that is fetched as for one that is made, after the look at the first job."""
+    jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(triangle=True, external=external))
+            for rows, columns, count in shapes]
+    case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
+    bench = unit(lanes)
+    case.fill(bench)
+    (found,), _ = run(bench, case.command())
+    latency = 1 + RowReader.latency + MaskCircuit.latency + 2
+    assert (latency, found["cycles"]) == (15, latency + cycles)
+    assert case.cycles() == found["cycles"]
+    case.check(bench)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "external"])
+def test_generated_is_external(lanes, kind):
+    """The same memory, event and cycles from a mask that is made, without any word, and from one that is fetched."""
+    generator = np.random.default_rng(lanes)
+    made = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
+        generator, {kind: True}, rows, columns)) for rows, columns, count in ((9, 11, 2), (1, 33, 1), (16, 16, 3))]
+    first = Case(lanes, made, 1)
+    fetched = [dataclasses.replace(job, mask=model.Mask(external=True)) for job in made]
+    second = Case(lanes, fetched, 1)
+    words = np.concatenate([model.words(kept) for kept in first.kept])
+    second.weights[second.state_base:second.state_base + len(words)] = words
+    second.kept = first.kept
+    bench = unit(lanes)
+    results = []
+    for case in (first, second):
+        case.fill(bench)
+        results.append(run(bench, case.command()))
+        case.check(bench)
+    assert results[0][0] == results[1][0]
+    assert results[0][1]["mask_words_fetched"] == 0
+    assert results[1][1]["mask_words_fetched"] == sum(-(-job.elements // 32) for job in made) == len(words)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("reading", [0, 1])
+@pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
+def test_stalls(lanes, reading, pattern):
+    """The host reads from one of the memories, and commands and events are held back."""
+    case = Case(lanes, some_jobs(20 + lanes, lanes), 7)
+    bench = unit(lanes)
+    case.fill(bench)
+    found, counts = run(bench, case.command(tag=1), case.command(tag=2, length=0), pattern=pattern, seed=lanes,
+                        cycles=9_000, reading=reading)
+    case.check(bench)
+    masked = case.expected()[1]
+    assert [(each["tag"], each["status"], each["detail"]) for each in found] == [(1, 0, masked), (2, 0, 0)]
+    assert found[0]["cycles"] >= case.cycles()
+    assert found[1]["cycles"] == 0
+    assert counts["stall_memory"] > 0
+    assert counts["command_cycles"] == found[0]["cycles"]
+
+
+def refused(case, number, bench=None, **options):
+    """A MASK with a wrong job: those before it are done, nothing else is, and the next command works."""
+    bench = bench or unit(case.lanes)
+    case.fill(bench)
+    done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
+    following = case.command(length=done, tag=1)
+    found, counts = run(bench, case.command(**options), following, cycles=6_000)
+    case.check(bench, number)
+    assert (found[0]["status"], found[0]["detail"]) == (EventStatus.BAD_MASK, number)
+    # What is masked already is masked again.
+    masked = case.expected(number)[1]
+    assert (found[1]["status"], found[1]["detail"], found[1]["tag"]) == (EventStatus.OK, masked, 1)
+    assert counts["elements_masked"] == 2 * masked
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("wrong", [
+    *({name: 0} for name in ("rows", "columns", "count", "elements")),
+    *({name: 1 << bit} for name in ("rows", "columns", "length_rows", "length_columns", "first_row", "end_row",
+                                    "first_column", "end_column", "width") for bit in (INDEX_BITS, 15)),
+    *({"diagonal": value & 0xFFFFFFFF} for value in (4096, -4097, 1 << 30, -1 << 31)),
+], ids=str)
+def test_a_wrong_field(wrong, number):
+    refused(Case(4, some_jobs(2, 4, count=4), 2, wrong={number: wrong}), number)
+
+
+@pytest.mark.parametrize("value", [4095, -4096, -1])
+def test_widest_diagonals(value):
+    jobs = [model.Job(rows=5, columns=7, count=3, mask=model.Mask(triangle=True, diagonal=value))]
+    case = Case(4, jobs, 2)
+    bench = unit(4)
+    case.fill(bench)
+    (found,), _ = run(bench, case.command())
+    case.check(bench)
+    assert found["status"] == EventStatus.OK
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("change", [-1, 1, "lane", "top"])
+def test_elements_that_the_shape_does_not_take(lanes, change):
+    case = Case(lanes, some_jobs(3, lanes, count=4), 3)
+    elements = masks.memory_elements(case.jobs[2], lanes)
+    wrong = {"lane": elements + 1, "top": elements + (1 << 31)}.get(change)
+    case = Case(lanes, case.jobs, 3, wrong={2: {"elements": elements + change * lanes if wrong is None else wrong}})
+    refused(case, 2)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(("rows", "count", "beats"), [
+    (4095, 65535, 4095), (4, 16385, 1), (1, 4097, 16), (1, 32769, 2), (1, 32769, 4), (2, 32768, 1), (1, 65535, 256)])
+def test_products_that_overflow(lanes, rows, count, beats):
+    """What a product is in 16 bits, which is all that this memory needs, does not count."""
+    columns = min(beats * lanes, 4095)
+    elements = rows * count * -(-columns // lanes) % (1 << 16) * lanes
+    case = Case(lanes, some_jobs(4, lanes, count=3), 4, wrong={
+        1: {"rows": rows, "count": count, "columns": columns, "elements": elements}})
+    refused(case, 1)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_jobs_beyond_the_length(lanes):
+    """The last job takes one row more than is left; with a length that no jobs make up there is always one."""
+    case = Case(lanes, some_jobs(5, lanes, count=4), 5)
+    refused(case, 3, length=case.length - lanes)
+    if lanes > 1:
+        refused(case, 3, length=case.length - 1)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_the_list_runs_beyond_the_memory(lanes):
+    """Four jobs at the end of the memory, of a length that wants a fifth; and no room for any."""
+    jobs = some_jobs(6, lanes, count=4, kinds=0)
+    case = Case(lanes, jobs, 6, jobs_base=WORDS["weight_words"] - 32)
+    refused(case, 4, length=case.length + lanes, state_base=0)
+    refused(case, 0, weight_base=WORDS["weight_words"], state_base=0)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("room", [0, 32])
+def test_words_run_beyond_the_memory(lanes, room):
+    """Words of the last job that there is room for, and one job more; generated ones do not count."""
+    shape = {"rows": 32, "columns": 8}
+    made = model.Job(**shape, mask=model.Mask(triangle=True))
+    fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
+    jobs = [made, *[fetched] * (room // 8), made, fetched]
+    case = Case(lanes, jobs, 8)
+    words = case.weights[case.state_base:case.state_base + room].copy()
+    base = WORDS["weight_words"] - room
+    case.weights[base:] = words
+    refused(case, len(jobs) - 1, state_base=base)
+
+
+def test_reset_in_the_middle():
+    case = Case(4, [model.Job(rows=16, columns=16, count=4, mask=model.Mask(triangle=True))], 9)
+    bench = unit(4)
+    case.fill(bench)
+    (found,), _ = run(bench, case.command())
+    for cycles in (3, 12, 25, 100):
+        bench.reset()
+        rows = pack(command_layout(), {name: np.array([value]) for name, value in case.command().items()})
+        bench.lockstep(sources={"command": Feed(rows)}, sinks={"event": True}, cycles=cycles)
+        case.fill(bench)
+        assert run(bench, case.command())[0] == [found]
+        case.check(bench)
+
+
+# --- SPARSIFY
+
+
+def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_base=32):
+    """Memories before and after, the command, and the number of elements dropped."""
+    generator = np.random.default_rng(seed)
+    memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32) for words in WORDS.values()]
+    special = np.array([0, 0x80000000, 1, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFBFFFFF, 0x3F000000,
+                        0x3EFFFFFF, 0xBF000000], np.uint32)
+    for memory in memories:
+        where = generator.random(len(memory)) < 0.3
+        memory[where] = generator.choice(special, where.sum())
+    after = [memory.copy() for memory in memories]
+    g, e = slice(gradient_base, gradient_base + length), slice(weight_base, weight_base + length)
+    after[0][g], after[1][e] = model.sparsify(memories[0][g], memories[1][e], threshold)
+    sums = model.floating.add(memories[0][g], memories[1][e])
+    dropped = int((sums & 0x7FFFFFFF < threshold & 0x7FFFFFFF).sum())
+    return memories, after, dropped, command(
+        operation=Operation.SPARSIFY, gradient_base=gradient_base, weight_base=weight_base, length=length, tag=9,
+        state_base=0xFFFFFFFF, rank=200, port=3)
+
+
+def sparsify(bench, memories, given, **options):
+    bench.reset()
+    for space, memory in enumerate(memories):
+        fill(bench, space, memory)
+    result = run(bench, given, **options)
+    return result, [content(bench, space, len(memory)) for space, memory in enumerate(memories)]
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize(("length", "threshold"), [
+    (1, THRESHOLD), (32, 0), (33, 0x7F800000), (700, THRESHOLD), (701, 0x7FC00000), (702, 0xBF000000),
+    (703, 0x7FFFFFFF), (992, 0x3F800000)])
+def test_sparsify(lanes, length, threshold):
+    """Values, counters, elements around the range as they were, and cycles to the cycle."""
+    memories, after, dropped, given = sparse_case(lanes, length, threshold, seed=length)
+    ((found,), counts), contents = sparsify(unit(lanes), memories, given, threshold=threshold)
+    for got, expected in zip(contents, after, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    cycles = sparsify_cycles(length, lanes=lanes)
+    assert cycles == -(-length // lanes) + 1 + RowReader.latency + MagnitudeMask.latency + 2
+    assert found == event(EventStatus.OK, dropped, cycles)
+    assert counts == {"mask_words_fetched": 0, "elements_masked": dropped, "command_cycles": cycles,
+                      "stall_memory": 0}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("reading", [0, 1])
+def test_sparsify_while_the_host_reads(lanes, reading):
+    memories, after, dropped, given = sparse_case(lanes, 900, THRESHOLD, seed=lanes)
+    ((found,), counts), contents = sparsify(unit(lanes), memories, given, reading=reading, cycles=9_000,
+                                            pattern="geometric")
+    for got, expected in zip(contents, after, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert (found["status"], found["detail"]) == (EventStatus.OK, dropped)
+    assert counts["stall_memory"] > 0
+
+
+def test_one_after_the_other():
+    """Both operations and a wrong list, one behind the other; what is not of the one does not show in the next."""
+    case = Case(4, some_jobs(11, 4, count=3), 11)
+    bench = unit(4)
+    case.fill(bench)
+    given = command(operation=Operation.SPARSIFY, gradient_base=0, weight_base=case.jobs_base, length=0, tag=5)
+    bad = case.command(weight_base=WORDS["weight_words"])
+    found, _ = run(bench, case.command(), given, bad, case.command(), bad, case.command(), cycles=9_000)
+    good = event(EventStatus.OK, case.expected()[1], case.cycles())
+    wrong = event(EventStatus.BAD_MASK, 0, found[2]["cycles"])
+    assert found == [good, event(EventStatus.OK, 0, 0, tag=5), wrong, good, wrong, good]
+    case.check(bench)
+
+
+# --- a node that has one operation only
+
+
+def test_mask_alone():
+    case = Case(4, some_jobs(1, 4), 1)
+    bench = unit(4, error_feedback=False)
+    case.fill(bench)
+    (found,), _ = run(bench, case.command())
+    case.check(bench)
+    assert found == event(EventStatus.OK, case.expected()[1], case.cycles())
+
+
+def test_sparsify_alone():
+    memories, after, dropped, given = sparse_case(4, 500, THRESHOLD)
+    ((found,), _), contents = sparsify(unit(4, masking=False), memories, given)
+    for got, expected in zip(contents, after, strict=True):
+        np.testing.assert_array_equal(got, expected)
+    assert found == event(EventStatus.OK, dropped, sparsify_cycles(500, lanes=4))
