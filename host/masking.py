@@ -177,10 +177,10 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> l
         first = 0
         while first < job.count:
             left = words - _up((len(pieces) + 1) * MASK_JOB_WORDS, _GROUP) - external
-            count = min(job.count - first, (elements - used) // each, (1 << COUNT_BITS) - 1) if left >= 0 else 0
+            count = min(job.count - first, (elements - used) // each, (1 << COUNT_BITS) - 1)
             if job.mask.external:
                 count = min(count, _WORD * left // (job.rows * job.columns))
-            if count:
+            if count > 0 and left >= 0:
                 pieces.append(_Piece(number, first, count, count * each))
                 used += count * each
                 external += -(-count * job.rows * job.columns // _WORD) if job.mask.external else 0

@@ -16,8 +16,11 @@ from host.transformer import (
     LayerNorm,
     Transformer,
     TransformerConfig,
+    Use,
     keep,
+    lockstep,
     mask,
+    mask_rows,
 )
 
 TINY = TransformerConfig(width=6, heads=2, layers=2, hidden=5, context=5, characters=7)
@@ -141,6 +144,87 @@ class TestMask:
         assert calls == TINY.layers * [((3, TINY.heads, 5, 5), np.float32, [4, 2, 5])]
         assert loss == expected.differentiate(batch)[0]
         assert same(gradient, expected.differentiate(batch)[1])
+
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_rows(self, dtype):
+        gradients = np.random.default_rng(1).standard_normal((3, 2, 4, 5)).astype(dtype)
+        gradients[1, 1, 3, 2] = np.nan
+        lengths = np.array([4, 1, 3])
+        masked = mask_rows(gradients, lengths)
+        assert masked.dtype == dtype
+        for n, _, row, _ in np.ndindex(gradients.shape):
+            expected = gradients[n, :, row] if row < lengths[n] else np.zeros((2, 5))
+            assert np.array_equal(masked[n, :, row], expected)
+
+    def test_left_out(self):
+        """The causal mask and that of rows decide the gradient. The padding of columns decides what padding sees, which
+        the mask of rows has made to nothing; in its place it would not do, as rows of padding have a loss of their own.
+        """
+        def causal(scores, lengths):
+            return mask(scores, np.full(len(scores), scores.shape[-1]))
+
+        def padding(scores, lengths):
+            kept = np.arange(scores.shape[-1]) < lengths[:, None]
+            return np.where(kept[:, None, None], scores, np.float32(ALTERNATIVE))
+
+        def nothing(values, lengths):
+            return values
+
+        batch = collate(sequences(np.random.default_rng(3), [4, 2, 5]))
+        parameters = tiny(3).parameters
+
+        def gradient(**masks):
+            model = Transformer(TINY, **masks)
+            model.parameters[...] = parameters
+            return model.differentiate(batch)[1]
+
+        whole = gradient()
+        assert same(gradient(mask=causal), whole)
+        for masks in ({"mask": padding}, {"mask_rows": nothing}, {"mask": causal, "mask_rows": nothing}):
+            assert np.abs(gradient(**masks) - whole).max() > 1e-3
+
+
+class TestLockstep:
+    LENGTHS = [[4, 2, 5], [3], [], [5, 5]]
+
+    def batches(self):
+        generator = np.random.default_rng(6)
+        return [collate(sequences(generator, lengths)) for lengths in self.LENGTHS]
+
+    def test_same_bits_as_one_by_one(self):
+        model = tiny(6)
+        asked = []
+
+        def answer(requests):
+            asked.append([request and (request.use, request.values.shape) for request in requests])
+            return [request and {Use.SCORES: mask, Use.ROWS: mask_rows}[request.use](request.values, request.lengths)
+                    for request in requests]
+
+        batches = self.batches()
+        found = lockstep([model.gradient_pass(batch) for batch in batches], answer)
+        for batch, (loss, gradient) in zip(batches, found, strict=True):
+            expected_loss, expected = model.differentiate(batch)
+            assert loss == expected_loss
+            assert same(gradient, expected)
+        scores = [(Use.SCORES, (3, 2, 5, 5)), (Use.SCORES, (1, 2, 3, 3)), None, (Use.SCORES, (2, 2, 5, 5))]
+        rows = [(Use.ROWS, (3, 1, 5, 7)), (Use.ROWS, (1, 1, 3, 7)), None, (Use.ROWS, (2, 1, 5, 7))]
+        assert asked == [*[scores] * TINY.layers, rows]
+        assert lockstep([model.loss_pass(batch) for batch in batches], answer) == [loss for loss, _ in found]
+
+    def test_output(self):
+        model = tiny(6)
+        batch = self.batches()[0]
+        (scores, weights), = lockstep([model.output_pass(batch)], lambda requests: [
+            mask(request.values, request.lengths) for request in requests])
+        assert same(scores, model.scores(batch.inputs, batch.lengths))
+        assert [one.shape for one in weights] == [(3, 2, 5, 5)] * TINY.layers
+        kept = np.broadcast_to(keep(5, batch.lengths)[:, None], weights[0].shape)
+        assert all(np.array_equal(one > 0, kept) for one in weights)
+
+    def test_nothing_to_do(self):
+        assert lockstep([], None) == []
+        assert lockstep([tiny(1).loss_pass(collate([]))], None) == [0.0]
 
 
 class TestGradients:
