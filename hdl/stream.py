@@ -52,10 +52,11 @@ def beat_layout(lanes, width=32):
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(width), lanes), "keep": lanes, "last": 1})
 
 
-def check_lanes(lanes):
-    """Refuse a number of lanes that rows of memory cannot have."""
-    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8):
-        raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {lanes!r}")
+def check_lanes(lanes, *, most=8):
+    """Refuse a number of lanes that is not a power of two up to ``most``, by default that of rows of memory."""
+    *powers, last = (1 << place for place in range(most.bit_length()))
+    if not isinstance(lanes, int) or lanes not in (*powers, last):
+        raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
 
 
 def connect_stream(m, source, sink):

@@ -4,7 +4,8 @@ from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.masking.mask import check_index_bits, check_lanes, job_layout, mask_beat_layout
+from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout, mask_beat_layout
+from hdl.stream import check_lanes
 
 __all__ = ["MaskGenerator"]
 
@@ -35,7 +36,7 @@ class MaskGenerator(wiring.Component):
     latency = 4
 
     def __init__(self, *, lanes, index_bits=12):
-        check_lanes(lanes)
+        check_lanes(lanes, most=MOST_LANES)
         check_index_bits(index_bits)
         self._lanes = lanes
         self._index_bits = index_bits

@@ -6,9 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
-from hdl.masking.mask import check_lanes
+from hdl.masking.mask import MOST_LANES
 from hdl.masking.multiplexer import MaskMultiplexer
-from hdl.stream import Queue, beat_layout, connect_stream
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream
 
 __all__ = ["MagnitudeMask"]
 
@@ -55,7 +55,7 @@ class MagnitudeMask(wiring.Component):
     depth = 17
 
     def __init__(self, *, lanes):
-        check_lanes(lanes)
+        check_lanes(lanes, most=MOST_LANES)
         self._lanes = lanes
         beats = stream.Signature(beat_layout(lanes))
         super().__init__({

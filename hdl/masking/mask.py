@@ -15,7 +15,9 @@ be enabled.
 from amaranth.hdl import signed, unsigned
 from amaranth.lib import data
 
-__all__ = ["COUNT_BITS", "KINDS", "check_index_bits", "check_lanes", "job_layout", "mask_beat_layout", "mask_layout"]
+from hdl.stream import check_lanes
+
+__all__ = ["COUNT_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout", "mask_beat_layout", "mask_layout"]
 
 #: Names of the enables of a mask, in the order of the layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
@@ -23,11 +25,8 @@ KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inve
 #: Width of the number of matrices in a job.
 COUNT_BITS = 16
 
-
-def check_lanes(lanes):
-    """Refuse a number of lanes that a mask beat cannot have."""
-    if not isinstance(lanes, int) or lanes not in (1, 2, 4, 8, 16):
-        raise ValueError(f"Lane count must be 1, 2, 4, 8 or 16, not {lanes!r}")
+#: Most lanes of a mask beat.
+MOST_LANES = 16
 
 
 def check_index_bits(index_bits):
@@ -82,5 +81,5 @@ def mask_beat_layout(lanes):
     lanes : int
         Elements in one beat: 1, 2, 4, 8 or 16.
     """
-    check_lanes(lanes)
+    check_lanes(lanes, most=MOST_LANES)
     return data.StructLayout({"mask": lanes, "keep": lanes, "row_end": 1, "external": 1, "last": 1})

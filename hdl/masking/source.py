@@ -4,7 +4,8 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.masking.mask import check_lanes, mask_beat_layout
+from hdl.masking.mask import MOST_LANES, mask_beat_layout
+from hdl.stream import check_lanes
 
 __all__ = ["MaskSource"]
 
@@ -38,7 +39,7 @@ class MaskSource(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes):
-        check_lanes(lanes)
+        check_lanes(lanes, most=MOST_LANES)
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(mask_beat_layout(lanes))),

@@ -9,7 +9,8 @@ from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
-from hdl.masking.mask import check_lanes
+from hdl.masking.mask import MOST_LANES
+from hdl.stream import check_lanes
 
 __all__ = ["AdditiveMask"]
 
@@ -44,7 +45,7 @@ class AdditiveMask(wiring.Component):
     """
 
     def __init__(self, *, lanes, given=False, dsps=4):
-        check_lanes(lanes)
+        check_lanes(lanes, most=MOST_LANES)
         self._lanes = lanes
         self._given = given
         self._dsps = dsps
