@@ -54,8 +54,8 @@ def _check_words(words):
 class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
-    One chunk is taken per cycle; one more cycle is taken by the last chunk of a packet whose bytes do not fit the
-    beat that is being filled. A beat is offered :attr:`latency` cycle after the chunk that completes it was taken.
+    One chunk is taken per cycle. One more cycle passes behind the last one of a packet, if its bytes do not fit the
+    beat that is being filled, and behind one that is aligned and so fills the next beat as well. A beat is offered :attr:`latency` cycle after the chunk that completes it was taken.
     ``i.ready`` depends combinationally on ``i.payload`` and ``o.ready``.
 
     Parameters
@@ -90,7 +90,8 @@ class BytePacker(wiring.Component):
         chunk = self.i.payload
         place = Signal(range(size))  # bytes that wait for more
         waiting = Signal(8 * size)
-        tail = Signal()  # what waits is the last of a packet
+        tail = Signal()  # what waits must be given before anything else
+        tail_last = Signal()
 
         rotated = chunk.data
         for bit in range(len(place)):
@@ -107,6 +108,7 @@ class BytePacker(wiring.Component):
         full = Signal()
         more = Signal()
         ending = Signal()
+        splitting = Signal()
         emit = Signal()
         free = Signal()
         move = Signal()
@@ -114,8 +116,9 @@ class BytePacker(wiring.Component):
             total.eq(place + Mux(tail, 0, chunk.count)),
             padded.eq(Mux(tail | chunk.align | chunk.last, (total + 3) & ~3, total)),
             full.eq(padded >= size),
-            more.eq(full & (padded[:len(place)] != 0)),
-            ending.eq(tail | (chunk.last & ~more)),
+            more.eq(padded > size),
+            ending.eq(Mux(tail, tail_last, chunk.last & ~more)),
+            splitting.eq(~tail & ((chunk.last & more) | (padded == 2 * size))),
             emit.eq(full | chunk.last | tail),
             free.eq(self.o.ready | ~self.o.valid),
             self.i.ready.eq(~tail & (free | ~emit)),
@@ -126,13 +129,14 @@ class BytePacker(wiring.Component):
                 self.o.valid.eq(move & emit),
                 self.o.payload.elements.eq(merged),
                 self.o.payload.last.eq(ending),
-                self.o.payload.keep.eq(Cat(full | (padded[:len(place)] > 4 * word) for word in range(self._words))),
+                self.o.payload.keep.eq(Cat(padded > 4 * word for word in range(self._words))),
             ]
         with m.If(move):
             m.d.sync += [
-                place.eq(Mux(ending, 0, padded)),
+                place.eq(Mux(ending, 0, Mux(splitting, total, padded))),
                 waiting.eq(Mux(full, rotated, merged)),
-                tail.eq(~ending & chunk.last),
+                tail.eq(splitting),
+                tail_last.eq(chunk.last),
             ]
         return m
 
@@ -193,11 +197,11 @@ class ByteUnpacker(wiring.Component):
 
         shown = Signal()
         exhausted = Signal()
-        after = Signal(range(2 * size))
+        after = Signal(range(2 * size + 1))
         advance = Signal()
         fill = Signal()
         m.d.comb += [
-            exhausted.eq(front.last & (place == front.end)),
+            exhausted.eq(place == front.end),
             shown.eq(front.valid & ~exhausted & ~dropping),
             self.available.eq(Mux(shown, (front.end - place) + Mux(back.valid & ~front.last, back.end, 0), 0)),
             self.final.eq(shown & (front.last | (back.valid & back.last))),
@@ -218,7 +222,7 @@ class ByteUnpacker(wiring.Component):
 
         m.d.sync += place.eq(after)
         with m.If(advance):
-            m.d.sync += [front.eq(back), place.eq(Mux(front.valid & ~exhausted & ~dropping, after[:len(place) - 1], 0))]
+            m.d.sync += [front.eq(back), place.eq(Mux(shown, after - size, 0))]
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),
