@@ -1,11 +1,11 @@
 """The concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
 A block is 32 elements below a scale of E8M0, a power of two: its field is the largest exponent of the block less that
-of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127. A field of 255
-is NaN. What the specification leaves open is decided by the scale rule of :mod:`hdl.compression.shared_exponent`:
-elements saturate; a block of zeros has the smallest scale, 0; a block with an infinity or a NaN is NaN, with elements
-of zero; subnormal binary32 numbers are zeros, while subnormal numbers of the element's format are not; and -2, which
-the integers of MXINT8 could hold, is not used.
+of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127. A field of
+255 is NaN. What the specification leaves open is decided by the scale rule of
+:mod:`hdl.compression.shared_exponent`: elements saturate; a block of zeros has the smallest scale, 0; a block with an
+infinity or a NaN is NaN, with elements of zero; subnormal binary32 numbers are zeros, while subnormal numbers of the
+element's format are not; and -2, which the integers of MXINT8 could hold, is not used.
 
 A decoder also takes elements that no encoder makes: infinities and NaNs of E5M2, the NaN of E4M3, and -2.
 """

@@ -5,8 +5,8 @@ of :mod:`hdl.compression.shared_exponent`.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from hdl.compression import shared_exponent as gateware
 from hdl.compression.shared_exponent import RANDOM_BITS, STATE_BITS, Rounding
 from sim.golden import floating
 
-__all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent"]
+__all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "Trace", "join", "split",
+           "trace_decoder", "trace_encoder"]
 
 Bits = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
@@ -57,7 +58,7 @@ class Blocks:
 
 
 class Model:
-    """What the codecs of this module and of :mod:`sim.golden.microscaling` share; their parameters are the others'."""
+    """What the codecs of this module and of :mod:`sim.golden.microscaling` share."""
 
     block: int
     subset: int
@@ -160,7 +161,9 @@ class Model:
         if self.nan_magnitude is not None:
             nan = nan | (magnitude == self.nan_magnitude)
         elements: Bits = np.where(nan, floating.CANONICAL_NAN, result).astype(np.uint32).reshape(-1)
-        return elements >> np.uint32(16) if bf16 else elements
+        if bf16:
+            elements >>= np.uint32(16)
+        return elements
 
     def _open(self, magnitude: Integers) -> tuple[Integers, Integers]:
         """A magnitude as an integer, and the power of two it is times that of a subnormal number's last place."""
@@ -175,7 +178,8 @@ class Model:
         if self.complement:
             magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
         integer, place = self._open(magnitude)
-        return np.where(sign, -1, 1) * (integer << place - 1)
+        numbers: Integers = np.where(sign, -1, 1) * (integer << place - 1)
+        return numbers
 
     def pack(self, blocks: Blocks) -> Bits:
         """Words of blocks."""
@@ -229,3 +233,271 @@ def _gather(bits: npt.NDArray[np.uint8], width: int, columns: int) -> Integers:
     """The inverse of :func:`_spread`."""
     numbers: Integers = bits.reshape(len(bits), columns, width).astype(np.int64) @ (1 << np.arange(width))
     return numbers
+
+
+# --- beats of words
+
+
+def join(model: Model, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
+    """Words that a packer completes with each beat of each packet of so many blocks: from, to, and last."""
+    packets = []
+    for blocks in counts:
+        done, bits, beats = 0, 0, []
+        for beat in range(blocks * (model.block // lanes)):
+            bits += lanes * model.code_bits + (model.header_bits if beat % (model.block // lanes) == 0 else 0)
+            last = beat == blocks * (model.block // lanes) - 1
+            whole = -(-bits // _WORD) if last else bits // _WORD
+            beats.append((done, whole, last))
+            done = whole
+        packets.append(beats)
+    return packets
+
+
+def split(model: Model, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
+    """Beats that an unpacker makes of each packet of so many words: takes words, lacks some, and is the last."""
+    packets = []
+    for total in counts:
+        beats, bits, taken, index = [], 0, 0, 0
+        while not beats or not beats[-1][2]:
+            final = index == model.block // lanes - 1
+            bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
+            takes = bits > taken * _WORD and taken < total
+            taken += words if takes else 0
+            # The packet's end is seen when its last words have been taken.
+            ended = taken >= total
+            lacks = ended and bits > total * _WORD
+            beats.append((takes, lacks, final and ended and bits + _WORD > total * _WORD))
+            index = 0 if final else index + 1
+        packets.append(beats)
+    return packets
+
+
+# --- cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of a unit, cycle by cycle.
+
+    Members
+    -------
+    i_valid, i_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+    """
+
+    i_valid: Flags
+    i_ready: Flags
+    o_valid: Flags
+    offered: Integers
+
+
+def _first_from(pattern: npt.ArrayLike) -> list[int]:
+    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+    given = np.asarray(pattern, np.bool_)
+    end = len(given)
+    cycles = np.where(given, np.arange(end), end)
+    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
+
+
+class _Feed:
+    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
+
+    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
+        self._willing = _first_from(willing)
+        self.end = len(self._willing) - 1
+        self._left = count
+        self.valid = np.zeros(self.end, np.bool_)
+        self.offered = self._offer(0)
+
+    def _offer(self, start: int) -> int:
+        offered = self._willing[min(start, self.end)] if self._left else self.end
+        self.valid[offered:] = True
+        return offered
+
+    def accept(self, cycle: int) -> None:
+        """The beat on offer is accepted in a cycle."""
+        if cycle < self.end:
+            self.valid[cycle + 1:] = False
+            self._left -= 1
+            self.offered = self._offer(cycle + 1)
+
+
+class _Sink(Protocol):
+    """What takes beats from an output register."""
+
+    def take(self, offered: int) -> int:
+        """Cycle in which a beat is taken that is offered from some cycle on."""
+
+
+class _Output:
+    """An output register of the unit itself."""
+
+    def __init__(self, ready: npt.ArrayLike) -> None:
+        self._ready = _first_from(ready)
+        self.end = len(self._ready) - 1
+        self._count = 0
+        self.offered = np.full(self.end, -1, np.int64)
+
+    def take(self, offered: int) -> int:
+        departed = self._ready[min(offered, self.end)]
+        self.offered[offered:departed + 1] = self._count
+        self._count += 1
+        return departed
+
+
+class _Join:
+    """A packer: it takes a beat when its output is free, and fills this with what the beat completes."""
+
+    def __init__(self, completes: Sequence[bool], output: _Output) -> None:
+        self._completes = iter(completes)
+        self._output = output
+        self._free = 0
+
+    def take(self, offered: int) -> int:
+        taken = max(offered, self._free)
+        if next(self._completes) and taken < self._output.end:
+            self._free = self._output.take(taken + 1)
+        return taken
+
+
+class _Open:
+    """A dequantizer: stages that move together whenever the output is free."""
+
+    def __init__(self, stages: int, output: _Output) -> None:
+        self._stages = stages
+        self._output = output
+        self._free = 0
+        self._inside: list[int] = []  # steps that each beat has still to make
+        self.end = output.end
+
+    def step(self) -> int:
+        """All stages move; the cycle in which they do."""
+        now = self._free
+        self._free += 1
+        self._inside = [left - 1 for left in self._inside]
+        if self._inside and self._inside[0] == 0:
+            self._inside.pop(0)
+            self._free = self._output.take(now + 1)
+        return now
+
+    def take(self, offered: int) -> int:
+        while self._free < min(offered, self.end):
+            self.step()
+        if self._free < self.end:
+            self._inside.append(self._stages)
+            return self.step()
+        return self.end
+
+
+def trace_quantizer(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
+                    ready: npt.ArrayLike) -> Trace:
+    """Every cycle of a quantizer; see :func:`trace_encoder`."""
+    output = _Output(ready)
+    return _trace_quantizer(model, last, lanes, latency, willing, output, output)
+
+
+def trace_encoder(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
+                  ready: npt.ArrayLike) -> Trace:
+    """Every cycle of an encoder.
+
+    Parameters
+    ----------
+    model : Model
+    last : array of beats
+        Whether a beat ends its packet.
+    lanes : int
+        Elements per beat.
+    latency : int
+        The unit's.
+    willing : array of cycles
+        Whether the source may begin to offer its next beat.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    output = _Output(ready)
+    ends = np.flatnonzero(np.asarray(last, np.bool_)) + 1
+    blocks = -(-np.diff(ends, prepend=0) * lanes // model.block)
+    completes = [stop > start for packet in join(model, blocks.tolist(), lanes) for start, stop, _ in packet]
+    # Behind the last packet may be the beginning of one whose end is not given.
+    completes += [False] * len(np.asarray(last))
+    return _trace_quantizer(model, last, lanes, latency - 1, willing, _Join(completes, output), output)
+
+
+def _trace_quantizer(model: Model, last: npt.ArrayLike, lanes: int, latency: int, willing: npt.ArrayLike,
+                     sink: _Sink, output: _Output) -> Trace:
+    ends = np.asarray(last, np.bool_).tolist()
+    feed, end = _Feed(len(ends), willing), output.end
+    ready = np.ones(end, np.bool_)
+    beats = model.block // lanes
+    steps = latency - 2 + beats  # from the step in which a beat enters to that in which it is offered
+    inside: list[int] = []
+    taken, beat, free, now, padding = 0, 0, 0, -1, False
+    while now < end:
+        now = max(now + 1, free)
+        if beat and not padding:
+            now = max(now, feed.offered)
+        if now >= end:
+            break
+        if padding or feed.offered <= now:
+            final = beat == beats - 1
+            ready[now] = not padding
+            if not padding:
+                feed.accept(now)
+                padding = ends[taken]
+                taken += 1
+            padding = padding and not final
+            beat = 0 if final else beat + 1
+            inside.append(steps + 1)
+        inside = [left - 1 for left in inside]
+        if inside and inside[0] == 0:
+            inside.pop(0)
+            free = sink.take(now + 1)
+            ready[now + 1:free] = False
+        # While zeros enter, nothing else does.
+        if padding:
+            ready[now + 1:max(now + 1, free) + 1] = False
+    return Trace(feed.valid, ready, output.offered >= 0, output.offered)
+
+
+def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int, latency: int,
+                  willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+    """Every cycle of a decoder.
+
+    Parameters
+    ----------
+    model : Model
+    last : array of beats
+        Whether a beat of words ends its packet.
+    counts : sequence of int
+        Words of each packet.
+    lanes : int
+        Elements per beat.
+    words : int
+        Words per beat of the input.
+    latency : int
+        The unit's.
+    willing : array of cycles
+        Whether the source may begin to offer its next beat.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    output = _Output(ready)
+    feed, end, sink = _Feed(len(np.asarray(last)), willing), output.end, _Open(latency - 1, output)
+    i_ready = np.zeros(end, np.bool_)
+    free, now = 0, -1
+    for takes, _, _ in [beat for packet in split(model, counts, lanes, words) for beat in packet]:
+        start = max(now + 1, free)
+        now = max(start, feed.offered) if takes else start
+        if now >= end:
+            i_ready[start:] = takes
+            break
+        if takes:
+            i_ready[start:now + 1] = True
+            feed.accept(now)
+        free = sink.take(now + 1)
+    else:
+        i_ready[max(now + 1, free):] = True
+    while sink._free < end:
+        sink.step()
+    return Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
