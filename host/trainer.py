@@ -21,7 +21,7 @@ from host.data import Dataset
 from host.layers import Array
 from host.masking import MaskJob, Matrices
 from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
-from host.ring import Outcome, Ring, Settings, block_bounds
+from host.ring import Outcome, Ring, Settings, block_bounds, errors_base
 from host.threshold import Threshold
 from host.workloads import Classifier, Workload
 
@@ -248,15 +248,17 @@ class _Masks:
         all elements; and words of external masks.
     """
 
-    def __init__(self, ring: Ring, reference: _Reference, *, check: bool):
+    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig):
+        length = reference.weights.size
         self._ring = ring
         self._reference = reference
-        self._check = check
+        self._check = config.check
+        self._behind = length if config.density is None else errors_base(length) + length
         self.number = 0
         self.cycles = self.replaced = self.elements = self.words = 0
 
     def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
-        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._reference.weights.size)
+        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
         self.cycles += outcome.cycles
         self.replaced += sum(outcome.replaced)
         self.elements += sum(job.matrices.size for mine in jobs for job in mine)
@@ -421,7 +423,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     else:
         ring.require(length, planes=planes, packed_state=config.packed_state, errors=True)
     reference = _Reference(ring, parameters, planes)
-    masks = _Masks(ring, reference, check=config.check)
+    masks = _Masks(ring, reference, config)
     ring.write_weights(parameters)
     if planes:
         ring.clear_state(length, packed_state=config.packed_state)
@@ -503,7 +505,7 @@ def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, trai
     if config.density is not None:
         for rank, errors in enumerate(ring.read_errors(length).view(np.uint32)):
             _compare_errors(number, rank, reference.errors[rank], errors)
-    # Masks are written behind the weights: of those, nothing may have changed since the last step.
+    # Lists of masks are written behind the weights, of which none may have changed since the last step.
     _compare("weights", number, reference.weights, ring.read_weights(length).view(np.uint32))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(

@@ -353,13 +353,14 @@ def whole_ring(open_devices):
     return ring
 
 
-class TestVerilated:
-    @pytest.fixture(scope="class")
-    def ring(self):
-        with OpenRing(library(), nodes=3, threads=1) as opened:
-            yield whole_ring([Device(transport, NodeConfig(), name=f"node {rank}")
-                              for rank, transport in enumerate(opened.transports)])
+@pytest.fixture(scope="module")
+def ring():
+    with OpenRing(library(), nodes=3, threads=1) as opened:
+        yield whole_ring([Device(transport, NodeConfig(), name=f"node {rank}")
+                          for rank, transport in enumerate(opened.transports)])
 
+
+class TestVerilated:
     @pytest.mark.parametrize("seed", range(4))
     def test_mask(self, ring, seed):
         generator = np.random.default_rng(seed)

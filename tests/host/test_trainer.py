@@ -6,9 +6,26 @@ import pytest
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
 from host.ring import MaskOutcome, Outcome, SparsifyOutcome
+from host.text import Text, collate, topics
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
+from host.trainer import _schedule as schedule
+from host.transformer import ALTERNATIVE, TransformerConfig
+from host.workloads import CharacterModel
 from sim.golden import masking
 from sim.golden import ring as golden
+
+
+def masked(jobs, alternative):
+    """Masked matrices of each node's jobs, and how many elements of each node are replaced."""
+    instead = golden.bits([alternative])[0]
+    results, replaced = [], []
+    for mine in jobs:
+        kept = [masking.kept(masking.Job(rows=job.rows, columns=job.columns, count=job.count,
+                                         mask=masking.Mask(**vars(job.mask)))) for job in mine]
+        results.append([golden.floats(masking.apply(golden.bits(job.matrices), keep, instead))
+                        for job, keep in zip(mine, kept, strict=True)])
+        replaced.append(sum(int((~keep).sum()) for keep in kept))
+    return results, replaced
 
 
 class GoldenRing:
@@ -20,7 +37,7 @@ class GoldenRing:
         self.nodes = nodes
         self.fault = fault
         self.mask_fault = mask_fault
-        self.masks = 0
+        self.alternatives = []
         self.steps = 0
         self.reads = 0
 
@@ -72,15 +89,9 @@ class GoldenRing:
     def mask(self, jobs, *, alternative, behind):
         assert len(jobs) == self.nodes
         assert behind == self.weights.shape[1]
-        self.masks += 1
-        results, replaced = [], []
-        for mine in jobs:
-            kept = [masking.kept(masking.Job(rows=job.rows, columns=job.columns, count=job.count,
-                                             mask=masking.Mask(**vars(job.mask)))) for job in mine]
-            results.append([golden.floats(masking.apply(golden.bits(job.matrices), keep, golden.bits([alternative])[0]))
-                            for job, keep in zip(mine, kept, strict=True)])
-            replaced.append(sum(int((~keep).sum()) for keep in kept))
+        results, replaced = masked(jobs, alternative)
         self.masked += replaced
+        self.alternatives.append(alternative)
         self.mask_fault(self, results)
         return MaskOutcome(results=results, replaced=replaced, cycles=100, commands=1)
 
@@ -280,6 +291,170 @@ class TestDivergence:
             train(GoldenRing(2, fault=after(2, fault)), few, config)
 
 
+SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=8)
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """A fraction of the text, in pieces of 2 to 9 characters."""
+    text = topics(context=SMALL.context)
+    return Text(text.train[:200], text.test[:40])
+
+
+def small(lines, **options):
+    return CharacterModel(lines, SMALL, chunk=5, **options)
+
+
+TEXT = TrainingConfig(batch=30, max_steps=5, interval=2, optimizer=Adam(learning_rate=0.03))
+
+
+class TestText:
+    def test_reaches_the_bar(self):
+        """As the command line trains it, but in fewer steps, and on the golden model alone."""
+        workload = CharacterModel(topics(context=16))
+        config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
+        training = train(GoldenRing(4), workload, config)
+        assert training.measures[-1] < workload.bigram_loss - 0.1
+        assert training.measured == [100, 150]
+        assert training.bit_exact is True
+        assert training.mask_words_fetched == 0
+        assert len(training.sample["written"]) == 80
+
+    @pytest.mark.parametrize("nodes", [1, 2, 7])
+    def test_same_as_numpy(self, lines, nodes):
+        """What comes out of masks on nodes is what the model masks by itself; also with empty shares."""
+        workload = small(lines)
+        ring = GoldenRing(nodes)
+        config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)
+        losses = []
+        differentiate = workload.differentiate
+
+        def compared(shares, masks):
+            found = differentiate(shares, masks)
+            for share, (loss, gradient) in zip(shares, found, strict=True):
+                batch = collate([lines.train[example] for example in share])
+                expected_loss, expected = workload.model.differentiate(batch)
+                assert loss == expected_loss
+                assert np.array_equal(gradient.view(np.uint32), expected.view(np.uint32))
+            losses.append(sum(loss for loss, _ in found))
+            return found
+
+        workload.differentiate = compared
+        training = train(ring, workload, config)
+        assert [step.loss * workload.count(batch) for step, (_, batch, _) in zip(
+            training.steps, schedule(200, config), strict=True)] == pytest.approx(losses)
+        assert training.measures[-1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
+        assert training.measured == [3]
+
+    def test_figures(self, lines):
+        ring = GoldenRing(4)
+        seen = []
+        training = train(ring, small(lines), TEXT,
+                         on_step=lambda training: seen.append((len(training.steps), len(training.measures))))
+        assert seen == [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2), (5, 2), (5, 3)]
+        assert training.measured == [2, 4, 5]
+        assert len(training.losses) == 3
+        for step, (_, batch, _) in zip(training.steps, schedule(200, TEXT), strict=True):
+            assert step.mask_cycles == 200
+            lengths = [len(lines.train[example]) - 1 for example in batch]
+            through = kept = 0
+            for share in np.array_split(lengths, 4):
+                longest = max(share)
+                through += len(share) * (2 * longest ** 2 + 64 * longest)
+                kept += sum(length * (length + 1) + 2 * (longest - length) * length + 64 * length for length in share)
+            assert step.elements_through == through
+            assert step.elements_masked == through - kept
+        assert training.elements_through > sum(step.elements_through for step in training.steps)
+        assert training.elements_masked > sum(step.elements_masked for step in training.steps)
+        assert training.mask_cycles == 100 * len(ring.alternatives)
+        assert ring.alternatives[:4] == [ALTERNATIVE, 0.0] * 2
+        assert training.losses[0] > training.losses[-1]
+
+    def test_measured_on_a_part_before_the_end(self, lines):
+        workload = small(lines, sample=3)
+        workload.initialize(0)
+        parts = []
+        for last in (False, True):
+            parts.append(workload.measure(3, lambda jobs, alternative: masked(jobs, alternative)[0], last=last))
+        assert parts[0] == pytest.approx(workload.model.mean_loss(lines.test[::3]), rel=1e-5)
+        assert parts[1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
+
+    def test_seed(self, lines):
+        first, second, other = (train(GoldenRing(2), small(lines), dataclasses.replace(TEXT, seed=seed))
+                                for seed in (0, 0, 1))
+        assert first == second
+        assert first.losses != other.losses
+
+    def test_one_bit_of_one_mask(self, lines):
+        def fault(ring, results):
+            if len(ring.alternatives) == 3:
+                results[1][3].view(np.uint32)[1, 0, 2] ^= 1
+
+        message = (r"^Step 2: 1 of \d+ masked elements of job 3 of node 1 differ from the golden model, first matrix "
+                   r"1, row 0, column 2, which is 0xc61c4001 and must be 0xc61c4000$")
+        with pytest.raises(DivergenceError, match=message):
+            train(GoldenRing(2, mask_fault=fault), small(lines), TEXT)
+        train(GoldenRing(2, mask_fault=fault), small(lines), dataclasses.replace(TEXT, max_steps=2, check=False))
+
+    def test_counters(self, lines):
+        def fault(ring):
+            ring.fetched = 1
+
+        message = (r"^Step 5: nodes have counted (\d+) elements masked and 2 words fetched, and must have counted \1 "
+                   r"and 0$")
+        with pytest.raises(DivergenceError, match=message):
+            train(GoldenRing(2, fault=fault), small(lines), TEXT)
+
+    @pytest.mark.parametrize("options", [{"sample": 0}, {"chunk": 0}])
+    def test_arguments(self, lines, options):
+        name, = options
+        with pytest.raises(ValueError, match=rf"^{name.capitalize()} must be at least 1, not 0$"):
+            CharacterModel(lines, SMALL, **options)
+
+
+class TestDensity:
+    def test_accuracy_and_density(self, data):
+        dense = train(GoldenRing(4), data, TrainingConfig())
+        sparse = train(GoldenRing(4), data, TrainingConfig(density=0.1))
+        assert np.mean([step.density for step in sparse.steps]) <= 0.1
+        assert sparse.measures[-1] >= dense.measures[-1] - 0.01
+        assert sparse.bit_exact is True
+        assert sum(step.words_sent for step in sparse.steps) < 0.75 * sum(step.words_sent for step in dense.steps)
+        assert sum(step.scatter_words for step in sparse.steps) < sum(step.scatter_words for step in dense.steps) / 4
+
+    def test_figures(self, few):
+        ring = GoldenRing(2)
+        training = train(ring, few, TrainingConfig(epochs=2, batch=25, density=0.2))
+        assert [step.sparsify_cycles for step in training.steps] == [50] * 4
+        assert all(step.threshold > 0 for step in training.steps)
+        assert training.elements_masked == sum(ring.masked) - 2 * ((1 << 32) - 10)
+        assert ring.errors.any()
+        plain = train(GoldenRing(2), few, TrainingConfig(epochs=2, batch=25))
+        assert plain.steps[0].threshold is None
+        assert plain.steps[0].sparsify_cycles == plain.elements_masked == 0
+
+    def test_one_bit_of_the_errors(self, few):
+        def fault(ring):
+            ring.errors[1, 7] ^= 1
+
+        message = r"^Step 2: 1 of 650 errors of node 1 differ from the golden model, first number 7, which is 0x"
+        config = TrainingConfig(epochs=1, batch=25, hidden=(), density=0.2)
+        with pytest.raises(DivergenceError, match=message):
+            train(GoldenRing(2, fault=after(2, fault)), few, config)
+
+    def test_dropped(self, few, monkeypatch):
+        sparsify = GoldenRing.sparsify
+
+        def one_more(ring, length, *, threshold):
+            outcome = sparsify(ring, length, threshold=threshold)
+            return dataclasses.replace(outcome, dropped=[outcome.dropped[0], outcome.dropped[1] - 1])
+
+        monkeypatch.setattr(GoldenRing, "sparsify", one_more)
+        message = r"^Step 1: nodes have dropped (\d+), (\d+) elements, and must have dropped \1, (\d+)$"
+        with pytest.raises(DivergenceError, match=message):
+            train(GoldenRing(2), few, TrainingConfig(epochs=1, batch=25, hidden=(), density=0.2))
+
+
 class TestNonFinite:
     def test_nan_among_gradients(self, few):
         """An image that holds a NaN is in one node's share."""
@@ -300,6 +475,10 @@ class TestConfig:
         ({"batch": -1}, r"^Batch must be at least 1, not -1$"),
         ({"hidden": (3, 0)}, r"^Widths of hidden layers must be at least 1, not \(3, 0\)$"),
         ({"seed": -1}, r"^Seed must be zero or more, not -1$"),
+        ({"max_steps": 0}, r"^Steps must be at least 1, not 0$"),
+        ({"interval": 0}, r"^Interval must be at least 1, not 0$"),
+        ({"density": 0.0}, r"^Density must be above 0 and at most 1, not 0.0$"),
+        ({"density": 1.5}, r"^Density must be above 0 and at most 1, not 1.5$"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ValueError, match=message):
