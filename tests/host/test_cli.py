@@ -77,7 +77,42 @@ class TestTrain:
         assert (result["comparison"] is not None) is compared
         assert result["training"]["optimizer"] == arguments[1]
 
+    def test_text(self, run, tmp_path):
+        code, out, err = run("train", "--workload", "text", "--nodes", 2, "--steps", 3, "--interval", 2, "--batch", 8,
+                             "--threads", 1, "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert out.count("bigram model 2.") == 2
+        assert "step    2   loss" in out
+        assert "It writes: the " in out
+        assert "So are all" in out
+        result = json.loads((tmp_path / "report.json").read_text())
+        assert result["bit_exact"] is True
+        assert (result["workload"], result["steps"], result["parameters"]) == ("text", 3, 15_232)
+        assert result["measured_at"] == [2, 3]
+        assert result["held_out_loss"] < 4.5
+        assert result["mask_words_fetched"] == 0
+        assert 0 < result["elements_masked"] < result["elements_through"]
+        assert (tmp_path / "report.png").stat().st_size > 10_000
+
+    def test_density(self, run, tmp_path):
+        code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--density", 0.1, "--batch", 300, "--threads", 1,
+                             "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert "dense, for comparison" in out
+        result = json.loads((tmp_path / "report.json").read_text())
+        other = result["comparison"]
+        assert result["bit_exact"] is other["bit_exact"] is True
+        assert result["words_scatter_reduce"] < other["words_scatter_reduce"] / 2
+        assert result["cycles_sparsify"] >= 10 * 4810 / 4
+
     @pytest.mark.parametrize(("arguments", "message"), [
+        (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),
+        (["--density", 0], "error: Density must be above 0 and at most 1, not 0.0\n"),
+        (["--workload", "text", "--compare"], "error: Workload to be compared with sgd must be digits, not text\n"),
+        (["--workload", "text", "--nodes", 2, "--density", 0.1],
+         "error: Weights and the errors of what was not sent must take at most the 16,384 elements of a node's weight "
+         "memory, not 30,464: take a model of at most 8,192 parameters, nodes with more weight memory, or no density, "
+         "which sends everything\n"),
         (["--nodes", 0], "error: Ring must have between 1 and 16 nodes, not 0\n"),
         (["--nodes", 17], "error: Ring must have between 1 and 16 nodes, not 17\n"),
         (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),

@@ -46,6 +46,31 @@ def build_comparison(accuracies=(0.5, 0.75, 0.875), **changes):
                                (TrainingConfig(optimizer=SGD(learning_rate=1.2)), other))
 
 
+def build_sparse(**changes):
+    """A run with a density, and the dense one beside it."""
+    sparse = training()
+    for number, step in enumerate(sparse.steps):
+        sparse.steps[number] = dataclasses.replace(
+            step, density=[0.08, 0.1, 0.11], sparsify_cycles=300, threshold=0.5 + number, words_sent=1500, cycles=800,
+            scatter_words=400)
+    sparse = dataclasses.replace(sparse, measures=[0.7, 0.9, 0.96], elements_masked=1234, **changes)
+    config = TrainingConfig(density=0.1)
+    return report.build_report(config, sparse, simulation(), (TrainingConfig(), training()))
+
+
+SAMPLE = {"text": "a b_c", "attention": np.tril(np.full((2, 8, 8), 0.2)).tolist(), "written": "the cat"}
+
+
+def build_text(measures=(2.8, 2.6, 2.25), sample=SAMPLE, **changes):
+    """A character model."""
+    model = training(measures=list(measures), sample=sample, mask_cycles=999, elements_through=5000,
+                     elements_masked=1200, **changes)
+    model.steps = [dataclasses.replace(step, mask_cycles=150, elements_through=800, elements_masked=200)
+                   for step in model.steps]
+    return report.build_report(TrainingConfig(max_steps=6, interval=2, optimizer=Adam()), model, simulation(),
+                               bigram_loss=2.5)
+
+
 class TestBuild:
     def test_fields(self):
         result = build()
@@ -83,6 +108,35 @@ class TestBuild:
         assert other["training"]["moments"] is None
         assert result["accuracy"] == 0.97
 
+    def test_density(self):
+        result = build_sparse()
+        other = result["comparison"]
+        assert result["epochs_to_target"] == {"momentum, 10%": None, "momentum": 3}
+        assert (result["training"]["label"], other["training"]["label"]) == ("momentum, 10%", "momentum")
+        assert (result["training"]["density"], other["training"]["density"]) == (0.1, None)
+        assert (result["cycles_sparsify"], other["cycles_sparsify"]) == (1800, 0)
+        assert (result["cycles_all_reduce"], other["cycles_all_reduce"]) == (4800, 6600)
+        assert (result["words_sent"], other["words_sent"]) == (9000, 16215)
+        assert result["words_scatter_reduce"] == 2400
+        assert result["density_per_hop"] == pytest.approx([0.08, 0.1, 0.11])
+        assert result["density"] == pytest.approx(0.29 / 3)
+        assert len(other["density_per_hop"]) == 3
+        assert len(other["per_step"]) == 6
+
+    def test_text(self):
+        result = build_text()
+        assert result["workload"] == "text"
+        assert (result["held_out_loss"], result["bigram_loss"], result["below_bigram"]) == (2.25, 2.5, 0.25)
+        assert result["held_out_loss_per_interval"] == [2.8, 2.6, 2.25]
+        assert result["loss_per_interval"] == [1.5, 0.5, 0.25]
+        assert result["measured_at"] == [2, 4, 6]
+        assert (result["cycles_mask"], result["elements_through"], result["elements_masked"]) == (999, 5000, 1200)
+        assert result["mask_words_fetched"] == 0
+        assert result["sample"] == SAMPLE
+        assert result["comparison"] is None
+        assert not {"accuracy", "epochs_to_target", "loss_per_epoch"} & set(result)
+        assert build()["workload"] == "digits"
+
     @pytest.mark.parametrize(("accuracies", "epoch"), [
         ([0.96, 0.97, 0.99], 2), ([0.9699, 0.9699], None), ([0.98, 0.5], 1)])
     def test_epochs_to_target(self, accuracies, epoch):
@@ -99,6 +153,9 @@ class TestVerdict:
              "steps."),
         ({"nodes": 1}, "Weights of the node identical to the golden model, bit for bit, after each of 6 steps."),
         ({"bit_exact": None}, "Weights were not compared (--no-check) after each of 6 steps."),
+        ({"elements_through": 4321},
+         "Weights of all nodes identical to each other and to the golden model, bit for bit, after each of 6 steps. "
+         "So are all 4,321 elements that went through masks."),
         ({"bit_exact": None, "steps": 1}, "Weights were not compared (--no-check) after the only step."),
     ])
     def test_sentences(self, changes, sentence):
@@ -121,6 +178,36 @@ class TestTable:
         assert rows["test accuracy of sgd"] == "87.50%"
         assert "first epoch with 97%" not in dict(report.summary(build()))
 
+    def test_density(self):
+        rows = {name: values for name, *values in report.summary(build_sparse())}
+        assert rows["test accuracy"] == ["96.00%", "97.00%"]
+        assert rows["link words per step"] == ["1,500", "2,702"]
+        assert rows["… of which gradients"] == ["400", "0"]
+        assert rows["density hop by hop"][0] == "8.0% → 10.0% → 11.0%"
+        assert rows["… mean"][0] == "9.67%"
+        assert rows["cycles per fused all-reduce"] == ["800", "1,100"]
+        assert rows["cycles per sparsify"] == ["300", "-"]
+        assert rows["cycles per step, both"] == ["1,100", "1,100"]
+        console = Console(width=100)
+        with console.capture() as capture:
+            console.print(report.table(build_sparse()))
+        assert "momentum, 10%" in capture.get()
+        assert "momentum, dense" in capture.get()
+
+    def test_density_alone(self):
+        result = {**build_sparse(), "comparison": None}
+        assert dict(report.summary(result))["cycles per sparsify"] == "300"
+        report.table(result)
+
+    def test_text(self):
+        rows = dict(report.summary(build_text()))
+        assert rows["held-out loss, nat per character"] == "2.2500"
+        assert rows["… of a bigram model"] == "2.5000"
+        assert rows["… below it"] == "0.2500"
+        assert rows["words of masks fetched"] == "0"
+        assert rows["cycles per step's masks"] == "150"
+        assert rows["held-out loss, after those"] == "2.8000 → 2.2500"
+
     def test_one_node(self):
         rows = dict(report.summary(build(nodes=1)))
         assert rows["density hop by hop"] == "-"
@@ -141,6 +228,16 @@ class TestFiles:
         text, picture = report.write_report(result, tmp_path)
         assert json.loads(text.read_text()) == json.loads(json.dumps(result))
         assert picture.stat().st_size > 10_000
+
+    @pytest.mark.parametrize("result", [
+        build_sparse(), {**build_sparse(), "comparison": None}, build_text(), build_text(measures=(4.0, 3.0, 2.75)),
+        build_text(sample=None, nodes=1),
+    ], ids=["sparse", "sparse_alone", "text", "text_above", "text_one_node"])
+    def test_wide(self, tmp_path, result):
+        text, picture = report.write_report(result, tmp_path)
+        assert json.loads(text.read_text()) == json.loads(json.dumps(result))
+        height, width, _ = matplotlib.image.imread(picture).shape
+        assert (width, height) == (2015, 962)
 
     def test_one_step(self, tmp_path):
         short = training(steps=1, losses=[1.0], measures=[0.5])
