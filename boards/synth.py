@@ -76,6 +76,13 @@ def _optimizer(*rules, width=None):
         "lanes": 1, "rules": tuple(Rule[rule] for rule in rules), **format})
 
 
+def _lookup_table(unit, format="FP32", **parameters):
+    from hdl.compression.lookup_table import LookupTable
+    from hdl.floating import format as formats
+    table = LookupTable(format=getattr(formats, format), **parameters)
+    return Unit(f"hdl.compression.lookup_table:{unit}", {"table": table, "lanes": 4})
+
+
 def _formats(source, target):
     from hdl.floating import format
     return {"source": getattr(format, source), "target": getattr(format, target)}
@@ -97,6 +104,12 @@ UNITS = {
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
+    "compression.lookup_table.encoder": _lookup_table("Encoder"),
+    "compression.lookup_table.decoder": _lookup_table("Decoder"),
+    "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
+    "compression.lookup_table.centroid_decoder": _lookup_table("Decoder", centroids=True),
+    "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
+    "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
     "optimizer.sgd": _optimizer("SGD"),
     "optimizer.momentum": _optimizer("SGD", "MOMENTUM"),

@@ -701,8 +701,8 @@ class Decoder(wiring.Component):
         connect_stream(m, self.i, unpacker.i)
         m.d.comb += [
             splitter.window.eq(unpacker.window),
-            splitter.available.eq(unpacker.available),
-            splitter.final.eq(unpacker.final),
+            splitter.enough.eq(unpacker.enough),
+            splitter.stops.eq(unpacker.stops),
         ]
 
         count = Signal(range(table.exponents + 1))
@@ -720,40 +720,39 @@ class Decoder(wiring.Component):
         centroid_number = Signal(range(table.mantissas))
         centroid_write = Signal()
 
-        def fail(ended):
-            m.d.comb += [error.eq(1), unpacker.drop.eq(~ended)]
+        def fail():
+            m.d.comb += [error.eq(1), unpacker.done.eq(1)]
             m.d.sync += [count.eq(0), centroid_number.eq(0)]
             m.next = "Exponents"
 
         with m.FSM():
             with m.State("Exponents"):
-                with m.If((unpacker.available != 0) & ~splitter.o.valid):
-                    ended = unpacker.final & (unpacker.available == 1)
-                    m.d.comb += unpacker.take.eq(1)
+                m.d.comb += [
+                    unpacker.want.eq(1),
+                    unpacker.align.eq(repeated & (not table.centroids)),
+                    unpacker.take.eq(unpacker.shown & ~splitter.o.valid),
+                ]
+                m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
+                with m.If(unpacker.take):
                     m.d.sync += latest.eq(byte)
                     with m.If(repeated):
-                        if not table.centroids:
-                            m.d.comb += unpacker.align.eq(1)
-                            ended = unpacker.final & (unpacker.available <= 4)
-                        m.d.sync += [
-                            count.eq(0), last_index.eq(count - 1),
-                            splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)])),
-                        ]
+                        m.d.sync += [count.eq(0), last_index.eq(count - 1)]
                         m.next = "Centroids" if table.centroids else "Codes"
-                        with m.If(ended):
-                            fail(ended)
-                    with m.Elif(ended | ((count != 0) & (byte < latest)) | (count == table.exponents)):
-                        fail(ended)
                     with m.Else():
                         m.d.comb += exponent_write.eq(1)
                         m.d.sync += count.eq(count + 1)
+                    with m.If(unpacker.stops | (~repeated & (
+                            ((count != 0) & (byte < latest)) | (count == table.exponents)))):
+                        fail()
             if table.centroids:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, centroid_number, centroid_write, centroid, fail)
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),
+                    unpacker.want.eq(splitter.want),
                     unpacker.take.eq(splitter.take),
+                    unpacker.done.eq(splitter.ended),
                     error.eq(splitter.error),
                 ]
                 with m.If(splitter.ended):
@@ -814,29 +813,23 @@ class Decoder(wiring.Component):
         return m
 
     def _elaborate_centroids(self, m, unpacker, number, write, value, fail):
-        """One centroid per cycle, each of which begins one bit earlier in its byte than the one before."""
-        table = self._table
-        bits = table.format.fraction_bits
-        offset = Signal(3)
+        """One centroid per cycle. Of each byte it takes, one bit more is left for the next one than before."""
+        bits = self._table.format.fraction_bits
         final = Signal()
-        shifted = Signal(bits + 7)
-        needed = Signal(range(5))
-        taken = Signal(range(4))
+        left = Signal(7)  # upper bits of the last byte taken
+        shifted = Signal(bits + 8)
         m.d.comb += [
-            offset.eq(-number[:3]),
-            final.eq(number == table.mantissas - 1),
-            shifted.eq(unpacker.window[:bits + 7]),
-            value.eq(shifted >> offset),
-            needed.eq(bits // 8 + 1 + (offset > 1)),
-            taken.eq(bits // 8 + (offset != 0)),
+            final.eq(number.all()),
+            shifted.eq(Cat(left, unpacker.window[:bits + 1])),
+            value.eq(shifted >> ~number[:3]),
+            unpacker.want.eq(bits // 8 + ~number[:3].all()),
+            unpacker.align.eq(final),
+            unpacker.take.eq(unpacker.enough | unpacker.stops),
         ]
-        with m.If(unpacker.available >= needed):
-            ended = unpacker.final & Mux(final, unpacker.available <= taken + 3, unpacker.available == taken)
-            m.d.comb += [unpacker.take.eq(taken), unpacker.align.eq(final), write.eq(1)]
-            m.d.sync += number.eq(number + 1)
+        with m.If(unpacker.take):
+            m.d.comb += write.eq(1)
+            m.d.sync += [number.eq(number + 1), left.eq(unpacker.window[bits + 1 - 7:bits + 1])]
             with m.If(final):
                 m.next = "Codes"
-            with m.If(ended):
-                fail(1)
-        with m.Elif(unpacker.final):
-            fail(0)
+            with m.If(unpacker.stops):
+                fail()

@@ -103,50 +103,58 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < place, waiting[part], Mux(tail, 0, rotated[part])))
 
+        # Of the words that the bytes need, the last one may be partial: then it is as if it were whole.
         total = Signal(range(2 * size))
-        padded = Signal(range(2 * size + 1))
+        whole = Signal()
         full = Signal()
         more = Signal()
-        ending = Signal()
         splitting = Signal()
         emit = Signal()
         free = Signal()
         move = Signal()
         m.d.comb += [
-            total.eq(place + Mux(tail, 0, chunk.count)),
-            padded.eq(Mux(tail | chunk.align | chunk.last, (total + 3) & ~3, total)),
-            full.eq(padded >= size),
-            more.eq(padded > size),
-            ending.eq(Mux(tail, tail_last, chunk.last & ~more)),
-            splitting.eq(~tail & ((chunk.last & more) | (padded == 2 * size))),
-            emit.eq(full | chunk.last | tail),
+            total.eq(place + chunk.count),
+            whole.eq(chunk.align | chunk.last),
+            full.eq((total >= size) | (whole & (total > size - 4))),
+            more.eq(total > size),
+            splitting.eq(~tail & ((chunk.last & more) | (whole & (total > 2 * size - 4)))),
+            emit.eq(full | chunk.last),
             free.eq(self.o.ready | ~self.o.valid),
             self.i.ready.eq(~tail & (free | ~emit)),
             move.eq(Mux(tail, free, self.i.valid & (free | ~emit))),
         ]
+        given = Signal(range(2 * size))
+        padded = Signal(range(2 * size + 1))
+        m.d.comb += [given.eq(Mux(tail, place, total)), padded.eq((given + 3) & ~3)]
         with m.If(free):
             m.d.sync += [
-                self.o.valid.eq(move & emit),
+                self.o.valid.eq(move & (emit | tail)),
                 self.o.payload.elements.eq(merged),
-                self.o.payload.last.eq(ending),
-                self.o.payload.keep.eq(Cat(padded > 4 * word for word in range(self._words))),
+                self.o.payload.last.eq(Mux(tail, tail_last, chunk.last & ~more)),
+                self.o.payload.keep.eq(Cat(given > 4 * word for word in range(self._words))),
             ]
         with m.If(move):
             m.d.sync += [
-                place.eq(Mux(ending, 0, Mux(splitting, total, padded))),
+                place.eq(Mux(whole, padded, total)),
                 waiting.eq(Mux(full, rotated, merged)),
                 tail.eq(splitting),
                 tail_last.eq(chunk.last),
             ]
+            with m.If(splitting):
+                m.d.sync += place.eq(total)
+            with m.Elif(chunk.last | (tail & tail_last)):
+                m.d.sync += place.eq(0)
+            with m.Elif(tail):
+                m.d.sync += place.eq(padded)
         return m
 
 
 class ByteUnpacker(wiring.Component):
     """Show the next bytes of packets of words, of which any number is taken per cycle.
 
-    A beat is shown :attr:`latency` cycles after it was accepted, or one cycle after the beat before it if it is
-    accepted while the one in front of that is shown. Between packets is one cycle in which nothing is shown.
-    ``i.ready`` and what is shown depend on registers, and ``i.ready`` combinationally on ``take`` as well.
+    The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and nothing is shown
+    in the cycle between two packets. What is shown depends on registers, and so do ``enough`` and ``stops``, and on
+    ``want`` and ``align``; ``i.ready`` depends combinationally on all inputs from ``want`` on.
 
     Parameters
     ----------
@@ -158,16 +166,20 @@ class ByteUnpacker(wiring.Component):
     i : In(stream of beat_layout(words))
     window : Out(32 * words)
         The next bytes.
-    available : Out(range(8 * words + 1))
-        How many of them are there, and perhaps more.
-    final : Out(1)
-        No more than those will come in this packet.
-    take : In(range(4 * words + 1))
-        How many are taken in this cycle: no more than are there.
+    shown : Out(1)
+        There is a packet.
+    want : In(range(4 * words + 1))
+        Bytes that are to be taken.
     align : In(1)
-        Take as many more as are left of the present word.
-    drop : In(1)
-        Discard the rest of the packet, from the next cycle on. Not if nothing is left.
+        As many more are to be taken as are left of their last word.
+    enough : Out(1)
+        They are there.
+    stops : Out(1)
+        The packet ends with them, or before.
+    take : In(1)
+        They are taken in this cycle; either they are enough or the packet stops.
+    done : In(1)
+        Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
     """
 
     latency = 2
@@ -177,8 +189,8 @@ class ByteUnpacker(wiring.Component):
         self._words = words
         super().__init__({
             "i": In(stream.Signature(beat_layout(words))),
-            "window": Out(32 * words), "available": Out(range(8 * words + 1)), "final": Out(1),
-            "take": In(range(4 * words + 1)), "align": In(1), "drop": In(1),
+            "window": Out(32 * words), "shown": Out(1), "want": In(range(4 * words + 1)), "align": In(1),
+            "enough": Out(1), "stops": Out(1), "take": In(1), "done": In(1),
         })
 
     @property
@@ -195,20 +207,28 @@ class ByteUnpacker(wiring.Component):
         place = Signal(range(size + 1))
         dropping = Signal()
 
-        shown = Signal()
-        exhausted = Signal()
         after = Signal(range(2 * size + 1))
+        behind = Signal()
+        crossing = Signal()
         advance = Signal()
         fill = Signal()
         m.d.comb += [
-            exhausted.eq(place == front.end),
-            shown.eq(front.valid & ~exhausted & ~dropping),
-            self.available.eq(Mux(shown, (front.end - place) + Mux(back.valid & ~front.last, back.end, 0), 0)),
-            self.final.eq(shown & (front.last | (back.valid & back.last))),
-            after.eq(Mux(self.align, (place + self.take + 3) & ~3, place + self.take)),
-            advance.eq(~front.valid | exhausted | dropping | (~front.last & (after >= size))),
+            self.shown.eq(front.valid & ~dropping & (place != size)),
+            after.eq(place + self.want),
+            behind.eq(after > size),
+            self.enough.eq(self.shown & Mux(
+                front.last, after <= front.end,
+                ~behind | (back.valid & (~back.last | (after <= size + back.end))))),
+            advance.eq(~front.valid | dropping | (place == size) | (self.take & crossing)),
             fill.eq(advance | ~back.valid),
             self.i.ready.eq(fill),
+        ]
+        aligned = Signal(range(2 * size + 1))
+        m.d.comb += [
+            aligned.eq(Mux(self.align, (after + 3) & ~3, after)),
+            crossing.eq(~front.last & (aligned >= size)),
+            self.stops.eq(self.shown & Mux(
+                front.last, aligned >= front.end, back.valid & back.last & (aligned >= size + back.end))),
         ]
         window = Cat(front.bytes, back.bytes)
         step = size
@@ -220,9 +240,10 @@ class ByteUnpacker(wiring.Component):
             window = shifted
         m.d.comb += self.window.eq(window)
 
-        m.d.sync += place.eq(after)
         with m.If(advance):
-            m.d.sync += [front.eq(back), place.eq(Mux(shown, after - size, 0))]
+            m.d.sync += [front.eq(back), place.eq(0)]
+        with m.If(self.take):
+            m.d.sync += place.eq(Mux(crossing, aligned - size, aligned))
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),
@@ -230,7 +251,7 @@ class ByteUnpacker(wiring.Component):
                 back.last.eq(self.i.payload.last),
                 back.valid.eq(self.i.valid),
             ]
-        with m.If(self.drop):
+        with m.If(self.done):
             m.d.sync += dropping.eq(1)
         with m.Elif(dropping & front.valid & front.last):
             m.d.sync += dropping.eq(0)
@@ -301,7 +322,7 @@ class GroupAssembler(wiring.Component):
         final = Signal()
         free = Signal()
         m.d.comb += [
-            final.eq(count <= size),
+            final.eq(1 if chunks == 1 else count <= size),
             self.o.valid.eq(count != 0),
             self.o.payload.data.eq(left),
             self.o.payload.count.eq(Mux(final, count, size)),
@@ -337,7 +358,7 @@ class GroupSplitter(wiring.Component):
 
     Members
     -------
-    window, available, final, take
+    window, want, enough, stops, take
         As of the unpacker, in the other direction.
     run : In(1)
     size : In(range(width + 1))
@@ -356,8 +377,8 @@ class GroupSplitter(wiring.Component):
         self._lanes = lanes
         self._width = width
         super().__init__({
-            "window": In(32 * words), "available": In(range(8 * words + 1)), "final": In(1),
-            "take": Out(range(4 * words + 1)), "run": In(1), "size": In(range(width + 1)),
+            "window": In(32 * words), "want": Out(range(4 * words + 1)), "enough": In(1), "stops": In(1),
+            "take": Out(1), "run": In(1), "size": In(range(width + 1)),
             "ended": Out(1), "error": Out(1),
             "o": Out(stream.Signature(code_layout(lanes, width))),
         })
@@ -377,28 +398,25 @@ class GroupSplitter(wiring.Component):
         left = Signal(range(width + 1))  # bytes of this eight that are still to be taken, behind the present chunk
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
-        wanted = Signal(range(size + 1))
         final = Signal()  # it is the last chunk of its eight
-        stop = Signal()  # it is the last of the packet
         closing = Signal()
         free = Signal()
         go = Signal()
         rest = Signal(range(width + 1))
         m.d.comb += [
-            rest.eq(Mux(chunk == 0, self.size, left)),
-            final.eq(rest <= size),
-            wanted.eq(Mux(final, rest, size)),
-            stop.eq(self.final & (self.available <= wanted)),
-            closing.eq(final | stop),
-            go.eq(self.run & (stop | (self.available >= wanted)) & (free | ~closing)),
-            self.ended.eq(go & stop),
-            self.error.eq(self.ended & (~final | (self.available != wanted) | (eight != eights - 1))),
+            rest.eq(self.size if chunks == 1 else Mux(chunk == 0, self.size, left)),
+            final.eq(1 if chunks == 1 else rest <= size),
+            self.want.eq(Mux(final, rest, size)),
+            closing.eq(final | self.stops),
+            go.eq(self.run & (self.enough | self.stops) & (free | ~closing)),
+            self.take.eq(go),
+            self.ended.eq(go & self.stops),
+            self.error.eq(self.ended & (~final | ~self.enough | (eight != eights - 1))),
         ]
         with m.If(go):
-            m.d.comb += self.take.eq(Mux(stop, self.available, wanted))
             m.d.sync += [left.eq(rest - size), chunk.eq(chunk + 1)]
             with m.If(closing):
-                m.d.sync += [chunk.eq(0), eight.eq(Mux(stop, 0, eight + 1))]
+                m.d.sync += [chunk.eq(0), eight.eq(Mux(self.stops, 0, eight + 1))]
 
         # Chunks before the last one wait in their places.
         windows = []
@@ -422,7 +440,7 @@ class GroupSplitter(wiring.Component):
             *(self.o.payload.codes[lane].eq(shift[lane]) for lane in range(lanes)),
         ]
         with m.If(go & closing):
-            m.d.sync += [count.eq(beats), last.eq(stop), Cat(*shift).eq(Cat(*codes))]
+            m.d.sync += [count.eq(beats), last.eq(self.stops), Cat(*shift).eq(Cat(*codes))]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
             if beats > 1:

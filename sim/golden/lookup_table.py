@@ -5,6 +5,7 @@ nearest centroid. Fractions are compared with the bounds between centroids by th
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from hdl.compression import lookup_table as hardware
 from sim.golden import planes
 
-__all__ = ["COMPARED", "LookupTable"]
+__all__ = ["COMPARED", "LookupTable", "trace_decoder", "trace_encoder"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -160,3 +161,163 @@ class LookupTable(hardware.LookupTable):
         if table[-1] >> self.format.fraction_bits:
             raise ValueError(f"Centroids must be of {self.format.fraction_bits!r} bits, not {int(table[-1])!r}")
         return table
+
+
+# --- cycles
+
+#: Cycles after a reset in which an encoder clears what its scan has seen.
+_CLEARING = 16
+#: Registers of the encoder between the one at its input and the codes, without centroids.
+_STAGES = 2
+
+
+def _rows(table: Iterable[int]) -> list[int]:
+    """Exponents in each row of 16."""
+    rows = [0] * 16
+    for exponent in table:
+        rows[exponent // 16] += 1
+    return rows
+
+
+def _chunks(count: int, size: int) -> list[int]:
+    """Sizes of the chunks in which so many bytes move."""
+    return [min(size, count - start) for start in range(0, count, size)]
+
+
+class _Codes:
+    """An encoder's registers, from its input to the planes of eight codes: when each of them is left."""
+
+    def __init__(self, feed: planes.Feed, stages: int) -> None:
+        self._feed = feed
+        self._left = [0] * (stages + 1)  # of the beat before: when it leaves the input register, and each stage
+        self._taken = 0  # when the last chunk of the eight before is taken
+
+    def beat(self, opened: int, *, real: bool, complete: bool) -> int:
+        """The next beat, or one of zeros behind the last: when it leaves the last stage."""
+        cycle = self._left[0] + 1
+        if real:
+            cycle = self._feed.accept(max(self._left[0], opened)) + 1
+        for stage in range(len(self._left)):
+            following = self._left[stage + 1] if stage + 1 < len(self._left) else self._taken if complete else 0
+            cycle = max(cycle, following)
+            self._left[stage] = cycle
+            cycle += 1
+        return cycle - 1
+
+    def taken(self, cycle: int) -> None:
+        """The last chunk of an eight is taken."""
+        self._taken = cycle
+
+
+def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, scan_willing: npt.ArrayLike,
+                  willing: npt.ArrayLike, ready: npt.ArrayLike, opened: int = _CLEARING) -> planes.Trace:
+    """Every cycle of an encoder.
+
+    Parameters
+    ----------
+    table : LookupTable
+    packets : sequence of arrays
+        Elements of each packet.
+    lanes : int
+        Elements in a beat.
+    scan_willing, willing : array of cycles
+        Whether either source may begin to offer its next beat.
+    ready : array of cycles
+        Whether the sink is ready.
+    opened : int
+        Cycle from which on beats are scanned.
+    """
+    beats = [-(-len(np.asarray(packet)) // lanes) for packet in packets]
+    scan, feed = planes.Feed(sum(beats), scan_willing), planes.Feed(sum(beats), willing)
+    words = planes.word_count(lanes, table.width)
+    packer = planes.Packer(words, ready)
+    codes = _Codes(feed, table.mantissa_bits if table.centroids else _STAGES)
+    idle = 0  # from when on there is no packet inside
+    per_eight = planes.PLANE // lanes
+    for packet, count in zip(packets, beats, strict=True):
+        for _ in range(count):
+            opened = scan.accept(opened) + 1
+        exponents = np.unique(table.exponents_of(packet))
+        cycle = max(opened + 1, idle) + 2  # the first row is there
+        for row in _rows(exponents.tolist()):
+            for _ in range(row):
+                cycle = packer.take(cycle, 1) + 1
+            cycle += row == 0
+        opened = done = cycle
+        cycle = packer.take(cycle, 1, align=not table.centroids) + 1
+        if table.centroids:
+            sizes = _chunks(table.mantissas * table.format.fraction_bits // 8, 4)
+            for number, size in enumerate(sizes):
+                cycle = packer.take(cycle, size, align=number == len(sizes) - 1) + 1
+        sizes = _chunks(table.code_width(len(exponents)), 4 * words)
+        total = -(-count * lanes // planes.GROUP) * planes.GROUP // lanes
+        for beat in range(total):
+            complete = beat % per_eight == per_eight - 1
+            left = codes.beat(done, real=beat < count, complete=complete)
+            if complete:
+                cycle = max(cycle, left + 1)
+                for number, size in enumerate(sizes):
+                    last = beat == total - 1 and number == len(sizes) - 1
+                    taken = packer.take(cycle, size, last=last)
+                    cycle = taken + 1
+                codes.taken(taken)
+        idle = cycle
+    scan.accept(opened)
+    return planes.Trace(feed.valid, feed.ready, packer.output.offered >= 0, packer.output.offered, scan.valid,
+                        scan.ready)
+
+
+def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
+                  ready: npt.ArrayLike) -> planes.Trace:
+    """Every cycle of a decoder whose packets are sound.
+
+    Parameters
+    ----------
+    table : LookupTable
+    packets : sequence of arrays
+        Words of each packet.
+    lanes : int
+        Elements in a beat.
+    willing : array of cycles
+        Whether the source may begin to offer its next beat.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    words = planes.word_count(lanes, table.width)
+    unpacker = planes.Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
+    output = planes.Output(ready)
+    free = 0  # when the machine takes bytes
+    looked = 0  # when the last beat of codes was taken to be looked up
+    loaded = 0  # when it was given
+    for packet in packets:
+        given = np.asarray(packet, np.uint32).astype("<u4").view(np.uint8)
+        exponents = 1
+        while given[exponents] > given[exponents - 1]:
+            exponents += 1
+        free = max(free, looked + 1)
+        start = exponents + 1
+        for number in range(start):
+            cycle = max(free, unpacker.shown(1))
+            unpacker.take(cycle, 1, align=number == exponents and not table.centroids)
+            free = cycle + 1
+        if table.centroids:
+            bits = table.format.fraction_bits
+            for number in range(table.mantissas):
+                taken = -(-bits * (number + 1) // 8) - -(-bits * number // 8)
+                cycle = max(free, unpacker.shown(taken))
+                unpacker.take(cycle, taken, align=number == table.mantissas - 1)
+                free = cycle + 1
+            start += bits * table.mantissas // 8
+        sizes = _chunks(table.code_width(exponents), 4 * words)
+        eights = (len(given) - -(-start // 4) * 4) // sum(sizes)
+        for eight in range(eights):
+            for number, size in enumerate(sizes):
+                closing = number == len(sizes) - 1
+                cycle = max(free, unpacker.shown(size), looked if closing else 0)
+                unpacker.take(cycle, size, last=closing and eight == eights - 1)
+                free = cycle + 1
+            for _ in range(planes.PLANE // lanes):
+                looked = max(free, looked + 1, loaded)
+                loaded = output.load(looked + 1)
+    return planes.Trace(unpacker.feed.valid, unpacker.feed.ready, output.offered >= 0, output.offered,
+                        np.zeros(0, np.bool_), np.zeros(0, np.bool_))

@@ -1,13 +1,17 @@
 """Golden model of packed codes: bytes of bit planes, words, and the cycles of the packer and the unpacker."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GROUP", "PLANE", "bytes_to_words", "field_bytes", "fields", "pack", "unpack"]
+__all__ = ["GROUP", "PLANE", "Feed", "Output", "Packer", "Trace", "Unpacker", "bytes_to_words", "field_bytes", "fields",
+           "pack", "unpack", "word_count"]
 
 Bits = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 #: Codes whose bits of one place make a byte.
@@ -60,3 +64,141 @@ def fields(given: npt.ArrayLike, width: int, count: int) -> Bits:
     bits = np.unpackbits(np.asarray(given, np.uint8), bitorder="little")[:count * width].reshape(count, width)
     values: Bits = (bits.astype(np.uint32) << np.arange(width, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
     return values
+
+
+def word_count(lanes: int, width: int) -> int:
+    """Words per beat of a packed stream: enough for codes of some width, and a power of two."""
+    return max(1, 1 << (-(-lanes * width // 32) - 1).bit_length())
+
+
+# --- cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of a codec, cycle by cycle; what of the inputs is not a codec's is empty.
+
+    Members
+    -------
+    i_valid, i_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+    scan_valid, scan_ready : array of bool
+    """
+
+    i_valid: Flags
+    i_ready: Flags
+    o_valid: Flags
+    offered: Indices
+    scan_valid: Flags
+    scan_ready: Flags
+
+
+def _first_from(pattern: npt.ArrayLike) -> list[int]:
+    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+    given = np.asarray(pattern, np.bool_)
+    end = len(given)
+    cycles = np.where(given, np.arange(end), end)
+    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
+
+
+class Feed:
+    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
+
+    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
+        self._willing = _first_from(willing)
+        self.end = len(self._willing) - 1
+        self._left = count
+        self.valid, self.ready = np.zeros(self.end, np.bool_), np.zeros(self.end, np.bool_)
+        self._offered = self._offer(0)
+
+    def _offer(self, start: int) -> int:
+        offered = self._willing[min(start, self.end)] if self._left else self.end
+        self.valid[offered:] = True
+        return offered
+
+    def accept(self, free: int) -> int:
+        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
+        accepted = min(max(self._offered, free), self.end)
+        self.ready[free:accepted + 1] = True
+        if accepted < self.end:
+            self.valid[accepted + 1:] = False
+            self._left -= 1
+            self._offered = self._offer(accepted + 1)
+        return accepted
+
+
+class Output:
+    """An output register: when it takes its beats, and when they depart."""
+
+    def __init__(self, ready: npt.ArrayLike) -> None:
+        self._ready = _first_from(ready)
+        self.end = len(self._ready) - 1
+        self.departed = 0
+        self._count = 0
+        self.offered = np.full(self.end, -1, np.int64)
+
+    def load(self, cycle: int) -> int:
+        """Take a beat in a cycle, or as soon as the last one departs; in which cycle that is."""
+        loaded = max(cycle, self.departed)
+        self.departed = self._ready[min(loaded + 1, self.end)]
+        self.offered[loaded + 1:self.departed + 1] = self._count
+        self._count += 1
+        return loaded
+
+
+class Packer:
+    """When chunks of bytes are taken, and beats of words loaded."""
+
+    def __init__(self, words: int, ready: npt.ArrayLike) -> None:
+        self.output = Output(ready)
+        self.size = 4 * words
+        self._place = 0
+        self._free = 0
+
+    def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
+        """Cycle in which a chunk that is offered from some cycle on is taken."""
+        taken = max(cycle, self._free)
+        total = self._place + count
+        padded = (total + 3) // 4 * 4 if align or last else total
+        if padded >= self.size or last:
+            taken = self.output.load(taken)
+        self._free = taken + 1
+        if (last and padded > self.size) or padded == 2 * self.size:
+            self._free = self.output.load(taken + 1) + 1
+            padded = 0
+        self._place = 0 if last else padded % self.size
+        return taken
+
+
+class Unpacker:
+    """When beats of words are accepted, and their bytes shown."""
+
+    def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
+        self.feed = Feed(count, willing)
+        self._size = 4 * words
+        self._place = 0
+        self._front = self.feed.accept(0) + 1  # when the beat in front came there
+        self._back = self.feed.accept(self._front)  # when the one behind it is accepted
+
+    def shown(self, count: int) -> int:
+        """Cycle from which on the next bytes, so many of them, are shown."""
+        behind = self._place + count > self._size
+        return max(self._front, self._back if behind else 0) + 1
+
+    def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> None:
+        """Bytes are taken in a cycle, and perhaps they are the last of their packet."""
+        self._place += count
+        if align:
+            self._place = -(-self._place // 4) * 4
+        if self._place > self._size or (self._place == self._size and not last):
+            self._place -= self._size
+            self._leave(cycle)
+        if last or self._place == self._size:
+            self._place = 0
+            self._leave(cycle + 1)
+
+    def _leave(self, cycle: int) -> None:
+        """The beat in front leaves, and the one behind it comes there."""
+        self._front = max(self._back + 1, cycle)
+        self._back = self.feed.accept(self._front)
