@@ -128,6 +128,7 @@ UNITS = {
     "masking.multiplexer": Unit("hdl.masking.multiplexer:MaskMultiplexer", {"lanes": 4}),
     "masking.circuit": Unit("hdl.masking.circuit:MaskCircuit", {"lanes": 4}),
     "masking.magnitude": Unit("hdl.masking.magnitude:MagnitudeMask", {"lanes": 4}),
+    "masking.engine": Unit("hdl.masking.engine:MaskEngine", {}),
     "masking.additive": Unit("tests.hdl.masking.additive:AdditiveMask", {"lanes": 4}),
     "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
