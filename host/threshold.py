@@ -31,8 +31,13 @@ class Threshold:
     which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m; or less,
     where it would be above 1.
 
-    The first threshold is a quantile of all nodes' gradients: the target's share of magnitudes is at least as large.
-    From then on, where nodes have kept d of their elements in a step, and t is its target, ::
+    Steps that keep more than their targets are made up for by all later ones. With left what remains of the sum of
+    all targets, and ahead the sum of this step's and all later ones, a step aims at ::
+
+        t = target * min(max(left / ahead, 1 / limit), 1)
+
+    The first threshold is a quantile of all nodes' gradients: a share t of magnitudes is at least as large. From then
+    on, where nodes have kept d of their elements in a step, ::
 
         threshold' = threshold * min(exp(gain * (d / t - 1)), limit)
 
@@ -77,6 +82,8 @@ class Threshold:
         self._last = 2 * density / nodes / mean
         self._step = 0
         self._elements = 0  # of all nodes together
+        self._aim = 0.0
+        self._ahead = self._left = sum(self.target(step) for step in range(1, steps + 1))
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
@@ -94,13 +101,16 @@ class Threshold:
             One per node. Their values count as long as all have been zero, or not finite, before.
         """
         self._step += 1
+        target = self.target(self._step)
+        self._aim = target * min(max(self._left / max(self._ahead, target), 1 / self._limit), 1.0)
+        self._ahead -= target
         self._elements = sum(gradient.size for gradient in gradients)
         if self._threshold is None:
             magnitudes = np.abs(np.concatenate(gradients).astype(np.float64))
             magnitudes = magnitudes[np.isfinite(magnitudes)]
             if magnitudes.any():
                 # As many elements as the target says, and at least one, but none that is zero.
-                place = min(math.ceil(len(magnitudes) * (1 - self.target(self._step))), len(magnitudes) - 1)
+                place = min(math.ceil(len(magnitudes) * (1 - self._aim)), len(magnitudes) - 1)
                 place = max(place, int(np.count_nonzero(magnitudes == 0)))
                 self._threshold = max(float(np.partition(magnitudes, place)[place]), _SMALLEST)
         return _SMALLEST if self._threshold is None else float(np.float32(self._threshold))
@@ -109,8 +119,9 @@ class Threshold:
         """Take in how many elements of the step, of all nodes together, were not kept."""
         if not 0 <= dropped <= self._elements:
             raise ValueError(f"Dropped elements must be at most {self._elements}, not {dropped!r}")
+        density = 1 - dropped / self._elements if self._elements else 0.0
+        self._left -= density
         if self._threshold is not None:
-            density = 1 - dropped / self._elements
-            exponent = self._gain * (density / self.target(self._step) - 1)
+            exponent = self._gain * (density / self._aim - 1)
             self._threshold *= math.exp(min(exponent, math.log(self._limit)))
             self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
