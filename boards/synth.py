@@ -88,6 +88,16 @@ def _formats(source, target):
     return {"source": getattr(format, source), "target": getattr(format, target)}
 
 
+def _block_codec(unit, codec, lanes=4, format="FP32"):
+    from hdl.compression import microscaling, shared_exponent
+    from hdl.floating import format as formats
+    parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
+    if unit not in ("Packer", "Unpacker", "DotProduct"):
+        parameters["format"] = getattr(formats, format)
+    module = "dot_product" if unit == "DotProduct" else "shared_exponent"
+    return Unit(f"hdl.compression.{module}:{unit}", parameters)
+
+
 UNITS = {
     "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
     "stream.queue": Unit("hdl.stream:Queue", _words(depth=17)),
@@ -104,6 +114,11 @@ UNITS = {
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
+    **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
+       for unit in ("Encoder", "Decoder") for codec in (
+           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
+    **{f"compression.shared_exponent.{unit.lower()}_mxint8_bf16": _block_codec(unit, "MXINT8", 32, "BF16")
+       for unit in ("Quantizer", "Encoder")},
     "compression.lookup_table.encoder": _lookup_table("Encoder"),
     "compression.lookup_table.decoder": _lookup_table("Decoder"),
     "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
