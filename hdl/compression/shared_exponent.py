@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Shared-exponent formats: blocks of numbers that have one exponent in common, encoded and decoded as streams.
 
 A **block** is ``block`` elements. It holds one exponent; for each subset of ``subset`` elements a difference to it,
@@ -629,9 +630,11 @@ class Quantizer(wiring.Component):
             window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
             mantissa = window[guard:-1]
             full = Signal(name=f"full_{lane}")
-            m.d.comb += full.eq(window[-1] & (mantissa >= low) & (
+            # Its fraction is ones, above a zero at most.
+            odd = low & 1 if codec.fraction_bits else 1
+            m.d.comb += full.eq(window[-1] & mantissa[1 - odd:].all() & (
                 (shifted.base == codec.top_field - 1) if codec.top_field > 1 else C(1, 1)))
-            if low + 1 < 1 << codec.fraction_bits:
+            if not odd:
                 mantissa = Cat(mantissa[0] & ~full, mantissa[1:])
             magnitude = Cat(mantissa, shifted.base)[:codec.magnitude_bits]
             hidden = Cat(C(0, codec.fraction_bits), window[-1])
@@ -1082,8 +1085,8 @@ class Dequantizer(wiring.Component):
                     infinite = field.all() & ~fraction.any()
                     special = field.all() & fraction.any()
             number.update(normal=pipeline.register(
-                f"normal_{lane}", fraction=shifted[:fraction_bits], offset=offset, zero=zero, sign=sign,
-                lowered=number["lowered"], nan=special | common["nan"], infinite=infinite))
+                f"normal_{lane}", fraction=shifted[:fraction_bits] if fraction_bits else C(0, 1), offset=offset,
+                zero=zero, sign=sign, lowered=number["lowered"], nan=special | common["nan"], infinite=infinite))
         exponent = pipeline.register("block", exponent=common["exponent"]).exponent
         flags = vars(pipeline.flags("normal_flags", **flags))
 
@@ -1109,7 +1112,7 @@ class Dequantizer(wiring.Component):
                 m.d.sync += [
                     result.sign.eq(number.sign & ~number.nan),
                     result.exponent.eq(total[:8]),
-                    result.fraction.eq(number.fraction.shift_left(format.fraction_bits - fraction_bits)),
+                    result.fraction.eq(number.fraction.shift_left(format.fraction_bits - max(fraction_bits, 1))),
                 ]
                 with m.If(small):
                     m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
