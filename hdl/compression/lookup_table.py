@@ -415,7 +415,8 @@ class Encoder(wiring.Component):
     @property
     def latency(self):
         """Cycles from the beat that completes eight codes to the offer of a beat which their first bytes complete."""
-        return 1 + self.stages + GroupAssembler.latency + BytePacker.latency
+        assembler = GroupAssembler(lanes=self._lanes, width=self._table.width)
+        return 1 + self.stages + assembler.latency + BytePacker.latency
 
     def elaborate(self, platform):
         m = Module()
@@ -642,8 +643,8 @@ class Decoder(wiring.Component):
     """Expand packets, in whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. In a packet, one beat is given per cycle
-    and no bubble is between groups, as long as words come. The exponents take one cycle each, and one more; centroids
-    take one each. They are read when the codes of the packet before have been taken to be looked up. ``i.ready``
+    and no bubble is between groups, as long as words come. The exponents take one cycle each, and two more, or one
+    in front of centroids; these take one each. They are read when the codes of the packet before have been taken to be looked up. ``i.ready``
     depends combinationally on ``o.ready``.
 
     A malformed packet raises ``error``, and the next one is sound again. Where its tables are cut short or out of
@@ -729,7 +730,6 @@ class Decoder(wiring.Component):
             with m.State("Exponents"):
                 m.d.comb += [
                     unpacker.want.eq(1),
-                    unpacker.align.eq(repeated & (not table.centroids)),
                     unpacker.take.eq(unpacker.shown & ~splitter.o.valid),
                 ]
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
@@ -737,7 +737,7 @@ class Decoder(wiring.Component):
                     m.d.sync += latest.eq(byte)
                     with m.If(repeated):
                         m.d.sync += [count.eq(0), last_index.eq(count - 1)]
-                        m.next = "Centroids" if table.centroids else "Codes"
+                        m.next = "Centroids" if table.centroids else "Align"
                     with m.Else():
                         m.d.comb += exponent_write.eq(1)
                         m.d.sync += count.eq(count + 1)
@@ -747,6 +747,13 @@ class Decoder(wiring.Component):
             if table.centroids:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, centroid_number, centroid_write, centroid, fail)
+            else:
+                with m.State("Align"):
+                    m.d.comb += [unpacker.align.eq(1), unpacker.take.eq(unpacker.shown)]
+                    with m.If(unpacker.take):
+                        m.next = "Codes"
+                        with m.If(unpacker.stops):
+                            fail()
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),

@@ -55,8 +55,9 @@ class BytePacker(wiring.Component):
     """Pack bytes into words, and words into beats.
 
     One chunk is taken per cycle. One more cycle passes behind the last one of a packet, if its bytes do not fit the
-    beat that is being filled, and behind one that is aligned and so fills the next beat as well. A beat is offered :attr:`latency` cycle after the chunk that completes it was taken.
-    ``i.ready`` depends combinationally on ``i.payload`` and ``o.ready``.
+    beat that is being filled, and behind one that is aligned and so fills the next beat as well. A beat is offered
+    :attr:`latency` cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on
+    ``o.ready``.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ class BytePacker(wiring.Component):
     o : Out(stream of beat_layout(words))
     """
 
-    latency = 1
+    latency = 2
 
     def __init__(self, *, words):
         _check_words(words)
@@ -87,7 +88,8 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        chunk = self.i.payload
+        chunk = Signal(self.i.payload.shape())
+        chunk_valid = Signal()
         place = Signal(range(size))  # bytes that wait for more
         waiting = Signal(8 * size)
         tail = Signal()  # what waits must be given before anything else
@@ -120,9 +122,11 @@ class BytePacker(wiring.Component):
             splitting.eq(~tail & ((chunk.last & more) | (whole & (total > 2 * size - 4)))),
             emit.eq(full | chunk.last),
             free.eq(self.o.ready | ~self.o.valid),
-            self.i.ready.eq(~tail & (free | ~emit)),
-            move.eq(Mux(tail, free, self.i.valid & (free | ~emit))),
+            move.eq(Mux(tail, free, chunk_valid & (free | ~emit))),
+            self.i.ready.eq(~chunk_valid | (move & ~tail)),
         ]
+        with m.If(self.i.ready):
+            m.d.sync += [chunk.eq(self.i.payload), chunk_valid.eq(self.i.valid)]
         given = Signal(range(2 * size))
         padded = Signal(range(2 * size + 1))
         m.d.comb += [given.eq(Mux(tail, place, total)), padded.eq((given + 3) & ~3)]
@@ -261,8 +265,9 @@ class ByteUnpacker(wiring.Component):
 class GroupAssembler(wiring.Component):
     """Collect eights of codes, and give their planes in chunks of bytes.
 
-    Chunks of a group are offered one per cycle from the cycle after its last code was taken on. ``i.ready`` depends
-    combinationally on ``o.ready``.
+    An eight that is one chunk is passed on with the beat that completes it: ``o`` and ``i.ready`` depend
+    combinationally on ``i`` and ``o.ready``. One of more chunks is held, and they are offered one per cycle from the
+    next cycle on.
 
     Parameters
     ----------
@@ -279,8 +284,6 @@ class GroupAssembler(wiring.Component):
     o : Out(stream of chunk_layout(words))
     """
 
-    latency = 1
-
     def __init__(self, *, lanes, width):
         self._words = word_count(lanes, width)
         self._lanes = lanes
@@ -295,6 +298,11 @@ class GroupAssembler(wiring.Component):
     def words(self):
         """Words per beat that the chunks are made for."""
         return self._words
+
+    @property
+    def latency(self):
+        """Cycles from the beat that completes an eight to the offer of its first chunk."""
+        return 0 if self._width <= 4 * self._words else 1
 
     def elaborate(self, platform):
         m = Module()
@@ -315,6 +323,19 @@ class GroupAssembler(wiring.Component):
             m.d.comb += complete.eq(1)
         planes = Cat(Cat(code[place] for code in filled) for place in range(width))
 
+        if beats > 1:
+            with m.If(self.i.valid & self.i.ready):
+                m.d.sync += [beat.eq(beat + 1), Cat(*filled[:PLANE - lanes]).eq(Cat(*filled[lanes:]))]
+        if chunks == 1:
+            m.d.comb += [
+                self.o.valid.eq(self.i.valid & complete),
+                self.o.payload.data.eq(planes),
+                self.o.payload.count.eq(self.size),
+                self.o.payload.last.eq(self.i.payload.last),
+                self.i.ready.eq(self.o.ready | ~complete),
+            ]
+            return m
+
         # Bytes of the eight before it that are still to be written.
         left = Signal(8 * chunks * size)
         count = Signal(range(width + 1))
@@ -322,7 +343,7 @@ class GroupAssembler(wiring.Component):
         final = Signal()
         free = Signal()
         m.d.comb += [
-            final.eq(1 if chunks == 1 else count <= size),
+            final.eq(count <= size),
             self.o.valid.eq(count != 0),
             self.o.payload.data.eq(left),
             self.o.payload.count.eq(Mux(final, count, size)),
@@ -334,9 +355,6 @@ class GroupAssembler(wiring.Component):
             m.d.sync += [left.eq(planes), count.eq(self.size), last.eq(self.i.payload.last)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += [left.eq(left >> 8 * size), count.eq(Mux(final, 0, count - size))]
-        if beats > 1:
-            with m.If(self.i.valid & self.i.ready):
-                m.d.sync += [beat.eq(beat + 1), Cat(*filled[:PLANE - lanes]).eq(Cat(*filled[lanes:]))]
         return m
 
 

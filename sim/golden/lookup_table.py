@@ -5,7 +5,8 @@ nearest centroid. Fractions are compared with the bounds between centroids by th
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -185,28 +186,42 @@ def _chunks(count: int, size: int) -> list[int]:
 
 
 class _Codes:
-    """An encoder's registers, from its input to the planes of eight codes: when each of them is left."""
+    """An encoder's registers, from its input to the codes: when each of them is left by the beat before."""
 
     def __init__(self, feed: planes.Feed, stages: int) -> None:
         self._feed = feed
-        self._left = [0] * (stages + 1)  # of the beat before: when it leaves the input register, and each stage
-        self._taken = 0  # when the last chunk of the eight before is taken
+        self._left = [0] * (stages + 1)
 
-    def beat(self, opened: int, *, real: bool, complete: bool) -> int:
-        """The next beat, or one of zeros behind the last: when it leaves the last stage."""
+    def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
+        """The next beat, or one of zeros behind the last; ``leave`` tells when it may leave the last register."""
         cycle = self._left[0] + 1
         if real:
             cycle = self._feed.accept(max(self._left[0], opened)) + 1
-        for stage in range(len(self._left)):
-            following = self._left[stage + 1] if stage + 1 < len(self._left) else self._taken if complete else 0
+        for stage, following in enumerate(self._left[1:]):
             cycle = max(cycle, following)
             self._left[stage] = cycle
             cycle += 1
-        return cycle - 1
+        self._left[-1] = leave(cycle)
 
-    def taken(self, cycle: int) -> None:
-        """The last chunk of an eight is taken."""
-        self._taken = cycle
+
+class _Eights:
+    """Planes of eight codes on their way to the packer, in one chunk or in several."""
+
+    def __init__(self, packer: planes.Packer) -> None:
+        self._packer = packer
+        self._taken = 0  # when the last of several chunks was taken
+
+    def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
+        """When they leave the register of the codes, given when they may, and when their last chunk is taken."""
+        if not held:
+            taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
+            return taken, taken
+        left = max(cycle, self._taken)
+        self._taken = left
+        for number, size in enumerate(sizes):
+            self._taken = self._packer.take(
+                max(self._taken + 1, opened), size, last=last and number == len(sizes) - 1)
+        return left, self._taken
 
 
 def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, scan_willing: npt.ArrayLike,
@@ -232,7 +247,8 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     words = planes.word_count(lanes, table.width)
     packer = planes.Packer(words, ready)
     codes = _Codes(feed, table.mantissa_bits if table.centroids else _STAGES)
-    idle = 0  # from when on there is no packet inside
+    eights = _Eights(packer)
+    idle = taken = 0  # from when on there is no packet inside, and when its last bytes were taken
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
@@ -251,16 +267,18 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
                 cycle = packer.take(cycle, size, align=number == len(sizes) - 1) + 1
         sizes = _chunks(table.code_width(len(exponents)), 4 * words)
         total = -(-count * lanes // planes.GROUP) * planes.GROUP // lanes
+        coded = cycle
+
+        def leave(cycle: int, beat: int, total: int = total, sizes: list[int] = sizes, coded: int = coded) -> int:
+            nonlocal taken
+            if beat % per_eight != per_eight - 1:
+                return cycle
+            left, taken = eights.give(cycle, coded, sizes, held=table.width > 4 * words, last=beat == total - 1)
+            return left
+
         for beat in range(total):
-            complete = beat % per_eight == per_eight - 1
-            left = codes.beat(done, real=beat < count, complete=complete)
-            if complete:
-                cycle = max(cycle, left + 1)
-                for number, size in enumerate(sizes):
-                    last = beat == total - 1 and number == len(sizes) - 1
-                    taken = packer.take(cycle, size, last=last)
-                    cycle = taken + 1
-                codes.taken(taken)
+            codes.beat(done, functools.partial(leave, beat=beat), real=beat < count)
+        cycle = taken + 1
         idle = cycle
     scan.accept(opened)
     return planes.Trace(feed.valid, feed.ready, packer.output.offered >= 0, packer.output.offered, scan.valid,
@@ -298,7 +316,11 @@ def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
         start = exponents + 1
         for number in range(start):
             cycle = max(free, unpacker.shown(1))
-            unpacker.take(cycle, 1, align=number == exponents and not table.centroids)
+            unpacker.take(cycle, 1)
+            free = cycle + 1
+        if not table.centroids:
+            cycle = max(free, unpacker.shown(0))
+            unpacker.take(cycle, 0, align=True)
             free = cycle + 1
         if table.centroids:
             bits = table.format.fraction_bits

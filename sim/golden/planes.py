@@ -154,18 +154,20 @@ class Packer:
         self.output = Output(ready)
         self.size = 4 * words
         self._place = 0
-        self._free = 0
+        self._left = 0  # when the chunk before leaves the register of the input
+        self._packed = -1  # when all of it is packed
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
         """Cycle in which a chunk that is offered from some cycle on is taken."""
-        taken = max(cycle, self._free)
+        taken = max(cycle, self._left)
+        self._left = max(taken, self._packed) + 1
         total = self._place + count
         padded = (total + 3) // 4 * 4 if align or last else total
         if padded >= self.size or last:
-            taken = self.output.load(taken)
-        self._free = taken + 1
+            self._left = self.output.load(self._left)
+        self._packed = self._left
         if (last and padded > self.size) or padded == 2 * self.size:
-            self._free = self.output.load(taken + 1) + 1
+            self._packed = self.output.load(self._left + 1)
             padded = 0
         self._place = 0 if last else padded % self.size
         return taken

@@ -1,0 +1,215 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hdl.floating.format import BF16, FP16, FP32
+from host.clustering import mantissa_centroids
+from sim.golden import planes
+from sim.golden.lookup_table import LookupTable
+
+#: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers beside them.
+CORNERS = np.array([0, 1, 0x0000_0800, 0x0040_0000, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x3FFF_FFFF, 0x7F7F_FFFF,
+                    0x7F80_0000, 0x7F80_0001, 0x7FBF_FFFF, 0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
+CORNERS = np.concatenate([CORNERS, CORNERS | 0x8000_0000])
+
+
+def gaussian(count=4096, sigma=0.02, seed=0):
+    """Weights as bit patterns, in which as many exponents occur as in the known answer."""
+    return (np.random.default_rng(seed).standard_normal(count) * sigma).astype(np.float32).view(np.uint32)
+
+
+def known_weights():
+    """4,096 weights of 16 distinct exponents."""
+    seed = next(seed for seed in range(100) if len(np.unique(gaussian(seed=seed) >> 23 & 0xFF)) == 16)
+    return gaussian(seed=seed)
+
+
+def relative_error(elements, decoded):
+    """Largest relative error of binary32."""
+    given, got = (bits.view(np.float32).astype(np.float64) for bits in (elements, decoded))
+    return (np.abs(got - given) / np.abs(given)).max()
+
+
+# --- planes
+
+
+def test_planes_by_hand():
+    """Eight codes of three bits: the bits of each place are a byte."""
+    codes = [0b001, 0b010, 0b100, 0b111, 0, 0, 0, 0b101]
+    assert planes.pack(codes, 3).tolist() == [0b10001100 << 16 | 0b00001010 << 8 | 0b10001001, 0, 0]
+    assert planes.unpack(planes.pack(codes, 3), 3).tolist() == codes + [0] * 24
+
+
+@pytest.mark.parametrize("width", range(1, 17))
+def test_planes_round_trip(width):
+    for count in (1, 8, 31, 32, 33, 100):
+        codes = np.random.default_rng(count).integers(0, 1 << width, count)
+        words = planes.pack(codes, width)
+        assert len(words) == width * -(-count // 32)
+        assert planes.unpack(words, width)[:count].tolist() == codes.tolist()
+    with pytest.raises(ValueError, match=r"^Words must be a multiple of 5, not 6$"):
+        planes.unpack(np.zeros(6), 5)
+
+
+def test_word_count():
+    for lanes in (1, 2, 4, 8):
+        for width in range(1, 17):
+            words = planes.word_count(lanes, width)
+            assert words in (1, 2, 4)
+            assert 32 * words >= lanes * width
+            assert words == 1 or 16 * words < lanes * width
+
+
+def test_fields():
+    values = np.random.default_rng(1).integers(0, 1 << 23, 32)
+    data = planes.field_bytes(values, 23)
+    assert len(data) == 92
+    assert sum(int(byte) << 8 * place for place, byte in enumerate(data)) == sum(
+        int(value) << 23 * place for place, value in enumerate(values))
+    assert planes.fields(data, 23, 32).tolist() == values.tolist()
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"format": 32}, r"^Format must be a FloatFormat, not 32$"),
+    ({"format": FP16}, r"^Format must be FP32 or BF16, not FloatFormat\(exponent_bits=5, fraction_bits=10\)$"),
+    ({"mantissas": 12}, r"^Mantissa count must be 8, 16, 32, 64 or 128, not 12$"),
+    ({"centroids": 2}, r"^Centroids must be True or False, not 2$"),
+    ({"exponents": 300}, r"^Exponent count must be 16, 32, 64, 128 or 256, not 300$"),
+])
+def test_parameters(parameters, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        LookupTable(**parameters)
+
+
+def test_errors():
+    table = LookupTable(mantissas=8, centroids=True, exponents=16)
+    for centroids, message in (
+            (None, "Centroids must be given for a table of centroids, not None"),
+            ([0, 1, 2, 3, 4, 5, 7, 7], r"Centroids must be 8 in ascending order, not \[0, 1, 2, 3, 4, 5, 7, 7\]"),
+            ([0, 1, 2, 3, 4, 5, 6, 1 << 23], "Centroids must be of 23 bits, not 8388608")):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            table.encode([1], centroids)
+    plain = LookupTable(exponents=16)
+    with pytest.raises(ValueError, match=r"^Elements must be at least one, not none$"):
+        plain.encode([])
+    with pytest.raises(ValueError, match=r"^Distinct exponents must be at most 16, not 17$"):
+        plain.encode(np.arange(17) << 23)
+    with pytest.raises(ValueError, match=r"^Exponents must be at most 16 in ascending order, not \[3, 2\]$"):
+        plain.decode([0x0203])
+    with pytest.raises(ValueError, match=r"^Stream must hold a table of exponents, not end inside of it$"):
+        plain.decode([0x0403_0201])
+    with pytest.raises(ValueError, match=r"^Element count must end in the last group of 32 elements, not 33$"):
+        plain.decode(plain.encode([1]), 33)
+    with pytest.raises(ValueError, match=r"^Exponent index must be less than 3, not 3$"):
+        plain.elements([3 << 6], [1, 2, 3])
+
+
+# --- known answers
+
+
+@pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
+def test_known_ratios(mantissas, ratio, error):
+    """Both of the formula and of the words that are sent. Errors are those of other weights of the same kind."""
+    weights = known_weights()
+    table = LookupTable(mantissas=mantissas, centroids=True)
+    words = table.encode(weights, mantissa_centroids(weights, table))
+    assert len(words) == table.words(4096, 16)
+    assert round(32 * 4096 / table.bits(4096, 16), 2) == round(4096 / len(words), 2) == ratio
+    assert relative_error(weights, table.decode(words)) == pytest.approx(error, abs=0.006)
+
+
+def test_32_centroids_reach_three():
+    weights = known_weights()
+    table = LookupTable(centroids=True)
+    words = table.encode(weights, mantissa_centroids(weights, table))
+    assert len(weights) / len(words) >= 3.0
+    decoded = table.decode(words)
+    np.testing.assert_array_equal(decoded >> 23, weights >> 23)
+
+
+def test_one_group_by_hand():
+    """1.0, -1.5, 0.0 and 2.0 in eight bins: exponents 0, 127 and 128 make two bits, and a code six."""
+    table = LookupTable(mantissas=8)
+    words = table.encode(np.array([1, -1.5, 0, 2], np.float32).view(np.uint32))
+    assert words[0] == 128 << 24 | 128 << 16 | 127 << 8 | 0
+    sign, mantissa, exponent = [0, 1, 0, 0], [0, 4, 0, 0], [1, 1, 0, 2]
+    codes = [s | m << 1 | e << 4 for s, m, e in zip(sign, mantissa, exponent, strict=True)]
+    np.testing.assert_array_equal(words[1:], planes.pack(codes, 6))
+    middle = 1 / 16
+    assert table.decode(words, 4).view(np.float32).tolist() == [1 + middle, -1.5 - middle, 0, 2 + 2 * middle]
+
+
+# --- what has to be exact
+
+
+@pytest.mark.parametrize("centroids", [False, True])
+@pytest.mark.parametrize("mantissas", [8, 32, 128])
+def test_exact_parts(mantissas, centroids):
+    """Exponent and sign of everything; zeros, infinities; what is neither remains so."""
+    generator = np.random.default_rng(mantissas)
+    elements = np.concatenate([CORNERS, generator.integers(0, 1 << 32, 20_000, dtype=np.uint32), gaussian()])
+    table = LookupTable(mantissas=mantissas, centroids=centroids)
+    chosen = None
+    if centroids:
+        spacing = (1 << 23) // mantissas
+        chosen = np.arange(mantissas) * spacing + generator.integers(0, spacing // 2, mantissas)
+        chosen[0] = 0  # a centroid of zero makes neither zeros nor infinities
+    words = table.encode(elements, chosen)
+    assert len(words) == table.words(len(elements), len(np.unique(elements >> 23 & 0xFF)))
+    decoded = table.decode(words, len(elements))
+    np.testing.assert_array_equal(decoded >> 23, elements >> 23)
+    exponents = elements >> 23 & 0xFF
+    special = (exponents == 0) | (exponents == 255)
+    np.testing.assert_array_equal((decoded & 0x7F_FFFF == 0)[special], (elements & 0x7F_FFFF == 0)[special])
+    np.testing.assert_array_equal(table.decode(table.encode(decoded, chosen), len(elements)), decoded)
+
+
+@pytest.mark.parametrize("mantissas", [8, 16, 32, 64, 128])
+def test_bins_are_bounded(mantissas):
+    """A bin's middle is at most half a bin away."""
+    elements = gaussian()
+    assert relative_error(elements, LookupTable(mantissas=mantissas).decode(
+        LookupTable(mantissas=mantissas).encode(elements))) <= 1 / (2 * mantissas)
+
+
+def test_bf16_is_without_loss():
+    """128 bins are all fractions there are: every one of the 65,536 encodings comes back."""
+    elements = np.arange(1 << 16, dtype=np.uint32)
+    table = LookupTable(format=BF16, mantissas=128)
+    np.testing.assert_array_equal(table.decode(table.encode(elements)), elements)
+    assert table.code_width(256) == 16
+
+
+def test_bf16_against_ml_dtypes():
+    """Half the words of binary32, and values within half a bin."""
+    weights = (np.random.default_rng(1).standard_normal(4096) * 0.02).astype(ml_dtypes.bfloat16)
+    table = LookupTable(format=BF16, mantissas=16)
+    decoded = table.decode(table.encode(weights.view(np.uint16))).astype(np.uint16).view(ml_dtypes.bfloat16)
+    assert (np.abs(decoded.astype(np.float64) - weights.astype(np.float64))
+            <= np.abs(weights.astype(np.float64)) / 32).all()
+
+
+@pytest.mark.parametrize("format", [FP32, BF16])
+def test_nearest_centroid(format):
+    """Within the width of the bits that are compared, no centroid is nearer."""
+    table = LookupTable(format=format, mantissas=16, centroids=True)
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        centroids = np.sort(generator.choice(1 << format.fraction_bits, 16, replace=False)).astype(np.int64)
+        fractions = generator.integers(0, 1 << format.fraction_bits, 3_000)
+        indices = table.mantissa_indices(fractions | 1 << format.fraction_bits, centroids)
+        distances = np.abs(fractions[:, np.newaxis] - centroids)
+        chosen = distances[np.arange(len(fractions)), indices]
+        assert (chosen - distances.min(axis=1) <= (1 << table.compared_shift) * (format is FP32)).all()
+
+
+def test_packer_cycles():
+    """Chunks of 5 bytes into beats of 8: by hand."""
+    packer = planes.Packer(2, np.ones(20, bool))
+    taken = [packer.take(0, 5), packer.take(1, 5), packer.take(2, 5, align=True), packer.take(3, 5, last=True)]
+    assert taken == [0, 1, 2, 3]
+    # 5, then 8 and 2, then 7 up to 8, then 5 up to 8.
+    assert packer.output.offered[:6].tolist() == [-1, -1, 0, 1, 2, -1]
