@@ -12,7 +12,7 @@ from hdl.masking.mask import COUNT_BITS, KINDS, job_layout
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.route import Fork
 from hdl.rows import RowSerializer
-from hdl.stream import beat_layout, connect_stream
+from hdl.stream import SkidBuffer, beat_layout, connect_stream
 
 __all__ = ["INDEX_BITS", "JobReader", "MaskDataflow", "MaskEngine", "checked_job_layout", "counts_layout",
            "mask_cycles", "setup_layout", "sparsify_cycles"]
@@ -67,6 +67,8 @@ class JobReader(wiring.Component):
     i : In(stream of beat_layout(lanes))
         The list; its end has ``last``, and is that of a job.
     o : Out(stream of checked_job_layout(elements))
+    external : Out(1)
+        In the cycle before an external job is offered, or found wrong at last.
     complete : Out(1)
         The jobs that were taken from ``o`` make up the length, and no other will come.
     bad : Out(1)
@@ -84,6 +86,7 @@ class JobReader(wiring.Component):
             "empty": In(1),
             "i": In(stream.Signature(beat_layout(lanes))),
             "o": Out(stream.Signature(checked_job_layout(elements))),
+            "external": Out(1),
             "complete": Out(1),
             "bad": Out(1),
         })
@@ -194,6 +197,7 @@ class JobReader(wiring.Component):
                     m.next = "Compare"
 
             with m.State("Compare"):
+                m.d.comb += self.external.eq(external)
                 m.next = "Offer"
                 with m.If(excessive | unequal | (job.elements > left) | (needed > words_left)):
                     m.next = "Bad"
@@ -315,22 +319,23 @@ class MaskDataflow(wiring.Component):
         m.submodules.jobs = jobs = JobReader(lanes=lanes, elements=config.gradient_words, words=config.weight_words)
         m.submodules.fork = fork = Fork(shape=checked_job_layout(config.gradient_words), outputs=2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        m.submodules.words = words = SkidBuffer(shape=serializer.o.payload.shape())
         m.submodules.circuit = circuit = MaskCircuit(lanes=lanes, index_bits=INDEX_BITS)
         wiring.connect(m, list_reader=list_reader.port, memory=wiring.flipped(self.weight_read[0]))
         connect_stream(m, list_reader.o, jobs.i)
         connect_stream(m, jobs.o, fork.i)
+        connect_stream(m, serializer.o, words.i)
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.gradient_words // lanes))
         under_way = Signal(range(16))  # jobs of which the last beat is not yet taken: their beats are few
         begins, ends = Signal(), Signal()
         mask = Signal()
-        words_wanted, words_asked = Signal(), Signal()
+        words_asked = Signal()
         m.d.comb += [
             mask.eq(~setup.sparsify),
             begins.eq(jobs.o.valid & jobs.o.ready),
             ends.eq(circuit.o.valid & circuit.o.ready & circuit.o.payload.last),
-            words_wanted.eq(begins & jobs.o.payload.job.mask.external),
             list_reader.job.valid.eq(self.start & mask & (setup.jobs_count != 0)),
             list_reader.job.payload.row.eq(setup.jobs_row),
             list_reader.job.payload.count.eq(setup.jobs_count),
@@ -343,15 +348,15 @@ class MaskDataflow(wiring.Component):
             circuit.jobs.payload.eq(to_circuit.payload.job),
             to_circuit.ready.eq(circuit.jobs.ready),
             circuit.alternative.eq(setup.parameter),
-            circuit.words.valid.eq(serializer.o.valid),
-            circuit.words.payload.eq(serializer.o.payload.data),
-            serializer.o.ready.eq(circuit.words.ready),
+            circuit.words.valid.eq(words.o.valid),
+            circuit.words.payload.eq(words.o.payload.data),
+            words.o.ready.eq(circuit.words.ready),
             self.bad.eq(jobs.bad & (under_way == 0) & ~writer.port.valid),
         ]
         m.d.sync += [
             self.number.eq(self.number + begins),
             under_way.eq(under_way + begins - ends),
-            words_asked.eq(words_asked | words_wanted),
+            words_asked.eq(words_asked | jobs.external),
         ]
         with m.If(self.start):
             m.d.sync += row.eq(setup.gradient_row)
@@ -360,7 +365,7 @@ class MaskDataflow(wiring.Component):
             connect_stream(m, reader.o, circuit.i)
             m.d.comb += [
                 # Words are read from the first external job on, and come to the source with its first beat.
-                weight_reader.job.valid.eq(words_wanted & ~words_asked),
+                weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
                 reader.job.valid.eq(to_reader.valid),
                 reader.job.payload.row.eq(row),
                 reader.job.payload.count.eq(to_reader.payload.elements),
