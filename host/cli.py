@@ -27,7 +27,7 @@ from host import report
 from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.ring import RingError
+from host.ring import RingError, check_errors
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
@@ -195,6 +195,8 @@ def train_command(
         progress.stage("data")
         task = (CharacterModel(topics(context=TransformerConfig.context)) if text
                 else Classifier(digits(), config.hidden))
+        if density is not None:
+            check_errors(node, task.parameters.size)  # before anything is built
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency,
                           announce=progress.stage) as session:
             begun = time.perf_counter()

@@ -246,7 +246,7 @@ def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
     axes.margins(x=0.14)
     axes.grid(False, axis="y")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8.5, handlelength=1)
-    axes.set_xlabel("cycles")
+    axes.set_xlabel("cycles, without the host's reading and writing")
 
 
 def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:

@@ -26,12 +26,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
 from hdl.control.registers import register
 from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
 from host.masking import MaskJob, Matrices, Region, plan, unpack
 
 __all__ = ["MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings", "SparsifyOutcome", "block_bounds",
-           "errors_base"]
+           "check_errors", "errors_base"]
 
 T = TypeVar("T")
 Vector = npt.NDArray[np.float32]
@@ -194,6 +195,16 @@ def errors_base(length: int) -> int:
     return (length + 31) // 32 * 32
 
 
+def check_errors(config: NodeConfig, length: int) -> None:
+    """Check that so many weights and their errors fit, and raise ``ValueError`` with advice if they do not."""
+    if errors_base(length) + length > config.weight_words:
+        raise ValueError(
+            f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements of "
+            f"a node's weight memory, not {errors_base(length) + length:,}: take a model of at most "
+            f"{config.weight_words // 64 * 32:,} parameters, nodes with more weight memory, or no density, which "
+            f"sends everything")
+
+
 def _words(elements: int, packed_state: bool) -> int:
     """Words that so many elements of state take."""
     return -(-elements // 2) if packed_state else elements
@@ -333,12 +344,8 @@ class Ring:
             advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
             raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
                              f"{advice}or an optimizer without state")
-        if errors and errors_base(length) + length > config.weight_words:
-            raise ValueError(
-                f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
-                f"of a node's weight memory, not {errors_base(length) + length:,}: take a model of at most "
-                f"{config.weight_words // 64 * 32:,} parameters, nodes with more weight memory, or no density, which "
-                f"sends everything")
+        if errors:
+            check_errors(config, length)
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""

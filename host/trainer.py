@@ -418,10 +418,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     parameters = workload.parameters
     length = parameters.size
     planes = config.optimizer.planes
-    if config.density is None:
-        ring.require(length, planes=planes, packed_state=config.packed_state)
-    else:
-        ring.require(length, planes=planes, packed_state=config.packed_state, errors=True)
+    ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
     reference = _Reference(ring, parameters, planes)
     masks = _Masks(ring, reference, config)
     ring.write_weights(parameters)
