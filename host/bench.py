@@ -17,18 +17,20 @@ import numpy as np
 from rich.table import Table
 
 from hdl.config import NodeConfig
+from host.masking import Mask, MaskJob
 from host.optimizers import Adam
 from host.ring import Ring, Rule, Settings
 from host.session import open_session
 from sim.golden import ring as golden
 
-__all__ = ["LENGTH", "NODES", "collect", "limit", "missed", "ring_rows", "table", "write"]
+__all__ = ["LENGTH", "NODES", "collect", "limit", "missed", "node_rows", "ring_rows", "table", "write"]
 
 Row = dict[str, Any]
 
 NODES = (2, 4, 8)
 LENGTH = 16384
 SPARSE = 0.1
+SIZE = 64
 
 #: Most that a row in cycles may be of its bound: collectives on dense and on sparse gradients, and units, whose
 #: measured cycles hold their latency as well.
@@ -98,6 +100,23 @@ def ring_rows(ring: Ring) -> list[Row]:
     return rows
 
 
+def node_rows(ring: Ring) -> list[Row]:
+    """Masks that a node makes and that it fetches, and gradients made sparse: a row of memory per cycle at best."""
+    rows = []
+    generator = np.random.default_rng(0)
+    matrices = generator.standard_normal((1, SIZE, SIZE)).astype(np.float32)
+    external = generator.random(matrices.shape) < 0.5
+    for kind, mask, words in (("made", Mask(triangle=True, padding=True, length_rows=SIZE, length_columns=48), None),
+                              ("fetched", Mask(external=True), external)):
+        jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
+        cycles = ring.mask([jobs] * ring.nodes, alternative=-10000.0).cycles
+        rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.lanes))
+    length = LENGTH // 2  # the errors are behind as many weights
+    cycles = ring.sparsify(length, threshold=0.5).cycles
+    rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.lanes))
+    return rows
+
+
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """All rows; ``announce`` is called with the name of each stage as it begins."""
     rows = []
@@ -108,6 +127,8 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
         with open_session(NodeConfig(), nodes=nodes, announce=announce) as session:
             announce(f"ring of {nodes}")
             rows += ring_rows(session.ring)
+            if nodes == NODES[0]:
+                rows += node_rows(session.ring)
     from sim import bench_ring_speed
 
     rows += bench_ring_speed.rows(bench_ring_speed.measure(announce=announce))
