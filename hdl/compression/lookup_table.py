@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
 """Compression of weights by tables: exponents without loss, mantissas by a few representatives.
 
 An element is taken apart. Its sign is sent as it is, its exponent as an index into the table of the exponents that
@@ -546,10 +548,10 @@ class Encoder(wiring.Component):
         ]
         with m.If(valid & free[0]):
             m.d.sync += [beat.eq(beat + 1), valid.eq(held.last & ~closing), held.keep.eq(0)]
-        with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [held.eq(self.i.payload), valid.eq(1)]
-            with m.If(self.i.payload.last):
-                m.d.sync += accepting.eq(0)
+        with m.If(self.i.ready):
+            m.d.sync += [held.eq(self.i.payload), valid.eq(self.i.valid)]
+        with m.If(self.i.valid & self.i.ready & self.i.payload.last):
+            m.d.sync += accepting.eq(0)
 
         # What goes from register to register.
         lane_layout = data.StructLayout({
@@ -643,8 +645,8 @@ class Decoder(wiring.Component):
     """Expand packets, in whole groups of 32 / lanes beats.
 
     All elements are kept; ``o.last`` marks the last beat of the last group. In a packet, one beat is given per cycle
-    and no bubble is between groups, as long as words come. The exponents take one cycle each, and two more, or one
-    in front of centroids; these take one each. They are read when the codes of the packet before have been taken to be looked up. ``i.ready``
+    and no bubble is between groups, as long as words come. The exponents and the centroids take one cycle each, and
+    two more. They are read when the codes of the packet before have been taken to be looked up. ``i.ready``
     depends combinationally on ``o.ready``.
 
     A malformed packet raises ``error``, and the next one is sound again. Where its tables are cut short or out of
@@ -704,6 +706,7 @@ class Decoder(wiring.Component):
             splitter.window.eq(unpacker.window),
             splitter.enough.eq(unpacker.enough),
             splitter.stops.eq(unpacker.stops),
+            splitter.ready.eq(unpacker.ready),
         ]
 
         count = Signal(range(table.exponents + 1))
@@ -747,13 +750,12 @@ class Decoder(wiring.Component):
             if table.centroids:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, centroid_number, centroid_write, centroid, fail)
-            else:
-                with m.State("Align"):
-                    m.d.comb += [unpacker.align.eq(1), unpacker.take.eq(unpacker.shown)]
-                    with m.If(unpacker.take):
-                        m.next = "Codes"
-                        with m.If(unpacker.stops):
-                            fail()
+            with m.State("Align"):
+                m.d.comb += [unpacker.align.eq(1), unpacker.take.eq(unpacker.ready)]
+                with m.If(unpacker.take):
+                    m.next = "Codes"
+                    with m.If(unpacker.stops):
+                        fail()
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),
@@ -830,13 +832,12 @@ class Decoder(wiring.Component):
             shifted.eq(Cat(left, unpacker.window[:bits + 1])),
             value.eq(shifted >> ~number[:3]),
             unpacker.want.eq(bits // 8 + ~number[:3].all()),
-            unpacker.align.eq(final),
-            unpacker.take.eq(unpacker.enough | unpacker.stops),
+            unpacker.take.eq(unpacker.ready),
         ]
         with m.If(unpacker.take):
             m.d.comb += write.eq(1)
             m.d.sync += [number.eq(number + 1), left.eq(unpacker.window[bits + 1 - 7:bits + 1])]
             with m.If(final):
-                m.next = "Codes"
+                m.next = "Align"
             with m.If(unpacker.stops):
                 fail()

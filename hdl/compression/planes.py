@@ -175,13 +175,15 @@ class ByteUnpacker(wiring.Component):
     want : In(range(4 * words + 1))
         Bytes that are to be taken.
     align : In(1)
-        As many more are to be taken as are left of their last word.
+        Those left of the present word are to be taken instead.
     enough : Out(1)
         They are there.
     stops : Out(1)
         The packet ends with them, or before.
+    ready : Out(1)
+        They are enough, or the packet stops.
     take : In(1)
-        They are taken in this cycle; either they are enough or the packet stops.
+        They are taken in this cycle; only if ``ready``.
     done : In(1)
         Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
     """
@@ -194,7 +196,7 @@ class ByteUnpacker(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(beat_layout(words))),
             "window": Out(32 * words), "shown": Out(1), "want": In(range(4 * words + 1)), "align": In(1),
-            "enough": Out(1), "stops": Out(1), "take": In(1), "done": In(1),
+            "enough": Out(1), "stops": Out(1), "ready": Out(1), "take": In(1), "done": In(1),
         })
 
     @property
@@ -218,21 +220,18 @@ class ByteUnpacker(wiring.Component):
         fill = Signal()
         m.d.comb += [
             self.shown.eq(front.valid & ~dropping & (place != size)),
-            after.eq(place + self.want),
+            after.eq(Mux(self.align, (place + 3) & ~3, place + self.want)),
             behind.eq(after > size),
+            self.ready.eq(self.shown & (front.last | ~behind | back.valid)),
             self.enough.eq(self.shown & Mux(
                 front.last, after <= front.end,
                 ~behind | (back.valid & (~back.last | (after <= size + back.end))))),
             advance.eq(~front.valid | dropping | (place == size) | (self.take & crossing)),
             fill.eq(advance | ~back.valid),
             self.i.ready.eq(fill),
-        ]
-        aligned = Signal(range(2 * size + 1))
-        m.d.comb += [
-            aligned.eq(Mux(self.align, (after + 3) & ~3, after)),
-            crossing.eq(~front.last & (aligned >= size)),
+            crossing.eq(~front.last & (after >= size)),
             self.stops.eq(self.shown & Mux(
-                front.last, aligned >= front.end, back.valid & back.last & (aligned >= size + back.end))),
+                front.last, after >= front.end, back.valid & back.last & (after >= size + back.end))),
         ]
         window = Cat(front.bytes, back.bytes)
         step = size
@@ -247,7 +246,7 @@ class ByteUnpacker(wiring.Component):
         with m.If(advance):
             m.d.sync += [front.eq(back), place.eq(0)]
         with m.If(self.take):
-            m.d.sync += place.eq(Mux(crossing, aligned - size, aligned))
+            m.d.sync += place.eq(Mux(crossing, after - size, after))
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),
@@ -376,7 +375,7 @@ class GroupSplitter(wiring.Component):
 
     Members
     -------
-    window, want, enough, stops, take
+    window, want, enough, stops, ready, take
         As of the unpacker, in the other direction.
     run : In(1)
     size : In(range(width + 1))
@@ -396,7 +395,7 @@ class GroupSplitter(wiring.Component):
         self._width = width
         super().__init__({
             "window": In(32 * words), "want": Out(range(4 * words + 1)), "enough": In(1), "stops": In(1),
-            "take": Out(1), "run": In(1), "size": In(range(width + 1)),
+            "ready": In(1), "take": Out(1), "run": In(1), "size": In(range(width + 1)),
             "ended": Out(1), "error": Out(1),
             "o": Out(stream.Signature(code_layout(lanes, width))),
         })
@@ -426,7 +425,7 @@ class GroupSplitter(wiring.Component):
             final.eq(1 if chunks == 1 else rest <= size),
             self.want.eq(Mux(final, rest, size)),
             closing.eq(final | self.stops),
-            go.eq(self.run & (self.enough | self.stops) & (free | ~closing)),
+            go.eq(self.run & self.ready & (free | ~closing)),
             self.take.eq(go),
             self.ended.eq(go & self.stops),
             self.error.eq(self.ended & (~final | ~self.enough | (eight != eights - 1))),

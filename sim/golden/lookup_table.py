@@ -318,18 +318,17 @@ def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
             cycle = max(free, unpacker.shown(1))
             unpacker.take(cycle, 1)
             free = cycle + 1
-        if not table.centroids:
-            cycle = max(free, unpacker.shown(0))
-            unpacker.take(cycle, 0, align=True)
-            free = cycle + 1
         if table.centroids:
             bits = table.format.fraction_bits
             for number in range(table.mantissas):
                 taken = -(-bits * (number + 1) // 8) - -(-bits * number // 8)
                 cycle = max(free, unpacker.shown(taken))
-                unpacker.take(cycle, taken, align=number == table.mantissas - 1)
+                unpacker.take(cycle, taken)
                 free = cycle + 1
             start += bits * table.mantissas // 8
+        cycle = max(free, unpacker.shown(0))
+        unpacker.take(cycle, 0, align=True)
+        free = cycle + 1
         sizes = _chunks(table.code_width(exponents), 4 * words)
         eights = (len(given) - -(-start // 4) * 4) // sum(sizes)
         for eight in range(eights):

@@ -212,4 +212,4 @@ def test_packer_cycles():
     taken = [packer.take(0, 5), packer.take(1, 5), packer.take(2, 5, align=True), packer.take(3, 5, last=True)]
     assert taken == [0, 1, 2, 3]
     # 5, then 8 and 2, then 7 up to 8, then 5 up to 8.
-    assert packer.output.offered[:6].tolist() == [-1, -1, 0, 1, 2, -1]
+    assert packer.output.offered[:7].tolist() == [-1, -1, -1, 0, 1, 2, -1]

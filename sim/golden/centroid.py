@@ -1,0 +1,118 @@
+"""Golden model of weights as indices of centroids: packets, products, and every cycle of the product unit.
+
+Centroids in packets are words of any meaning; in products they are integers, as inputs and results are.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression import centroid as hardware
+from sim.golden import planes
+
+__all__ = ["CentroidTable", "ProductTrace", "multiply", "trace_product"]
+
+Bits = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+#: Cycles from the end of a drain to its result.
+_PIPELINE = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentroidTable(hardware.CentroidTable):
+    """The parameters, and the values that come of them."""
+
+    def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike) -> Bits:
+        """A packet of indices, of which there is at least one, and of their table."""
+        given = np.asarray(indices)
+        table = np.asarray(centroids, np.uint32)
+        if len(table) != self.centroids:
+            raise ValueError(f"Centroids must be {self.centroids!r}, not {len(table)!r}")
+        if not len(given):
+            raise ValueError("Indices must be at least one, not none")
+        if given.min() < 0 or given.max() >= self.centroids:
+            raise ValueError(f"Indices must be less than {self.centroids!r}, not {given.min()!r} to {given.max()!r}")
+        return np.concatenate([table, planes.pack(given, self.index_bits)])
+
+    def indices(self, words: npt.ArrayLike) -> Bits:
+        """Indices of a packet, in whole groups."""
+        given = np.asarray(words, np.uint32)
+        if len(given) <= self.centroids:
+            raise ValueError(f"Packet must be of more than {self.centroids!r} words, not {len(given)!r}")
+        return planes.unpack(given[self.centroids:], self.index_bits)
+
+    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
+        """Elements of a packet: ``count`` of them, or whole groups."""
+        given = np.asarray(words, np.uint32)
+        elements: Bits = given[:self.centroids][self.indices(given)]
+        if count is None:
+            return elements
+        if not len(elements) - planes.GROUP < count <= len(elements):
+            raise ValueError(f"Element count must end in the last group of {len(elements)} elements, not {count!r}")
+        return elements[:count]
+
+
+def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
+    """Product of a matrix of indices, one row per output, and a vector: inputs first, centroids last."""
+    given = np.asarray(indices)
+    table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
+    sums = np.zeros((len(given), len(table)), np.int64)
+    for output, row in enumerate(given):
+        np.add.at(sums[output], row, vector)
+    products: Integers = sums @ table
+    return products
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductTrace:
+    """Handshakes of a product unit, cycle by cycle.
+
+    Members
+    -------
+    i_valid, i_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the result on offer; elsewhere -1.
+    multiplied : array of bool
+    """
+
+    i_valid: Flags
+    i_ready: Flags
+    o_valid: Flags
+    offered: Integers
+    multiplied: Flags
+
+
+def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
+                  opened: int = 0) -> ProductTrace:
+    """Every cycle of a product unit that has its table.
+
+    Parameters
+    ----------
+    table : CentroidTable
+    columns : sequence of int
+        Of each matrix of as many rows as there are lanes.
+    willing : array of cycles
+        Whether the source may begin to offer its next column.
+    ready : array of cycles
+        Whether the sink is ready.
+    opened : int
+        Cycle from which on the sums are cleared.
+    """
+    feed, output = planes.Feed(sum(columns), willing), planes.Output(ready)
+    multiplied = np.zeros(feed.end, np.bool_)
+    freed = [opened, opened]  # from when on each bank is free
+    free = opened
+    for number, count in enumerate(columns):
+        free = max(free, freed[number % 2])
+        for _ in range(count):
+            free = feed.accept(free) + 1
+        start = max(free, output.departed)
+        freed[number % 2] = start + table.centroids + 1
+        multiplied[start + 2:start + table.centroids + 2] = True
+        output.load(start + table.centroids + _PIPELINE - 1)
+    feed.accept(max(free, freed[len(columns) % 2]))
+    return ProductTrace(feed.valid, feed.ready, output.offered >= 0, output.offered, multiplied)

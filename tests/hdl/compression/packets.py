@@ -1,0 +1,53 @@
+"""Packets of elements and of words as beats, and back, for the tests of the codecs with tables."""
+
+import numpy as np
+
+from hdl.stream import beat_layout, word_layout
+from sim.payload import pack, unpack
+
+
+def beats(vectors, lanes, *, width=32, seed=1):
+    """Vectors, each a packet, as rows of a port. What is not kept is noise."""
+    generator = np.random.default_rng(seed)
+    elements, keep, last = [], [], []
+    for vector in vectors:
+        count = -(-len(vector) // lanes)
+        padded = generator.integers(0, 1 << width, count * lanes, dtype=np.uint64)
+        padded[:len(vector)] = vector
+        elements.append(padded.reshape(count, lanes))
+        keep.append((np.arange(count * lanes) < len(vector)).reshape(count, lanes))
+        last.append(np.arange(count) == count - 1)
+    elements, keep, last = np.concatenate(elements), np.concatenate(keep), np.concatenate(last)
+    return pack(beat_layout(lanes, width), {
+        "elements": elements, "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
+
+
+def words(vectors):
+    """Vectors as packets of single words."""
+    last = np.concatenate([np.arange(len(vector)) == len(vector) - 1 for vector in vectors])
+    return pack(word_layout(), {"data": np.concatenate(vectors), "last": last})
+
+
+def taken(trace, lanes, *, width=32, name="o"):
+    """Packets that a unit gave, what it gave of one more, and when each beat moved."""
+    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
+    payload = unpack(beat_layout(lanes, width), trace[f"{name}__payload"][when])
+    keep = (payload["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
+    *whole, rest = np.split(np.arange(len(when)), np.flatnonzero(payload["last"]) + 1)
+    rows = payload["elements"].reshape(-1, lanes)
+    return [rows[places][keep[places]] for places in whole], rows[rest][keep[rest]], when
+
+
+def same(trace, expected, rows, lanes, *, width=32, names=("i_valid", "i_ready", "o_valid"), note=""):
+    """Demand every cycle of some ports, and the payload of the beats, among given rows, that are on offer."""
+    for name in names:
+        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {note}")
+    valid = expected.o_valid
+    assert valid.any()
+    got = unpack(beat_layout(lanes, width), trace["o__payload"][valid])
+    want = unpack(beat_layout(lanes, width), rows[expected.offered[valid]])
+    keep = (want["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
+    for field in ("keep", "last"):
+        np.testing.assert_array_equal(got[field], want[field], f"{field}, {note}")
+    np.testing.assert_array_equal(np.where(keep, got["elements"].reshape(-1, lanes), 0),
+                                  np.where(keep, want["elements"].reshape(-1, lanes), 0), f"elements, {note}")
