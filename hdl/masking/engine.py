@@ -294,6 +294,11 @@ class MaskDataflow(wiring.Component):
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
         m.submodules.writer = writer = RowWriter(**gradients)
+        # Between the readers' queues and the handshakes of what is behind them.
+        m.submodules.data = rows = SkidBuffer(shape=beat_layout(config.lanes))
+        m.submodules.weight_data = weight_rows = SkidBuffer(shape=beat_layout(config.lanes))
+        connect_stream(m, reader.o, rows.i)
+        connect_stream(m, weight_reader.o, weight_rows.i)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
@@ -305,26 +310,24 @@ class MaskDataflow(wiring.Component):
             weight_reader.job.payload.row.eq(setup.weight_row),
             weight_reader.job.payload.count.eq(setup.weight_count),
         ]
-        mask_done = self._mask(m, reader, weight_reader, writer, weights) if config.masking else Const(0)
-        sparsify_done = Const(0)
-        if config.error_feedback:
-            sparsify_done = self._sparsify(m, reader, weight_reader, writer, weights)
+        readers = (reader, rows.o), (weight_reader, weight_rows.o)
+        mask_done = self._mask(m, *readers, writer, weights) if config.masking else Const(0)
+        sparsify_done = self._sparsify(m, *readers, writer, weights) if config.error_feedback else Const(0)
         m.d.comb += self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done))
         return m
 
-    def _mask(self, m, reader, weight_reader, writer, weights):
+    def _mask(self, m, data, words, writer, weights):
         config, setup = self._config, self.setup
+        (reader, rows), (weight_reader, weight_rows) = data, words
         lanes = config.lanes
         m.submodules.list_reader = list_reader = RowReader(**weights)
         m.submodules.jobs = jobs = JobReader(lanes=lanes, elements=config.gradient_words, words=config.weight_words)
         m.submodules.fork = fork = Fork(shape=checked_job_layout(config.gradient_words), outputs=2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        m.submodules.words = words = SkidBuffer(shape=serializer.o.payload.shape())
         m.submodules.circuit = circuit = MaskCircuit(lanes=lanes, index_bits=INDEX_BITS)
         wiring.connect(m, list_reader=list_reader.port, memory=wiring.flipped(self.weight_read[0]))
         connect_stream(m, list_reader.o, jobs.i)
         connect_stream(m, jobs.o, fork.i)
-        connect_stream(m, serializer.o, words.i)
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.gradient_words // lanes))
@@ -348,9 +351,9 @@ class MaskDataflow(wiring.Component):
             circuit.jobs.payload.eq(to_circuit.payload.job),
             to_circuit.ready.eq(circuit.jobs.ready),
             circuit.alternative.eq(setup.parameter),
-            circuit.words.valid.eq(words.o.valid),
-            circuit.words.payload.eq(words.o.payload.data),
-            words.o.ready.eq(circuit.words.ready),
+            circuit.words.valid.eq(serializer.o.valid),
+            circuit.words.payload.eq(serializer.o.payload.data),
+            serializer.o.ready.eq(circuit.words.ready),
             self.bad.eq(jobs.bad & (under_way == 0) & ~writer.port.valid),
         ]
         m.d.sync += [
@@ -361,8 +364,8 @@ class MaskDataflow(wiring.Component):
         with m.If(self.start):
             m.d.sync += row.eq(setup.gradient_row)
         with m.If(mask):
-            connect_stream(m, weight_reader.o, serializer.i)
-            connect_stream(m, reader.o, circuit.i)
+            connect_stream(m, weight_rows, serializer.i)
+            connect_stream(m, rows, circuit.i)
             m.d.comb += [
                 # Words are read from the first external job on, and come to the source with its first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
@@ -381,8 +384,9 @@ class MaskDataflow(wiring.Component):
                 m.d.sync += row.eq(row + (to_reader.payload.elements >> exact_log2(lanes)))
         return writer.done
 
-    def _sparsify(self, m, reader, weight_reader, writer, weights):
+    def _sparsify(self, m, data, errors, writer, weights):
         setup = self.setup
+        (reader, rows), (weight_reader, weight_rows) = data, errors
         m.submodules.magnitude = magnitude = MagnitudeMask(lanes=self._config.lanes)
         m.submodules.weight_writer = weight_writer = RowWriter(**weights)
         wiring.connect(m, weight_writer=weight_writer.port, memory=wiring.flipped(self.weight_write))
@@ -396,8 +400,8 @@ class MaskDataflow(wiring.Component):
             weight_writer.job.payload.count.eq(setup.weight_count),
         ]
         with m.If(setup.sparsify):
-            connect_stream(m, reader.o, magnitude.gradients)
-            connect_stream(m, weight_reader.o, magnitude.errors)
+            connect_stream(m, rows, magnitude.gradients)
+            connect_stream(m, weight_rows, magnitude.errors)
             connect_stream(m, magnitude.kept, writer.i)
             m.d.comb += [
                 weight_reader.job.valid.eq(self.start),
@@ -427,7 +431,7 @@ def mask_cycles(jobs, *, lanes):
 
 def sparsify_cycles(length, *, lanes):
     """Cycles of a SPARSIFY, if the host leaves the memories alone."""
-    return 1 + RowReader.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
+    return 1 + RowReader.latency + SkidBuffer.latency + MagnitudeMask.latency + -(-length // lanes) + _ENDING
 
 
 def counts_layout():

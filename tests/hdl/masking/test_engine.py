@@ -436,7 +436,7 @@ def test_sparsify(lanes, length, threshold):
     for got, expected in zip(contents, after, strict=True):
         np.testing.assert_array_equal(got, expected)
     cycles = sparsify_cycles(length, lanes=lanes)
-    assert cycles == -(-length // lanes) + 1 + RowReader.latency + MagnitudeMask.latency + 2
+    assert cycles == -(-length // lanes) + 1 + RowReader.latency + 1 + MagnitudeMask.latency + 2
     assert found == event(EventStatus.OK, dropped, cycles)
     assert counts == {"mask_words_fetched": 0, "elements_masked": dropped, "command_cycles": cycles,
                       "stall_memory": 0}
