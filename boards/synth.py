@@ -94,8 +94,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
     parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
     if unit not in ("Packer", "Unpacker", "DotProduct"):
         parameters["format"] = getattr(formats, format)
-    module = "dot_product" if unit == "DotProduct" else "shared_exponent"
-    return Unit(f"hdl.compression.{module}:{unit}", parameters)
+    target = "dot_product:BlockDotProduct" if unit == "DotProduct" else f"shared_exponent:{unit}"
+    return Unit(f"hdl.compression.{target}", parameters)
 
 
 UNITS = {
@@ -117,8 +117,12 @@ UNITS = {
     **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
        for unit in ("Encoder", "Decoder") for codec in (
            "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
-    **{f"compression.shared_exponent.{unit.lower()}_mxint8_bf16": _block_codec(unit, "MXINT8", 32, "BF16")
-       for unit in ("Quantizer", "Encoder")},
+    "compression.shared_exponent.encoder_mxint8_bf16": _block_codec("Encoder", "MXINT8", 32, "BF16"),
+    "compression.shared_exponent.quantizer_mxint8_bf16": _block_codec("Quantizer", "MXINT8", 32, "BF16"),
+    "compression.shared_exponent.quantizer_mxint8": _block_codec("Quantizer", "MXINT8", 32),
+    "compression.shared_exponent.quantizer_mx9_bf16": _block_codec("Quantizer", "MX9", 16, "BF16"),
+    **{f"compression.dot_product_{codec.lower()}": _block_codec("DotProduct", codec)
+       for codec in ("MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP6_E2M3", "MXFP4_E2M1")},
     "compression.lookup_table.encoder": _lookup_table("Encoder"),
     "compression.lookup_table.decoder": _lookup_table("Decoder"),
     "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
