@@ -83,6 +83,12 @@ def _lookup_table(unit, format="FP32", **parameters):
     return Unit(f"hdl.compression.lookup_table:{unit}", {"table": table, "lanes": 4})
 
 
+def _centroid_table(unit, centroids=16):
+    from hdl.compression.centroid import CentroidTable
+    table = CentroidTable(centroids=centroids)
+    return Unit(f"hdl.compression.centroid:{unit}", {"table": table, "lanes": 4})
+
+
 def _formats(source, target):
     from hdl.floating import format
     return {"source": getattr(format, source), "target": getattr(format, target)}
@@ -129,6 +135,12 @@ UNITS = {
     "compression.lookup_table.centroid_decoder": _lookup_table("Decoder", centroids=True),
     "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
+    "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
+    "compression.centroid.encoder": _centroid_table("Encoder"),
+    "compression.centroid.decoder": _centroid_table("Decoder"),
+    "compression.centroid.decoder_64": _centroid_table("Decoder", 64),
+    "compression.centroid.matrix_vector": _centroid_table("MatrixVector"),
+    "compression.centroid.matrix_vector_64": _centroid_table("MatrixVector", 64),
     "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
     "optimizer.sgd": _optimizer("SGD"),
     "optimizer.momentum": _optimizer("SGD", "MOMENTUM"),
