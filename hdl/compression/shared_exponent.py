@@ -1087,11 +1087,12 @@ class Dequantizer(wiring.Component):
             number.update(normal=pipeline.register(
                 f"normal_{lane}", fraction=shifted[:fraction_bits] if fraction_bits else C(0, 1), offset=offset,
                 zero=zero, sign=sign, lowered=number["lowered"], nan=special | common["nan"], infinite=infinite))
-        exponent = pipeline.register("block", exponent=common["exponent"]).exponent
+        below = codec.lowest - (codec.top_field if codec.top_field > 1 else 0)
+        origin = Signal(signed(9), name="origin")
+        m.d.comb += origin.eq(common["exponent"] + below)
+        start = pipeline.register("block", start=origin).start
         flags = vars(pipeline.flags("normal_flags", **flags))
 
-        start = Signal(signed(9), name="start")
-        m.d.comb += start.eq(exponent + (codec.lowest - (codec.top_field if codec.top_field > 1 else 0)))
         for lane in range(lanes):
             number = numbers[lane]["normal"]
             total = Signal(signed(10), name=f"total_{lane}")
