@@ -80,7 +80,7 @@ class TestClassifier:
 class TestOnNodes:
     @pytest.mark.parametrize("layers", [1, 2])
     def test_trains(self, ring, lines, layers):
-        workload = CharacterModel(lines, dataclasses.replace(SMALL, layers=layers), chunk=8)
+        workload = CharacterModel(lines, dataclasses.replace(SMALL, layers=layers), sample=1, chunk=8)
         config = TrainingConfig(batch=20, max_steps=6, interval=3, optimizer=Adam(learning_rate=0.03))
         training = train(ring, workload, config)
         assert training.bit_exact is True
