@@ -4,6 +4,7 @@ Centroids in packets are words of any meaning; in products they are integers, as
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy.typing as npt
 from hdl.compression import centroid as hardware
 from sim.golden import planes
 
-__all__ = ["CentroidTable", "ProductTrace", "multiply", "trace_product"]
+__all__ = ["CentroidTable", "ProductTrace", "multiply", "trace_decoder", "trace_encoder",
+           "trace_product"]
 
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -65,6 +67,74 @@ def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.Array
         np.add.at(sums[output], row, vector)
     products: Integers = sums @ table
     return products
+
+
+def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, table_willing: npt.ArrayLike,
+                  willing: npt.ArrayLike, ready: npt.ArrayLike) -> planes.Trace:
+    """Every cycle of an encoder; ``scan`` are the handshakes of its tables.
+
+    Parameters
+    ----------
+    table : CentroidTable
+    counts : sequence of int
+        Indices in each packet.
+    lanes : int
+        Indices in a beat.
+    table_willing, willing : array of cycles
+        Whether either source may begin to offer its next word or beat.
+    ready : array of cycles
+        Whether the sink is ready.
+    """
+    beats = [-(-count // lanes) for count in counts]
+    tables = planes.Feed(table.centroids * len(counts), table_willing)
+    feed = planes.Feed(sum(beats), willing)
+    words = planes.word_count(lanes, table.index_bits)
+    packer = planes.Packer(words, ready)
+    registers, eights = planes.Registers(feed, 0), planes.Eights(packer)
+    sizes = planes.chunks(table.index_bits, 4 * words)
+    per_eight = planes.PLANE // lanes
+    free = taken = 0
+    for count, given in zip(counts, beats, strict=True):
+        for _ in range(table.centroids):
+            free = packer.take(tables.accept(packer.free(free)), 4) + 1
+        total = -(-count // planes.GROUP) * planes.GROUP // lanes
+
+        def leave(cycle: int, beat: int, total: int = total, opened: int = free) -> int:
+            nonlocal taken
+            if beat % per_eight != per_eight - 1:
+                return cycle
+            left, taken = eights.give(cycle, opened, sizes, held=table.index_bits > 4 * words, last=beat == total - 1)
+            return left
+
+        for beat in range(total):
+            registers.beat(0, functools.partial(leave, beat=beat), real=beat < given)
+        free = taken + 1
+    tables.accept(packer.free(free))
+    feed.accept(registers.free)
+    return planes.Trace(feed.valid, feed.ready, packer.output.offered >= 0, packer.output.offered, tables.valid,
+                        tables.ready)
+
+
+def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
+                  ready: npt.ArrayLike) -> planes.Trace:
+    """Every cycle of a decoder whose packets are sound.
+
+    Parameters
+    ----------
+    table : CentroidTable
+    packets : sequence of arrays
+        Words of each packet.
+    lanes : int
+        Elements in a beat.
+    willing, ready : array of cycles
+        Whether the source may begin to offer its next beat, and whether the sink is ready.
+    """
+    decoding = planes.Decoding(planes.word_count(lanes, table.index_bits), packets, willing, ready)
+    for packet in packets:
+        for _ in range(table.centroids):
+            decoding.take(4)
+        decoding.codes(4 * (len(np.asarray(packet)) - table.centroids), table.index_bits, lanes)
+    return decoding.trace
 
 
 @dataclasses.dataclass(frozen=True)

@@ -180,50 +180,6 @@ def _rows(table: Iterable[int]) -> list[int]:
     return rows
 
 
-def _chunks(count: int, size: int) -> list[int]:
-    """Sizes of the chunks in which so many bytes move."""
-    return [min(size, count - start) for start in range(0, count, size)]
-
-
-class _Codes:
-    """An encoder's registers, from its input to the codes: when each of them is left by the beat before."""
-
-    def __init__(self, feed: planes.Feed, stages: int) -> None:
-        self._feed = feed
-        self._left = [0] * (stages + 1)
-
-    def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
-        """The next beat, or one of zeros behind the last; ``leave`` tells when it may leave the last register."""
-        cycle = self._left[0] + 1
-        if real:
-            cycle = self._feed.accept(max(self._left[0], opened)) + 1
-        for stage, following in enumerate(self._left[1:]):
-            cycle = max(cycle, following)
-            self._left[stage] = cycle
-            cycle += 1
-        self._left[-1] = leave(cycle)
-
-
-class _Eights:
-    """Planes of eight codes on their way to the packer, in one chunk or in several."""
-
-    def __init__(self, packer: planes.Packer) -> None:
-        self._packer = packer
-        self._taken = 0  # when the last of several chunks was taken
-
-    def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """When they leave the register of the codes, given when they may, and when their last chunk is taken."""
-        if not held:
-            taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
-            return taken, taken
-        left = max(cycle, self._taken)
-        self._taken = left
-        for number, size in enumerate(sizes):
-            self._taken = self._packer.take(
-                max(self._taken + 1, opened), size, last=last and number == len(sizes) - 1)
-        return left, self._taken
-
-
 def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, scan_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike, opened: int = _CLEARING) -> planes.Trace:
     """Every cycle of an encoder.
@@ -246,8 +202,8 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     scan, feed = planes.Feed(sum(beats), scan_willing), planes.Feed(sum(beats), willing)
     words = planes.word_count(lanes, table.width)
     packer = planes.Packer(words, ready)
-    codes = _Codes(feed, table.mantissa_bits if table.centroids else _STAGES)
-    eights = _Eights(packer)
+    codes = planes.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
+    eights = planes.Eights(packer)
     idle = taken = 0  # from when on there is no packet inside, and when its last bytes were taken
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
@@ -262,10 +218,10 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
         opened = done = cycle
         cycle = packer.take(cycle, 1, align=not table.centroids) + 1
         if table.centroids:
-            sizes = _chunks(table.mantissas * table.format.fraction_bits // 8, 4)
+            sizes = planes.chunks(table.mantissas * table.format.fraction_bits // 8, 4)
             for number, size in enumerate(sizes):
                 cycle = packer.take(cycle, size, align=number == len(sizes) - 1) + 1
-        sizes = _chunks(table.code_width(len(exponents)), 4 * words)
+        sizes = planes.chunks(table.code_width(len(exponents)), 4 * words)
         total = -(-count * lanes // planes.GROUP) * planes.GROUP // lanes
         coded = cycle
 
@@ -302,43 +258,20 @@ def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
         Whether the sink is ready.
     """
     words = planes.word_count(lanes, table.width)
-    unpacker = planes.Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
-    output = planes.Output(ready)
-    free = 0  # when the machine takes bytes
-    looked = 0  # when the last beat of codes was taken to be looked up
-    loaded = 0  # when it was given
+    decoding = planes.Decoding(words, packets, willing, ready)
     for packet in packets:
         given = np.asarray(packet, np.uint32).astype("<u4").view(np.uint8)
         exponents = 1
         while given[exponents] > given[exponents - 1]:
             exponents += 1
-        free = max(free, looked + 1)
+        for _ in range(exponents + 1):
+            decoding.take(1)
         start = exponents + 1
-        for number in range(start):
-            cycle = max(free, unpacker.shown(1))
-            unpacker.take(cycle, 1)
-            free = cycle + 1
         if table.centroids:
             bits = table.format.fraction_bits
             for number in range(table.mantissas):
-                taken = -(-bits * (number + 1) // 8) - -(-bits * number // 8)
-                cycle = max(free, unpacker.shown(taken))
-                unpacker.take(cycle, taken)
-                free = cycle + 1
+                decoding.take(-(-bits * (number + 1) // 8) - -(-bits * number // 8))
             start += bits * table.mantissas // 8
-        cycle = max(free, unpacker.shown(0))
-        unpacker.take(cycle, 0, align=True)
-        free = cycle + 1
-        sizes = _chunks(table.code_width(exponents), 4 * words)
-        eights = (len(given) - -(-start // 4) * 4) // sum(sizes)
-        for eight in range(eights):
-            for number, size in enumerate(sizes):
-                closing = number == len(sizes) - 1
-                cycle = max(free, unpacker.shown(size), looked if closing else 0)
-                unpacker.take(cycle, size, last=closing and eight == eights - 1)
-                free = cycle + 1
-            for _ in range(planes.PLANE // lanes):
-                looked = max(free, looked + 1, loaded)
-                loaded = output.load(looked + 1)
-    return planes.Trace(unpacker.feed.valid, unpacker.feed.ready, output.offered >= 0, output.offered,
-                        np.zeros(0, np.bool_), np.zeros(0, np.bool_))
+        decoding.take(0, align=True)
+        decoding.codes(len(given) - -(-start // 4) * 4, table.code_width(exponents), lanes)
+    return decoding.trace

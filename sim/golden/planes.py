@@ -1,13 +1,13 @@
 """Golden model of packed codes: bytes of bit planes, words, and the cycles of the packer and the unpacker."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GROUP", "PLANE", "Feed", "Output", "Packer", "Trace", "Unpacker", "bytes_to_words", "field_bytes", "fields",
-           "pack", "unpack", "word_count"]
+__all__ = ["GROUP", "PLANE", "Decoding", "Eights", "Feed", "Output", "Packer", "Registers", "Trace", "Unpacker",
+           "bytes_to_words", "chunks", "field_bytes", "fields", "pack", "unpack", "word_count"]
 
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -157,9 +157,13 @@ class Packer:
         self._left = 0  # when the chunk before leaves the register of the input
         self._packed = -1  # when all of it is packed
 
+    def free(self, cycle: int) -> int:
+        """Cycle, from some one on, from which a chunk would be taken."""
+        return max(cycle, self._left)
+
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
         """Cycle in which a chunk that is offered from some cycle on is taken."""
-        taken = max(cycle, self._left)
+        taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
         padded = (total + 3) // 4 * 4 if align or last else total
@@ -204,3 +208,92 @@ class Unpacker:
         """The beat in front leaves, and the one behind it comes there."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
+
+
+def chunks(count: int, size: int) -> list[int]:
+    """Sizes of the chunks in which so many bytes move."""
+    return [min(size, count - start) for start in range(0, count, size)]
+
+
+class Registers:
+    """An encoder's registers, from its input to the codes: when each of them is left by the beat before."""
+
+    def __init__(self, feed: Feed, stages: int) -> None:
+        self._feed = feed
+        self._left = [0] * (stages + 1)
+
+    @property
+    def free(self) -> int:
+        """When the next beat may be accepted."""
+        return self._left[0]
+
+    def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
+        """The next beat, or one of zeros behind the last; ``leave`` tells when it may leave the last register."""
+        cycle = self._left[0] + 1
+        if real:
+            cycle = self._feed.accept(max(self._left[0], opened)) + 1
+        for stage, following in enumerate(self._left[1:]):
+            cycle = max(cycle, following)
+            self._left[stage] = cycle
+            cycle += 1
+        self._left[-1] = leave(cycle)
+
+
+class Eights:
+    """Planes of eight codes on their way to the packer, in one chunk or in several."""
+
+    def __init__(self, packer: Packer) -> None:
+        self._packer = packer
+        self._taken = 0  # when the last of several chunks was taken
+
+    def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
+        """When they leave the register of the codes, given when they may, and when their last chunk is taken."""
+        if not held:
+            taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
+            return taken, taken
+        left = max(cycle, self._taken)
+        self._taken = left
+        for number, size in enumerate(sizes):
+            self._taken = self._packer.take(
+                max(self._taken + 1, opened), size, last=last and number == len(sizes) - 1)
+        return left, self._taken
+
+
+class Decoding:
+    """A decoder whose packets are sound: tables, of which bytes are taken, and codes, which are looked up."""
+
+    def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
+                 ready: npt.ArrayLike) -> None:
+        self._size = 4 * words
+        self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
+        self._output = Output(ready)
+        self._free = 0  # when bytes may be taken
+        self._looked = 0  # when the last beat of codes was taken to be looked up
+        self._loaded = 0  # when it was given
+
+    def take(self, count: int, *, align: bool = False) -> None:
+        """Take bytes of a table."""
+        cycle = max(self._free, self._unpacker.shown(count))
+        self._unpacker.take(cycle, count, align=align)
+        self._free = cycle + 1
+
+    def codes(self, count: int, width: int, lanes: int) -> None:
+        """Take so many bytes of codes, which are the rest of a packet."""
+        eights = count // width
+        for eight in range(eights):
+            sizes = chunks(width, self._size)
+            for number, size in enumerate(sizes):
+                closing = number == len(sizes) - 1
+                cycle = max(self._free, self._unpacker.shown(size), self._looked if closing else 0)
+                self._unpacker.take(cycle, size, last=closing and eight == eights - 1)
+                self._free = cycle + 1
+            for _ in range(PLANE // lanes):
+                self._looked = max(self._free, self._looked + 1, self._loaded)
+                self._loaded = self._output.load(self._looked + 1)
+        self._free = max(self._free, self._looked + 1)
+
+    @property
+    def trace(self) -> Trace:
+        """Every cycle."""
+        feed, none = self._unpacker.feed, np.zeros(0, np.bool_)
+        return Trace(feed.valid, feed.ready, self._output.offered >= 0, self._output.offered, none, none)
