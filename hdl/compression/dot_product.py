@@ -8,6 +8,9 @@ from hdl.compression.shared_exponent import BlockCodec, block_layout
 
 __all__ = ["BlockDotProduct", "dot_product_layout"]
 
+#: Width of an operand of a multiplier block.
+_MULTIPLIER = 18
+
 
 def _largest(codec):
     """The largest element as an integer, of which one is the smallest number of the format above zero."""
@@ -20,6 +23,11 @@ def _largest(codec):
 def _guard(codec):
     """Bits below the last place of a block's largest elements, which those of lower subsets have."""
     return (1 << codec.difference_bits) - 1
+
+
+def _moves(codec):
+    """Whether products are made of significands, and moved to their places: integers are too wide to multiply."""
+    return _largest(codec).bit_length() + 1 > _MULTIPLIER
 
 
 def dot_product_layout(codec):
@@ -76,7 +84,8 @@ class BlockDotProduct(wiring.Component):
     @property
     def latency(self):
         """Cycles from the acceptance of a block's last pair of beats to the offer of its result."""
-        return 4 + (self._lanes.bit_length() - 1) + (self._codec.subsets > 0)
+        codec = self._codec
+        return 4 + (self._lanes.bit_length() - 1) + (codec.subsets > 0) + 2 * _moves(codec)
 
     def elaborate(self, platform):
         m = Module()
@@ -112,9 +121,9 @@ class BlockDotProduct(wiring.Component):
         for lane in range(lanes):
             pair = []
             for name, port in (("a", self.a), ("b", self.b)):
-                integer, special = self._integer(m, port.payload.codes[lane], f"{name}_{lane}")
+                integer, place, special = self._integer(m, port.payload.codes[lane], f"{name}_{lane}")
                 nan = nan | special
-                pair.append(register(integer, f"{name}_integer_{lane}"))
+                pair.append((register(integer, f"{name}_integer_{lane}"), register(place, f"{name}_place_{lane}")))
             integers.append(pair)
         nan = register(nan, "nan_0")
         exponent = register(self.a.payload.exponent + self.b.payload.exponent, "exponent_0")
@@ -140,7 +149,22 @@ class BlockDotProduct(wiring.Component):
             tags = [register(tag, f"tag_{place}_{stage}", reset_less=place not in (1, 2))
                     for place, tag in enumerate(tags)]
 
-        values = [register(a * b, f"product_{lane}") for lane, (a, b) in enumerate(integers)]
+        values = [register(a * b, f"product_{lane}") for lane, ((a, _), (b, _)) in enumerate(integers)]
+        if _moves(codec):
+            # Each product to its place, by the sum of both fields: coarse steps first, in two stages.
+            amounts = [register(a + b, f"amount_{lane}") for lane, ((_, a), (_, b)) in enumerate(integers)]
+            move()
+            width = 2 * _largest(codec).bit_length() + 1
+            half = len(amounts[0]) // 2
+            for low, high in ((half, len(amounts[0])), (0, half)):
+                for lane, value in enumerate(values):
+                    widened = Signal(signed(width), name=f"wide_{low}_{lane}")
+                    m.d.comb += widened.eq(value)
+                    moved = self._left(m, widened, amounts[lane][low:high], low, f"{low}_{lane}")
+                    values[lane] = register(moved, f"placed_{low}_{lane}")
+                if low:
+                    amounts = [register(amount, f"amount_{low}_{lane}") for lane, amount in enumerate(amounts)]
+                    move()
         move()
         shifted = not codec.subsets
         while len(values) > 1 or not shifted:
@@ -168,38 +192,44 @@ class BlockDotProduct(wiring.Component):
         return m
 
     def _integer(self, m, code, name):
-        """An element as a signed integer, and whether it is a NaN or an infinity."""
+        """An element as a signed integer, how far that is to be moved up, and whether it is a NaN or an infinity."""
         codec = self._codec
+        place = special = C(0, 1)
         if codec.complement:
-            return code.as_signed(), C(0, 1)
+            return code.as_signed(), place, special
         magnitude = code[:-1]
-        special = C(0, 1)
         if codec.top_field > 1:
             field, fraction = magnitude[codec.fraction_bits:], magnitude[:codec.fraction_bits]
-            opened = Signal(_largest(codec).bit_length(), name=f"opened_{name}")
             significand = Cat(fraction, field.any())
-            with m.Switch(field):
-                for number in range(codec.top_field + 1):
-                    with m.Case(number):
-                        m.d.comb += opened.eq(significand.shift_left(max(number - 1, 0)))
             if codec.infinities:
                 special = field.all()
             if codec.nan_magnitude is not None:
                 special = magnitude == codec.nan_magnitude
-            magnitude = opened
+            if _moves(codec):
+                place = Mux(field.any(), (field - 1)[:len(field)], 0)
+                magnitude = significand
+            else:
+                magnitude = Signal(_largest(codec).bit_length(), name=f"opened_{name}")
+                with m.Switch(field):
+                    for number in range(codec.top_field + 1):
+                        with m.Case(number):
+                            m.d.comb += magnitude.eq(significand.shift_left(max(number - 1, 0)))
         integer = Signal(signed(len(magnitude) + 1), name=f"integer_{name}")
         m.d.comb += integer.eq((Cat(magnitude, C(0, 1)) ^ code[-1].replicate(len(magnitude) + 1)) + code[-1])
-        return integer, special
+        return integer, place, special
 
     def _up(self, m, value, shift, name):
-        """A signed number moved up."""
-        widened = Signal(signed(len(value) + 2 * _guard(self._codec)), name=f"widened_{name}")
+        """The sum of a subset, moved up by what its differences leave of the guard bits."""
+        most = 2 * _guard(self._codec)
+        widened = Signal(signed(len(value) + most), name=f"widened_{name}")
         m.d.comb += widened.eq(value)
-        moved = widened
-        for bit in range(len(shift)):
-            if 1 << bit > 2 * _guard(self._codec):
-                break
-            result = Signal.like(widened, name=f"moved_{name}_{bit}")
-            m.d.comb += result.eq(Mux(shift[bit], moved.as_unsigned().shift_left(1 << bit)[:len(moved)], moved))
-            moved = result
-        return moved
+        return self._left(m, widened, shift[:most.bit_length()], 0, name)
+
+    def _left(self, m, value, amount, first, name):
+        """A signed number shifted left, within its width; the amount's lowest bit has the weight 2 ** first."""
+        for bit in range(len(amount)):
+            result = Signal(value.shape(), name=f"moved_{name}_{bit}")
+            step = 1 << first + bit
+            m.d.comb += result.eq(Mux(amount[bit], value.as_unsigned().shift_left(step)[:len(value)], value))
+            value = result
+        return value
