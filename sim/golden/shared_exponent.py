@@ -242,7 +242,8 @@ def join(model: Model, counts: Sequence[int], lanes: int) -> list[list[tuple[int
     """Words that a packer completes with each beat of each packet of so many blocks: from, to, and last."""
     packets = []
     for blocks in counts:
-        done, bits, beats = 0, 0, []
+        beats: list[tuple[int, int, bool]] = []
+        done, bits = 0, 0
         for beat in range(blocks * (model.block // lanes)):
             bits += lanes * model.code_bits + (model.header_bits if beat % (model.block // lanes) == 0 else 0)
             last = beat == blocks * (model.block // lanes) - 1
@@ -257,7 +258,8 @@ def split(model: Model, counts: Sequence[int], lanes: int, words: int) -> list[l
     """Beats that an unpacker makes of each packet of so many words: takes words, lacks some, and is the last."""
     packets = []
     for total in counts:
-        beats, bits, taken, index = [], 0, 0, 0
+        beats: list[tuple[bool, bool, bool]] = []
+        bits, taken, index = 0, 0, 0
         while not beats or not beats[-1][2]:
             final = index == model.block // lanes - 1
             bits += lanes * model.code_bits + (model.header_bits if index == 0 else 0)
@@ -352,12 +354,12 @@ class _Join:
     def __init__(self, completes: Sequence[bool], output: _Output) -> None:
         self._completes = iter(completes)
         self._output = output
-        self._free = 0
+        self.free = 0
 
     def take(self, offered: int) -> int:
-        taken = max(offered, self._free)
+        taken = max(offered, self.free)
         if next(self._completes) and taken < self._output.end:
-            self._free = self._output.take(taken + 1)
+            self.free = self._output.take(taken + 1)
         return taken
 
 
@@ -367,24 +369,24 @@ class _Open:
     def __init__(self, stages: int, output: _Output) -> None:
         self._stages = stages
         self._output = output
-        self._free = 0
+        self.free = 0
         self._inside: list[int] = []  # steps that each beat has still to make
         self.end = output.end
 
     def step(self) -> int:
         """All stages move; the cycle in which they do."""
-        now = self._free
-        self._free += 1
+        now = self.free
+        self.free += 1
         self._inside = [left - 1 for left in self._inside]
         if self._inside and self._inside[0] == 0:
             self._inside.pop(0)
-            self._free = self._output.take(now + 1)
+            self.free = self._output.take(now + 1)
         return now
 
     def take(self, offered: int) -> int:
-        while self._free < min(offered, self.end):
+        while self.free < min(offered, self.end):
             self.step()
-        if self._free < self.end:
+        if self.free < self.end:
             self._inside.append(self._stages)
             return self.step()
         return self.end
@@ -498,6 +500,6 @@ def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, l
         free = sink.take(now + 1)
     else:
         i_ready[max(now + 1, free):] = True
-    while sink._free < end:
+    while sink.free < end:
         sink.step()
     return Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
