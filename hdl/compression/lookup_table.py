@@ -724,23 +724,27 @@ class Decoder(wiring.Component):
         centroid_number = Signal(range(table.mantissas))
         centroid_write = Signal()
 
+        # What is wanted is known one cycle ahead, apart from codes that come in several chunks.
+        want = Signal.like(unpacker.want, init=1)
+        m.d.comb += unpacker.want.eq(want)
+
         def fail():
             m.d.comb += [error.eq(1), unpacker.done.eq(1)]
-            m.d.sync += [count.eq(0), centroid_number.eq(0)]
+            m.d.sync += [count.eq(0), centroid_number.eq(0), want.eq(1)]
             m.next = "Exponents"
 
         with m.FSM():
             with m.State("Exponents"):
-                m.d.comb += [
-                    unpacker.want.eq(1),
-                    unpacker.take.eq(unpacker.shown & ~splitter.o.valid),
-                ]
+                m.d.comb += unpacker.take.eq(unpacker.shown & ~splitter.o.valid)
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
                     m.d.sync += latest.eq(byte)
                     with m.If(repeated):
                         m.d.sync += [count.eq(0), last_index.eq(count - 1)]
-                        m.next = "Centroids" if table.centroids else "Align"
+                        m.next = "Align"
+                        if table.centroids:
+                            m.d.sync += want.eq(table.format.fraction_bits // 8 + 1)
+                            m.next = "Centroids"
                     with m.Else():
                         m.d.comb += exponent_write.eq(1)
                         m.d.sync += count.eq(count + 1)
@@ -749,22 +753,25 @@ class Decoder(wiring.Component):
                         fail()
             if table.centroids:
                 with m.State("Centroids"):
-                    self._elaborate_centroids(m, unpacker, centroid_number, centroid_write, centroid, fail)
+                    self._elaborate_centroids(m, unpacker, want, centroid_number, centroid_write, centroid, fail)
             with m.State("Align"):
                 m.d.comb += [unpacker.align.eq(1), unpacker.take.eq(unpacker.ready)]
                 with m.If(unpacker.take):
+                    m.d.sync += want.eq(splitter.size)
                     m.next = "Codes"
                     with m.If(unpacker.stops):
                         fail()
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),
-                    unpacker.want.eq(splitter.want),
                     unpacker.take.eq(splitter.take),
                     unpacker.done.eq(splitter.ended),
                     error.eq(splitter.error),
                 ]
+                if table.width > 4 * self.words:
+                    m.d.comb += unpacker.want.eq(splitter.want)
                 with m.If(splitter.ended):
+                    m.d.sync += want.eq(1)
                     m.next = "Exponents"
 
         # Look up, and join.
@@ -821,7 +828,7 @@ class Decoder(wiring.Component):
                 m.d.sync += self.o.payload.elements[lane].eq(Cat(fraction, read.data, held.sign))
         return m
 
-    def _elaborate_centroids(self, m, unpacker, number, write, value, fail):
+    def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):
         """One centroid per cycle. Of each byte it takes, one bit more is left for the next one than before."""
         bits = self._table.format.fraction_bits
         final = Signal()
@@ -831,12 +838,14 @@ class Decoder(wiring.Component):
             final.eq(number.all()),
             shifted.eq(Cat(left, unpacker.window[:bits + 1])),
             value.eq(shifted >> ~number[:3]),
-            unpacker.want.eq(bits // 8 + ~number[:3].all()),
             unpacker.take.eq(unpacker.ready),
         ]
         with m.If(unpacker.take):
             m.d.comb += write.eq(1)
-            m.d.sync += [number.eq(number + 1), left.eq(unpacker.window[bits + 1 - 7:bits + 1])]
+            m.d.sync += [
+                number.eq(number + 1), left.eq(unpacker.window[bits + 1 - 7:bits + 1]),
+                want.eq(bits // 8 + (number[:3] != 6)),
+            ]
             with m.If(final):
                 m.next = "Align"
             with m.If(unpacker.stops):

@@ -88,25 +88,31 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
+        # A chunk, and the places of its first byte in the beat and of the byte after its last. They are found while the
+        # chunk before it is packed, so that little is left to do in the cycle that decides whether it moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
-        place = Signal(range(size))  # bytes that wait for more
+        first = Signal(range(size))
+        total = Signal(range(2 * size))
+        place = Signal(range(size))  # of the byte after what is packed
         waiting = Signal(8 * size)
         tail = Signal()  # what waits must be given before anything else
         tail_last = Signal()
+        tail_end = Signal(range(size))
 
         rotated = chunk.data
-        for bit in range(len(place)):
+        for bit in range(len(first)):
             turned = Signal(8 * size, name=f"turned_{1 << bit}")
-            m.d.comb += turned.eq(Mux(place[bit], rotated.rotate_left(8 << bit), rotated))
+            m.d.comb += turned.eq(Mux(first[bit], rotated.rotate_left(8 << bit), rotated))
             rotated = turned
         merged = Signal(8 * size)
+        end = Signal(range(size))
+        m.d.comb += end.eq(Mux(tail, tail_end, first))
         for byte in range(size):
             part = slice(8 * byte, 8 * byte + 8)
-            m.d.comb += merged[part].eq(Mux(byte < place, waiting[part], Mux(tail, 0, rotated[part])))
+            m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
         # Of the words that the bytes need, the last one may be partial: then it is as if it were whole.
-        total = Signal(range(2 * size))
         whole = Signal()
         full = Signal()
         more = Signal()
@@ -114,42 +120,38 @@ class BytePacker(wiring.Component):
         emit = Signal()
         free = Signal()
         move = Signal()
+        following = Signal(range(size))
+        given = Signal(range(2 * size))
         m.d.comb += [
-            total.eq(place + chunk.count),
             whole.eq(chunk.align | chunk.last),
             full.eq((total >= size) | (whole & (total > size - 4))),
             more.eq(total > size),
-            splitting.eq(~tail & ((chunk.last & more) | (whole & (total > 2 * size - 4)))),
+            splitting.eq((chunk.last & more) | (whole & (total > 2 * size - 4))),
             emit.eq(full | chunk.last),
             free.eq(self.o.ready | ~self.o.valid),
-            move.eq(Mux(tail, free, chunk_valid & (free | ~emit))),
-            self.i.ready.eq(~chunk_valid | (move & ~tail)),
+            move.eq(chunk_valid & ~tail & (free | ~emit)),
+            self.i.ready.eq(~chunk_valid | move),
+            following.eq(Mux(chunk_valid, Mux(chunk.last, 0, Mux(chunk.align, (total + 3) & ~3, total)), place)),
+            given.eq(Mux(tail, tail_end, total)),
         ]
         with m.If(self.i.ready):
-            m.d.sync += [chunk.eq(self.i.payload), chunk_valid.eq(self.i.valid)]
-        given = Signal(range(2 * size))
-        padded = Signal(range(2 * size + 1))
-        m.d.comb += [given.eq(Mux(tail, place, total)), padded.eq((given + 3) & ~3)]
+            m.d.sync += [
+                chunk.eq(self.i.payload), chunk_valid.eq(self.i.valid),
+                first.eq(following), total.eq(following + self.i.payload.count),
+            ]
         with m.If(free):
             m.d.sync += [
-                self.o.valid.eq(move & (emit | tail)),
+                self.o.valid.eq(tail | (move & emit)),
                 self.o.payload.elements.eq(merged),
                 self.o.payload.last.eq(Mux(tail, tail_last, chunk.last & ~more)),
                 self.o.payload.keep.eq(Cat(given > 4 * word for word in range(self._words))),
+                tail.eq(0),
             ]
         with m.If(move):
             m.d.sync += [
-                place.eq(Mux(whole, padded, total)),
-                waiting.eq(Mux(full, rotated, merged)),
-                tail.eq(splitting),
-                tail_last.eq(chunk.last),
+                place.eq(following), waiting.eq(Mux(full, rotated, merged)),
+                tail.eq(splitting), tail_last.eq(chunk.last), tail_end.eq(total),
             ]
-            with m.If(splitting):
-                m.d.sync += place.eq(total)
-            with m.Elif(chunk.last | (tail & tail_last)):
-                m.d.sync += place.eq(0)
-            with m.Elif(tail):
-                m.d.sync += place.eq(padded)
         return m
 
 
