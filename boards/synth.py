@@ -136,6 +136,8 @@ UNITS = {
     "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
+    "compression.prefix_code.encoder": Unit("hdl.compression.prefix_code:Encoder", {}),
+    "compression.prefix_code.decoder": Unit("hdl.compression.prefix_code:Decoder", {}),
     "compression.centroid.encoder": _centroid_table("Encoder"),
     "compression.centroid.decoder": _centroid_table("Decoder"),
     "compression.centroid.decoder_64": _centroid_table("Decoder", 64),

@@ -417,7 +417,7 @@ class MatrixVector(wiring.Component):
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        column = Signal(self.i.payload.shape())
+        column = Signal.like(self.i.payload.input)
         column_valid = Signal()
         column_bank = Signal()
         filling = Signal()  # bank of the next column
@@ -438,7 +438,7 @@ class MatrixVector(wiring.Component):
             start.eq(occupied.bit_select(drained, 1) & (~busy | taken) & (loading == 0)),
         ]
         m.d.sync += [
-            column.eq(self.i.payload), column_valid.eq(self.i.valid & self.i.ready), column_bank.eq(filling),
+            column.eq(self.i.payload.input), column_valid.eq(self.i.valid & self.i.ready), column_bank.eq(filling),
             self.error.eq(0), self.multiplied.eq(draining),
         ]
         with m.If(clearing | draining):
@@ -481,6 +481,9 @@ class MatrixVector(wiring.Component):
         with m.If(marks.last):
             m.d.sync += self.o.valid.eq(1)
 
+        # Rows of the sums are addressed out of registers: that of the column, or that which is drained or cleared.
+        next_place = Signal.like(place)
+        m.d.comb += next_place.eq(place + (clearing | draining))
         for lane in range(self._lanes):
             sums = []
             total = Signal(signed(width), name=f"total_{lane}")
@@ -489,15 +492,18 @@ class MatrixVector(wiring.Component):
                 write = memory.write_port()
                 read = memory.read_port(domain="comb")
                 add = Signal(name=f"add_{lane}_{bank}")
+                row = Signal.like(place, name=f"row_{lane}_{bank}")
+                m.d.sync += row.eq(
+                    Mux(self.i.valid & self.i.ready & (filling == bank), self.i.payload.indices[lane], next_place))
                 m.d.comb += [
                     add.eq(column_valid & (column_bank == bank)),
-                    read.addr.eq(Mux(add, column.indices[lane], place)),
+                    read.addr.eq(row),
                     write.addr.eq(read.addr),
                     write.data.eq(Mux(add, total, 0)),
                     write.en.eq(add | clearing | (draining & (drained == bank))),
                 ]
                 sums.append(read.data)
-            m.d.comb += total.eq(Mux(column_bank, sums[1], sums[0]) + column.input)
+            m.d.comb += total.eq(Mux(column_bank, sums[1], sums[0]) + column)
 
             # A sum is wider than a multiplier block: its lower and its upper part are multiplied apart.
             half = width // 2
