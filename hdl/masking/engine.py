@@ -294,11 +294,9 @@ class MaskDataflow(wiring.Component):
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
         m.submodules.writer = writer = RowWriter(**gradients)
-        # Between the readers' queues and the handshakes of what is behind them.
+        # Between the reader's queue and the handshakes of what is behind it.
         m.submodules.data = rows = SkidBuffer(shape=beat_layout(config.lanes))
-        m.submodules.weight_data = weight_rows = SkidBuffer(shape=beat_layout(config.lanes))
         connect_stream(m, reader.o, rows.i)
-        connect_stream(m, weight_reader.o, weight_rows.i)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
@@ -310,24 +308,25 @@ class MaskDataflow(wiring.Component):
             weight_reader.job.payload.row.eq(setup.weight_row),
             weight_reader.job.payload.count.eq(setup.weight_count),
         ]
-        readers = (reader, rows.o), (weight_reader, weight_rows.o)
-        mask_done = self._mask(m, *readers, writer, weights) if config.masking else Const(0)
-        sparsify_done = self._sparsify(m, *readers, writer, weights) if config.error_feedback else Const(0)
+        parts = reader, rows.o, weight_reader, writer, weights
+        mask_done = self._mask(m, *parts) if config.masking else Const(0)
+        sparsify_done = self._sparsify(m, *parts) if config.error_feedback else Const(0)
         m.d.comb += self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done))
         return m
 
-    def _mask(self, m, data, words, writer, weights):
+    def _mask(self, m, reader, rows, weight_reader, writer, weights):
         config, setup = self._config, self.setup
-        (reader, rows), (weight_reader, weight_rows) = data, words
         lanes = config.lanes
         m.submodules.list_reader = list_reader = RowReader(**weights)
         m.submodules.jobs = jobs = JobReader(lanes=lanes, elements=config.gradient_words, words=config.weight_words)
         m.submodules.fork = fork = Fork(shape=checked_job_layout(config.gradient_words), outputs=2)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        m.submodules.words = words = SkidBuffer(shape=serializer.o.payload.shape())
         m.submodules.circuit = circuit = MaskCircuit(lanes=lanes, index_bits=INDEX_BITS)
         wiring.connect(m, list_reader=list_reader.port, memory=wiring.flipped(self.weight_read[0]))
         connect_stream(m, list_reader.o, jobs.i)
         connect_stream(m, jobs.o, fork.i)
+        connect_stream(m, serializer.o, words.i)
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.gradient_words // lanes))
@@ -351,9 +350,9 @@ class MaskDataflow(wiring.Component):
             circuit.jobs.payload.eq(to_circuit.payload.job),
             to_circuit.ready.eq(circuit.jobs.ready),
             circuit.alternative.eq(setup.parameter),
-            circuit.words.valid.eq(serializer.o.valid),
-            circuit.words.payload.eq(serializer.o.payload.data),
-            serializer.o.ready.eq(circuit.words.ready),
+            circuit.words.valid.eq(words.o.valid),
+            circuit.words.payload.eq(words.o.payload.data),
+            words.o.ready.eq(circuit.words.ready),
             self.bad.eq(jobs.bad & (under_way == 0) & ~writer.port.valid),
         ]
         m.d.sync += [
@@ -364,7 +363,7 @@ class MaskDataflow(wiring.Component):
         with m.If(self.start):
             m.d.sync += row.eq(setup.gradient_row)
         with m.If(mask):
-            connect_stream(m, weight_rows, serializer.i)
+            connect_stream(m, weight_reader.o, serializer.i)
             connect_stream(m, rows, circuit.i)
             m.d.comb += [
                 # Words are read from the first external job on, and come to the source with its first beat.
@@ -384,12 +383,13 @@ class MaskDataflow(wiring.Component):
                 m.d.sync += row.eq(row + (to_reader.payload.elements >> exact_log2(lanes)))
         return writer.done
 
-    def _sparsify(self, m, data, errors, writer, weights):
+    def _sparsify(self, m, reader, rows, weight_reader, writer, weights):
         setup = self.setup
-        (reader, rows), (weight_reader, weight_rows) = data, errors
+        m.submodules.errors = errors = SkidBuffer(shape=beat_layout(self._config.lanes))
         m.submodules.magnitude = magnitude = MagnitudeMask(lanes=self._config.lanes)
         m.submodules.weight_writer = weight_writer = RowWriter(**weights)
         wiring.connect(m, weight_writer=weight_writer.port, memory=wiring.flipped(self.weight_write))
+        connect_stream(m, errors.o, magnitude.errors)
         connect_stream(m, magnitude.dropped, weight_writer.i)
         written = Signal(2)
         m.d.sync += written.eq(written | Cat(writer.done, weight_writer.done))
@@ -401,7 +401,7 @@ class MaskDataflow(wiring.Component):
         ]
         with m.If(setup.sparsify):
             connect_stream(m, rows, magnitude.gradients)
-            connect_stream(m, weight_rows, magnitude.errors)
+            connect_stream(m, weight_reader.o, errors.i)
             connect_stream(m, magnitude.kept, writer.i)
             m.d.comb += [
                 weight_reader.job.valid.eq(self.start),
