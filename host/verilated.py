@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Transports to the nodes of a Verilated ring, in this process.
 
 Example
@@ -123,7 +124,7 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
     if not 1 <= nodes <= config.nodes_max:
         raise ValueError(f"Ring size must be between 1 and the {config.nodes_max} nodes of the configuration, not "
                          f"{nodes!r}")
-    library = build_ring(Node(config), traced=wave is not None, announce=announce)
+    library = build_ring(Node(config), traced=wave is not None, identity=f"Node({config})", announce=announce)
     ring = OpenRing(library, nodes=nodes, threads=threads)
     if wave is not None:
         ring.simulation.start_wave(wave)

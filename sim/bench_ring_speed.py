@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Speed of the Verilated ring, against the same ring with the same host traffic driven by cocotb.
 
 Both simulate the same Verilog, by the same Verilator, with links of the same latency, and must give the same
@@ -206,7 +207,7 @@ def measure(config: NodeConfig = CONFIG, *, threads: tuple[int, ...] = (1, 2), r
     AssertionError
         The two gave different responses.
     """
-    library = build_ring(Node(config), announce=announce)
+    library = build_ring(Node(config), identity=f"Node({config})", announce=announce)
     verilated = {}
     with VerilatedRing(library, nodes=NODES) as ring:
         for link in ring.links:

@@ -59,7 +59,7 @@ class Library:
         return self.path.parent.name.removeprefix("ring-")
 
 
-def build_ring(node: Component, *, traced: bool = False,
+def build_ring(node: Component, *, traced: bool = False, identity: str | None = None,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Build the ring of a node, or find it where an earlier call did.
 
@@ -69,6 +69,8 @@ def build_ring(node: Component, *, traced: bool = False,
         The node, with the ports of :class:`hdl.node.Node`.
     traced : bool
         Build the slower library, which can write waveforms.
+    identity : str or None
+        As of :func:`~sim.verilated.verilog.convert`.
     announce : callable
         Called with the name of each stage as it begins.
     """
@@ -79,7 +81,7 @@ def build_ring(node: Component, *, traced: bool = False,
         return time.monotonic()
 
     begun = stage("Verilog")
-    verilog = _ring_node(convert(node, name="node"))
+    verilog = _ring_node(convert(node, name="node", identity=identity))
     seconds["Verilog"] = time.monotonic() - begun
 
     harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}

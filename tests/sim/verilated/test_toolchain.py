@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from amaranth.hdl import Module
@@ -11,7 +12,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from sim.verilated import toolchain
+from sim.verilated import toolchain, verilog
 from sim.verilated.vectors import Unit
 from sim.verilated.verilog import Port, convert, with_loops
 
@@ -149,6 +150,39 @@ def test_convert_once(monkeypatch):
     convert(Invert(), name="inverter")
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("Yosys ran again"))
     convert(Invert(), name="inverter")
+
+
+def test_convert_identity(monkeypatch, tmp_path):
+    from hdl.stream import Queue
+
+    monkeypatch.setattr(toolchain, "BUILD", tmp_path)
+    monkeypatch.setattr(verilog, "_LOADED", time.time() + 10)
+    first = convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    assert first == convert(Queue(shape=3, depth=4), name="queue")
+    other = convert(Queue(shape=3, depth=5), name="queue", identity="Queue of 5")
+    assert other.text != first.text
+    with monkeypatch.context() as patch:
+        patch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: pytest.fail("elaborated again"))
+        assert convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4") == first
+    # Other sources, and sources that have changed under a running process.
+    seen = []
+    convert_ = verilog.rtlil.convert
+    monkeypatch.setattr(verilog.rtlil, "convert", lambda *arguments, **options: (
+        seen.append(arguments), convert_(*arguments, **options))[1])
+    copy = tmp_path / "hdl"
+    copy.mkdir()
+    (copy / "unit.py").write_text("# one\n")
+    monkeypatch.setattr(verilog, "_HDL", copy)
+    convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    assert len(seen) == 1
+    (copy / "unit.py").write_text("# two\n")
+    convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    assert len(seen) == 2
+    monkeypatch.setattr(verilog, "_LOADED", time.time() - 10)
+    convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    convert(Queue(shape=3, depth=4), name="queue", identity="Queue of 4")
+    assert len(seen) == 4
 
 
 def test_verilator_error_is_shown(tmp_path, monkeypatch):
