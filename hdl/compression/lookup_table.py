@@ -795,20 +795,22 @@ class Decoder(wiring.Component):
             code = Signal(data.StructLayout({
                 "sign": 1, "mantissa": table.mantissa_bits, "exponent": (table.exponents - 1).bit_length(),
             }), name=f"code_{lane}")
-            m.submodules[f"exponents_{lane}"] = memory = Memory(shape=8, depth=table.exponents, init=[])
+            m.submodules[f"exponents_{lane}"] = memory = Memory(
+                shape=data.StructLayout({"exponent": 8, "special": 1}), depth=table.exponents, init=[])
             write = memory.write_port()
             read = memory.read_port()
             m.d.comb += [
                 code.eq(splitter.o.payload.codes[lane]),
                 beyond[lane].eq(code.exponent > last_index),
-                write.addr.eq(count), write.data.eq(byte), write.en.eq(exponent_write),
+                write.addr.eq(count), write.en.eq(exponent_write),
+                write.data.exponent.eq(byte), write.data.special.eq(_is_special(byte)),
                 read.addr.eq(code.exponent), read.en.eq(looking),
             ]
             held = looked.lanes[lane]
             with m.If(looking):
                 m.d.sync += [held.sign.eq(code.sign), held.mantissa.eq(code.mantissa)]
             zero = Signal(name=f"zero_{lane}")
-            m.d.comb += zero.eq(_is_special(read.data) & ~held.mantissa.any())
+            m.d.comb += zero.eq(read.data.special & ~held.mantissa.any())
             if table.centroids:
                 m.submodules[f"centroids_{lane}"] = memory = Memory(
                     shape=table.format.fraction_bits, depth=table.mantissas, init=[])
@@ -825,7 +827,7 @@ class Decoder(wiring.Component):
                 middle = Cat(C(0, dropped - 1), ~zero) if dropped else Cat()
                 fraction = Cat(middle, held.mantissa)
             with m.If(giving):
-                m.d.sync += self.o.payload.elements[lane].eq(Cat(fraction, read.data, held.sign))
+                m.d.sync += self.o.payload.elements[lane].eq(Cat(fraction, read.data.exponent, held.sign))
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):

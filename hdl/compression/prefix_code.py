@@ -442,7 +442,7 @@ class Decoder(wiring.Component):
                     with m.If(words == 0):
                         m.d.sync += first_exponent.eq(word.data[:8])
                     with m.If(words == _WORDS - 1):
-                        m.d.comb += walk.start.eq(1)
+                        m.d.comb += walk.start.eq(~word.last)
                         m.d.sync += words.eq(0)
                         m.next = "Walk"
                     with m.If(word.last):
