@@ -323,7 +323,8 @@ class _CentroidStore(wiring.Component):
         write = memory.write_port()
         read = memory.read_port(domain="comb")
 
-        number = Signal(range(1, length + 2), init=1)  # of the word to be loaded; the one behind the last for too many
+        # Of the word to be loaded; the one behind the last stands for all that are too many.
+        number = Signal(range(1, length + 2), init=1)
         take = Signal()
         is_bound = Signal()
         m.d.comb += [
@@ -534,7 +535,6 @@ class Encoder(wiring.Component):
         """
         table, lanes = self._table, self._lanes
         format = table.format
-        fraction_bits = format.fraction_bits
 
         # Hold one beat. The last one of a packet is held, without elements, until its group is whole.
         held = Signal(self.i.payload.shape())

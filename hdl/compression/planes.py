@@ -88,8 +88,8 @@ class BytePacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         size = 4 * self._words
-        # A chunk, and the places of its first byte in the beat and of the byte after its last. They are found while the
-        # chunk before it is packed, so that little is left to do in the cycle that decides whether it moves.
+        # A chunk, and the places of its first byte in the beat and of the byte after its last. They are found while
+        # the chunk before it is packed, so that little is left to do in the cycle that decides whether it moves.
         chunk = Signal(self.i.payload.shape())
         chunk_valid = Signal()
         first = Signal(range(size))

@@ -22,7 +22,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import beat_layout, connect_stream, word_layout
+from hdl.stream import beat_layout, word_layout
 
 __all__ = ["Decoder", "Encoder", "PrefixCode"]
 
@@ -159,7 +159,8 @@ class Encoder(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.walk = walk = _Walk()
-        m.submodules.codes = codes = Memory(shape=data.StructLayout({"code": 8, "length": 4}), depth=_SYMBOLS, init=[])
+        m.submodules.codes = codes = Memory(
+            shape=data.StructLayout({"code": 8, "length": 4}), depth=_SYMBOLS, init=[])
         write = codes.write_port()
         read = codes.read_port(domain="comb")
         exponents = Signal(data.ArrayLayout(8, _SYMBOLS))
@@ -194,7 +195,8 @@ class Encoder(wiring.Component):
         hits = Signal(_SYMBOLS - 1)
         m.d.comb += hits.eq(Cat(exponent == exponents[place] for place in range(_SYMBOLS - 1)))
         # No symbol is the escape, of which all bits are ones.
-        number = Cat(Cat(hits[place] for place in range(_SYMBOLS - 1) if not place >> bit & 1).any() for bit in range(4))
+        number = Cat(Cat(hits[place] for place in range(_SYMBOLS - 1) if not place >> bit & 1).any()
+                     for bit in range(4))
         with m.If(free[1]):
             m.d.sync += [
                 matched.raw.eq(Cat(held.element[:7], held.element[15])), matched.exponent.eq(exponent),
@@ -354,9 +356,12 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, Mux(upper, word.data[16:], word.data[:16]) << fill, 0)),
             enough.eq(fill >= 16),
         ]
+        # The length comes late: all that can be counted without it is.
+        counted = Signal(range(65))
+        m.d.comb += counted.eq(fill + take_half.shift_left(4) - Mux(consume_code, 9, consume_byte.shift_left(3)))
         m.d.sync += [
             window.eq(Mux(consume_code, extended[9:] >> less, Mux(consume_byte, extended[8:], extended))),
-            fill.eq(fill + take_half.shift_left(4) - Mux(consume_code, 9 + less, consume_byte.shift_left(3))),
+            fill.eq(counted - Mux(consume_code, less, 0)),
         ]
         with m.If(clear):
             m.d.sync += [window.eq(0), fill.eq(0), final.eq(0)]

@@ -6,7 +6,7 @@ nearest centroid. Fractions are compared with the bounds between centroids by th
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class LookupTable(hardware.LookupTable):
         given = np.asarray(words, np.uint32)
         data = given.astype("<u4").view(np.uint8)
         table: list[int] = []
-        for place, exponent in enumerate(data.tolist()):
+        for exponent in data.tolist():
             if table and exponent <= table[-1]:
                 break
             table.append(exponent)
@@ -59,7 +59,7 @@ class LookupTable(hardware.LookupTable):
         if exponent != table[-1] or len(table) > self.exponents:
             raise ValueError(f"Exponents must be at most {self.exponents!r} in ascending order, not "
                              f"{[*table, exponent]!r}")
-        start = place + 1
+        start = len(table) + 1
         bits = self.format.fraction_bits
         centroids = None
         if self.centroids:

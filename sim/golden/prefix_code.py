@@ -1,6 +1,7 @@
 """Golden model of bfloat16 without loss: codes of exponents, words, and elements."""
 
 import dataclasses
+import functools
 import heapq
 import itertools
 from collections.abc import Sequence
@@ -174,25 +175,25 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
     tables = planes.Feed(6 * len(packets), table_willing)
     feed = planes.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
     output, registers = planes.Output(ready), planes.Registers(feed, 3)
-    free = 0
+    free = place = packed = 0
+
+    def leave(cycle: int, *, count: int, end: bool) -> int:
+        nonlocal packed
+        packed = max(cycle, packed + 1)
+        if place + count >= 32 or end:
+            packed = output.load(packed)
+        return packed
+
     for packet, code in zip(packets, codes, strict=True):
         for _ in range(6):
             free = output.load(tables.accept(max(free, output.departed))) + 1
         opened = free + _SYMBOLS
         place, packed = 0, opened - 1
         lengths = _lengths(packet, code)
-
-        def leave(cycle: int) -> int:
-            nonlocal packed
-            packed = max(cycle, packed + 1)
-            if place + count >= 32 or end:
-                packed = output.load(packed)
-            return packed
-
         for number, (length, escape) in enumerate(lengths):
             end = number == len(lengths) - 1
             count = 8 + length + 8 * escape
-            registers.beat(opened, leave, real=not end)
+            registers.beat(opened, functools.partial(leave, count=count, end=end), real=not end)
             place += count
             if end and place > 32:
                 packed = output.load(packed + 1)

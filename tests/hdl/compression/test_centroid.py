@@ -25,7 +25,8 @@ EDGES = ("scan_valid", "scan_ready", "i_valid", "i_ready", "o_valid")
 
 @functools.cache
 def _unit(kind, centroids, lanes, **options):
-    return Unit(kind(table=CentroidTable(centroids=centroids), lanes=lanes, **options), name=f"Centroid{kind.__name__}")
+    component = kind(table=CentroidTable(centroids=centroids), lanes=lanes, **options)
+    return Unit(component, name=f"Centroid{kind.__name__}")
 
 
 def _packets(generator, centroids, total):
@@ -313,7 +314,8 @@ def test_product_from_a_packet():
     words = table.encode(matrix.T.reshape(-1), centroids.astype(np.uint32))
     unit = _unit(Decoder, 16, 8, expand=False)
     unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], 1))}, sinks={"o": True, "table": True}, cycles=300)
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], 1))}, sinks={"o": True, "table": True},
+                          cycles=300)
     (indices,), _, _ = packets.taken(trace, 8, width=4)
     given = unpack(word_layout(), trace["table__payload"][trace["table__valid"] == 1])["data"]
     inputs = generator.integers(-1 << 15, 1 << 15, 40)
