@@ -92,7 +92,8 @@ class Codebook:
         given = np.asarray(values, np.float64)
         if given.shape != self.indices.shape:
             raise ValueError(f"Values must be of shape {self.indices.shape!r}, not {given.shape!r}")
-        return np.bincount(self.indices.reshape(-1), given.reshape(-1), minlength=len(self.centroids))
+        count = len(self.centroids)
+        return np.bincount(self.indices.reshape(-1), given.reshape(-1), minlength=count).astype(np.float64)
 
     def gradient(self, gradient: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Gradient of each centroid, from that of the weights; zero for one that is not used."""

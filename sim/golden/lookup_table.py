@@ -109,7 +109,8 @@ class LookupTable(hardware.LookupTable):
         exponents = self.exponents_of(given)
         special = (exponents == 0) | (exponents == self.format.exponent_ones)
         kept = np.where(fractions == 0, 0, np.maximum(indices, 1))
-        return np.where(special, kept, indices).astype(np.uint32)
+        result: Bits = np.where(special, kept, indices).astype(np.uint32)
+        return result
 
     @property
     def compared_shift(self) -> int:
@@ -124,7 +125,8 @@ class LookupTable(hardware.LookupTable):
         # Of each range of equal compared bits, its middle counts.
         middle = 1 << shift if shift else 0
         bounds = (table[:-1] + table[1:] - middle) // (2 << shift) + 1
-        return np.minimum(bounds, (1 << (self.format.fraction_bits - shift)) - 1).astype(np.uint32)
+        limited: Bits = np.minimum(bounds, (1 << (self.format.fraction_bits - shift)) - 1).astype(np.uint32)
+        return limited
 
     def load_words(self, centroids: npt.ArrayLike) -> Bits:
         """What the host gives an encoder: the bounds, and the centroids as they are sent."""
@@ -151,7 +153,8 @@ class LookupTable(hardware.LookupTable):
         zero = ((chosen == 0) | (chosen == self.format.exponent_ones)) & (indices == 0)
         fractions = np.where(zero, 0, self.mantissa_table(centroids)[indices])
         bits = self.format.fraction_bits
-        return ((given & 1) << (self.format.width - 1) | chosen << bits | fractions).astype(np.uint32)
+        elements: Bits = ((given & 1) << (self.format.width - 1) | chosen << bits | fractions).astype(np.uint32)
+        return elements
 
     def _checked(self, centroids: npt.ArrayLike | None) -> Bits:
         if centroids is None:
