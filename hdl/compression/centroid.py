@@ -256,7 +256,7 @@ class Decoder(wiring.Component):
             splitter.window.eq(unpacker.window),
             splitter.enough.eq(unpacker.enough),
             splitter.stops.eq(unpacker.stops),
-            splitter.ready.eq(unpacker.ready),
+            splitter.take.eq(unpacker.take),
             splitter.size.eq(width),
         ]
 
@@ -268,7 +268,7 @@ class Decoder(wiring.Component):
             with m.State("Table"):
                 m.d.comb += [
                     unpacker.want.eq(4),
-                    unpacker.take.eq(unpacker.ready & ~splitter.o.valid & room),
+                    unpacker.allow.eq(~splitter.o.valid & room),
                 ]
                 with m.If(unpacker.take):
                     m.d.sync += place.eq(place + 1)
@@ -282,7 +282,7 @@ class Decoder(wiring.Component):
                 m.d.comb += [
                     splitter.run.eq(1),
                     unpacker.want.eq(splitter.want),
-                    unpacker.take.eq(splitter.take),
+                    unpacker.allow.eq(splitter.allow),
                     unpacker.done.eq(splitter.ended),
                     error.eq(splitter.error),
                 ]

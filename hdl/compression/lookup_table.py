@@ -360,11 +360,12 @@ class Encoder(wiring.Component):
     element is stored. The two may overlap: while one packet is encoded, the next one is scanned, and who writes the
     weights to their memory may as well scan them on their way, so that they are read but once.
 
-    One beat per cycle is taken on either port. Between its scan and its first beat a packet takes 18 cycles, or more
-    if one of the 16 rows of 16 exponents has several that occur: each counts for a cycle, as each four bytes of the
-    centroids do. The last group is filled up to 32 elements, in as many cycles as if they were given. The first beat
-    of codes is offered :attr:`latency` cycles after the beat that completes it was accepted. ``i.ready`` depends
-    combinationally on ``o.ready``, other ready outputs on registers and ``valid`` of other inputs.
+    One beat per cycle is taken on either port. From the last beat of its scan to its first element a packet takes
+    four cycles, and of the 16 rows of 16 exponents each one, or as many as exponents of it occur. What is sent in
+    front of the codes takes one cycle per exponent, and one for each four bytes of centroids. The last group is
+    filled up to 32 elements, in as many cycles as if they were given. The first beat that an eight of codes completes
+    is offered :attr:`latency` cycles after its last element was accepted. ``i.ready`` depends combinationally on
+    ``o.ready``, and no other ready on any input.
 
     Parameters
     ----------
@@ -706,7 +707,7 @@ class Decoder(wiring.Component):
             splitter.window.eq(unpacker.window),
             splitter.enough.eq(unpacker.enough),
             splitter.stops.eq(unpacker.stops),
-            splitter.ready.eq(unpacker.ready),
+            splitter.take.eq(unpacker.take),
         ]
 
         count = Signal(range(table.exponents + 1))
@@ -735,7 +736,7 @@ class Decoder(wiring.Component):
 
         with m.FSM():
             with m.State("Exponents"):
-                m.d.comb += unpacker.take.eq(unpacker.shown & ~splitter.o.valid)
+                m.d.comb += unpacker.allow.eq(~splitter.o.valid)
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
                     m.d.sync += latest.eq(byte)
@@ -755,7 +756,7 @@ class Decoder(wiring.Component):
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, want, centroid_number, centroid_write, centroid, fail)
             with m.State("Align"):
-                m.d.comb += [unpacker.align.eq(1), unpacker.take.eq(unpacker.ready)]
+                m.d.comb += [unpacker.align.eq(1), unpacker.allow.eq(1)]
                 with m.If(unpacker.take):
                     m.d.sync += want.eq(splitter.size)
                     m.next = "Codes"
@@ -764,7 +765,7 @@ class Decoder(wiring.Component):
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),
-                    unpacker.take.eq(splitter.take),
+                    unpacker.allow.eq(splitter.allow),
                     unpacker.done.eq(splitter.ended),
                     error.eq(splitter.error),
                 ]
@@ -840,7 +841,7 @@ class Decoder(wiring.Component):
             final.eq(number.all()),
             shifted.eq(Cat(left, unpacker.window[:bits + 1])),
             value.eq(shifted >> ~number[:3]),
-            unpacker.take.eq(unpacker.ready),
+            unpacker.allow.eq(1),
         ]
         with m.If(unpacker.take):
             m.d.comb += write.eq(1)

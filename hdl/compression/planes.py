@@ -159,8 +159,8 @@ class ByteUnpacker(wiring.Component):
     """Show the next bytes of packets of words, of which any number is taken per cycle.
 
     The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and nothing is shown
-    in the cycle between two packets. What is shown depends on registers, and so do ``enough`` and ``stops``, and on
-    ``want`` and ``align``; ``i.ready`` depends combinationally on all inputs from ``want`` on.
+    in the cycle between two packets. What is shown depends on registers; ``enough``, ``stops`` and ``take`` depend on
+    them and on the inputs from ``want`` on, and so does ``i.ready``.
 
     Parameters
     ----------
@@ -182,10 +182,10 @@ class ByteUnpacker(wiring.Component):
         They are there.
     stops : Out(1)
         The packet ends with them, or before.
-    ready : Out(1)
-        They are enough, or the packet stops.
-    take : In(1)
-        They are taken in this cycle; only if ``ready``.
+    allow : In(1)
+        Take them if they are enough or the packet stops.
+    take : Out(1)
+        They are taken in this cycle.
     done : In(1)
         Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
     """
@@ -198,7 +198,7 @@ class ByteUnpacker(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(beat_layout(words))),
             "window": Out(32 * words), "shown": Out(1), "want": In(range(4 * words + 1)), "align": In(1),
-            "enough": Out(1), "stops": Out(1), "ready": Out(1), "take": In(1), "done": In(1),
+            "enough": Out(1), "stops": Out(1), "allow": In(1), "take": Out(1), "done": In(1),
         })
 
     @property
@@ -215,23 +215,26 @@ class ByteUnpacker(wiring.Component):
         place = Signal(range(size + 1))
         dropping = Signal()
 
-        after = Signal(range(2 * size + 1))
-        behind = Signal()
-        crossing = Signal()
+        after = Signal(range(2 * size))
+        over = Signal()  # it is not in the beat in front
+        exact = Signal()  # it is the first one of a beat
+        early = Signal()
         advance = Signal()
         fill = Signal()
         m.d.comb += [
             self.shown.eq(front.valid & ~dropping & (place != size)),
             after.eq(Mux(self.align, (place + 3) & ~3, place + self.want)),
-            behind.eq(after > size),
-            self.ready.eq(self.shown & (front.last | ~behind | back.valid)),
+            over.eq(after[-1]),
+            exact.eq(~after[:-1].any()),
+            self.take.eq(self.allow & self.shown & (front.last | ~over | exact | back.valid)),
+            # All but the place is known early.
+            early.eq(~front.valid | dropping | (place == size)),
+            advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
+            fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
+            self.i.ready.eq(fill),
             self.enough.eq(self.shown & Mux(
                 front.last, after <= front.end,
-                ~behind | (back.valid & (~back.last | (after <= size + back.end))))),
-            advance.eq(~front.valid | dropping | (place == size) | (self.take & crossing)),
-            fill.eq(advance | ~back.valid),
-            self.i.ready.eq(fill),
-            crossing.eq(~front.last & (after >= size)),
+                ~over | exact | (back.valid & (~back.last | (after <= size + back.end))))),
             self.stops.eq(self.shown & Mux(
                 front.last, after >= front.end, back.valid & back.last & (after >= size + back.end))),
         ]
@@ -248,7 +251,7 @@ class ByteUnpacker(wiring.Component):
         with m.If(advance):
             m.d.sync += [front.eq(back), place.eq(0)]
         with m.If(self.take):
-            m.d.sync += place.eq(Mux(crossing, after - size, after))
+            m.d.sync += place.eq(Mux(over & ~front.last, after[:-1], after))
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),
@@ -377,7 +380,7 @@ class GroupSplitter(wiring.Component):
 
     Members
     -------
-    window, want, enough, stops, ready, take
+    window, want, enough, stops, allow, take
         As of the unpacker, in the other direction.
     run : In(1)
     size : In(range(width + 1))
@@ -397,7 +400,7 @@ class GroupSplitter(wiring.Component):
         self._width = width
         super().__init__({
             "window": In(32 * words), "want": Out(range(4 * words + 1)), "enough": In(1), "stops": In(1),
-            "ready": In(1), "take": Out(1), "run": In(1), "size": In(range(width + 1)),
+            "allow": Out(1), "take": In(1), "run": In(1), "size": In(range(width + 1)),
             "ended": Out(1), "error": Out(1),
             "o": Out(stream.Signature(code_layout(lanes, width))),
         })
@@ -427,8 +430,8 @@ class GroupSplitter(wiring.Component):
             final.eq(1 if chunks == 1 else rest <= size),
             self.want.eq(Mux(final, rest, size)),
             closing.eq(final | self.stops),
-            go.eq(self.run & self.ready & (free | ~closing)),
-            self.take.eq(go),
+            self.allow.eq(self.run & (free | ~closing)),
+            go.eq(self.take & self.run),
             self.ended.eq(go & self.stops),
             self.error.eq(self.ended & (~final | ~self.enough | (eight != eights - 1))),
         ]

@@ -17,7 +17,7 @@ before; their first bit is their highest. No length is above :attr:`PrefixCode.l
 
 from dataclasses import dataclass
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import Array, C, Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -356,12 +356,12 @@ class Decoder(wiring.Component):
             extended.eq(window | Mux(take_half, Mux(upper, word.data[16:], word.data[:16]) << fill, 0)),
             enough.eq(fill >= 16),
         ]
-        # The length comes late: all that can be counted without it is.
+        # The length comes late: it chooses among what was counted for each.
         counted = Signal(range(65))
         m.d.comb += counted.eq(fill + take_half.shift_left(4) - Mux(consume_code, 9, consume_byte.shift_left(3)))
         m.d.sync += [
             window.eq(Mux(consume_code, extended[9:] >> less, Mux(consume_byte, extended[8:], extended))),
-            fill.eq(counted - Mux(consume_code, less, 0)),
+            fill.eq(Mux(consume_code, Array(counted - length for length in range(8))[less], counted)),
         ]
         with m.If(clear):
             m.d.sync += [window.eq(0), fill.eq(0), final.eq(0)]
