@@ -852,8 +852,9 @@ class Encoder(wiring.Component):
 class Unpacker(wiring.Component):
     """Cut words into blocks.
 
-    One beat is given per cycle, as long as words come; words are taken when a beat needs bits of them. A beat
-    is offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on ``o.ready``.
+    One beat is given per cycle, as long as words come; words are taken when a beat needs bits of them. A beat is
+    offered :attr:`latency` cycle after its last word was accepted. ``i.ready`` depends combinationally on
+    ``o.ready``.
 
     A packet whose words end inside a block is told by ``error``, with the first beat that lacks bits. That beat and
     the others of the block come out as NaN, with the exponent that says so, and the next packet is not affected. The
