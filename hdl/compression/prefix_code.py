@@ -29,6 +29,8 @@ __all__ = ["Decoder", "Encoder", "PrefixCode"]
 #: Words of a table: exponents, and lengths.
 _WORDS = 6
 _SYMBOLS = 16
+#: Most bits of a code. Each one more costs a decoder speed, and saves half a percent at most.
+_LONGEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class PrefixCode:
     @property
     def longest(self):
         """Most bits of a code."""
-        return 8
+        return _LONGEST
 
     @property
     def table_words(self):
@@ -64,8 +66,8 @@ class PrefixCode:
 
 
 def _longest_first(code):
-    """A code of eight bits, its highest first, as bits in the order in which they are sent."""
-    return Cat(reversed([code[place] for place in range(8)]))
+    """A code, of which the highest bit comes first, as bits in the order in which they are sent."""
+    return Cat(reversed([code[place] for place in range(_LONGEST)]))
 
 
 class _Walk(wiring.Component):
@@ -82,12 +84,12 @@ class _Walk(wiring.Component):
         A symbol is given.
     symbol : Out(4)
     length : Out(4)
-    code : Out(8)
+    code : Out(6)
         Its bits are the highest ones.
-    after : Out(9)
-        The next symbol's code; 256 after the last one.
+    after : Out(7)
+        The next symbol's code; 64 after the last one.
     sound : Out(1)
-        Its length is one to eight, and not less than the one before; and the codes end with the last symbol.
+        Its length is one to six, and not less than the one before; and the codes end with the last symbol.
     final : Out(1)
         It is the last one.
     """
@@ -98,8 +100,8 @@ class _Walk(wiring.Component):
     active: Out(1)
     symbol: Out(4)
     length: Out(4)
-    code: Out(8)
-    after: Out(9)
+    code: Out(_LONGEST)
+    after: Out(_LONGEST + 1)
     sound: Out(1)
     final: Out(1)
 
@@ -110,9 +112,9 @@ class _Walk(wiring.Component):
         m.d.comb += [
             self.length.eq(left),
             self.final.eq(self.symbol.all()),
-            self.after.eq(self.code + Cat(self.length == 8 - place for place in range(8))),
-            self.sound.eq((self.length >= before) & (self.length != 0) & (self.length <= 8)
-                          & (self.after[8] == self.final) & (~self.after[8] | ~self.after[:8].any())),
+            self.after.eq(self.code + Cat(self.length == _LONGEST - place for place in range(_LONGEST))),
+            self.sound.eq((self.length >= before) & (self.length != 0) & (self.length <= _LONGEST)
+                          & (self.after[-1] == self.final) & (~self.after[-1] | ~self.after[:-1].any())),
         ]
         with m.If(self.load):
             m.d.sync += left.eq(Cat(left[32:], self.lengths))
@@ -160,7 +162,7 @@ class Encoder(wiring.Component):
         m = Module()
         m.submodules.walk = walk = _Walk()
         m.submodules.codes = codes = Memory(
-            shape=data.StructLayout({"code": 8, "length": 4}), depth=_SYMBOLS, init=[])
+            shape=data.StructLayout({"code": _LONGEST, "length": 4}), depth=_SYMBOLS, init=[])
         write = codes.write_port()
         read = codes.read_port(domain="comb")
         exponents = Signal(data.ArrayLayout(8, _SYMBOLS))
@@ -175,9 +177,10 @@ class Encoder(wiring.Component):
         held = Signal(data.StructLayout({"element": 16, "last": 1, "end": 1, "valid": 1}))
         matched = Signal(data.StructLayout({
             "raw": 8, "exponent": 8, "symbol": 4, "end": 1, "valid": 1}))
-        coded = Signal(data.StructLayout({"raw": 8, "exponent": 8, "code": 8, "length": 4, "escape": 1, "end": 1,
-                                          "valid": 1}))
-        bits = Signal(data.StructLayout({"bits": 24, "count": range(25), "end": 1, "valid": 1}))
+        coded = Signal(data.StructLayout({"raw": 8, "exponent": 8, "code": _LONGEST, "length": 4, "escape": 1,
+                                          "end": 1, "valid": 1}))
+        bits = Signal(data.StructLayout({
+            "bits": 16 + _LONGEST, "count": range(16 + _LONGEST + 1), "end": 1, "valid": 1}))
         for stage, value in enumerate((held, matched, coded, bits)):
             m.d.comb += free[stage].eq(free[stage + 1] | ~value.valid)
         ending = Signal()
@@ -210,7 +213,7 @@ class Encoder(wiring.Component):
                 coded.length.eq(read.data.length), coded.escape.eq(matched.symbol.all()), coded.end.eq(matched.end),
                 coded.valid.eq(matched.valid),
             ]
-        behind = Signal(16)
+        behind = Signal(8 + _LONGEST)
         m.d.comb += behind.eq(Mux(coded.escape, coded.exponent, 0) << coded.length)
         with m.If(free[3]):
             m.d.sync += [
@@ -223,7 +226,7 @@ class Encoder(wiring.Component):
         place = Signal(5)
         waiting = Signal(32)
         tail = Signal()
-        shifted = Signal(56)
+        shifted = Signal(64)
         total = Signal(6)
         output_free = Signal()
         emit = Signal()
@@ -337,31 +340,35 @@ class Decoder(wiring.Component):
         fill = Signal(range(49))
         extended = Signal(48)
         raw = window[:8]
-        code = Signal(8)
-        limits = [Signal(9, name=f"limit_{length}") for length in range(1, 9)]
-        below = Signal(8)
+        code = Signal(_LONGEST)
+        limits = [Signal(_LONGEST + 1, name=f"limit_{length}") for length in range(1, _LONGEST + 1)]
+        below = Signal(_LONGEST)
         less = Signal(3)  # length less one
-        escape_code = Signal(8)
+        escape_code = Signal(_LONGEST)
         first_exponent = Signal(8)
         enough = Signal()
         consume_code = Signal()
         consume_byte = Signal()
         clear = Signal()
         m.d.comb += [
-            code.eq(_longest_first(window[8:16])),
-            below.eq(Cat(code < limit for limit in limits)),
+            code.eq(_longest_first(window[8:])),
+            # The lower bits of a limit are zeros. No code is longer than the longest.
+            below.eq(Cat(1 if length == _LONGEST else code[_LONGEST - length:] < limit[_LONGEST - length:]
+                         for length, limit in enumerate(limits, 1))),
             less[2].eq(~below[3]),
-            less[1].eq(~Mux(below[3], below[1], below[5])),
-            less[0].eq(~Mux(below[3], Mux(below[1], below[0], below[2]), Mux(below[5], below[4], below[6]))),
+            less[1].eq(below[3] & ~below[1]),
+            less[0].eq(Mux(below[3], Mux(below[1], ~below[0], ~below[2]), ~below[4])),
             extended.eq(window | Mux(take_half, Mux(upper, word.data[16:], word.data[:16]) << fill, 0)),
-            enough.eq(fill >= 16),
+            enough.eq(fill >= 8 + _LONGEST),
         ]
-        # The length comes late: it chooses among what was counted for each.
-        counted = Signal(range(65))
-        m.d.comb += counted.eq(fill + take_half.shift_left(4) - Mux(consume_code, 9, consume_byte.shift_left(3)))
+        # The length, and whether anything is taken, come late: they choose among what was counted for each case.
+        filled = Signal(range(65))
+        m.d.comb += filled.eq(Cat(fill[:4], fill[4:] + take_half))
+        counts = [Signal.like(fill, name=f"count_{taken}") for taken in range(8, 9 + _LONGEST)]
+        m.d.comb += [count.eq(filled - taken) for taken, count in enumerate(counts, 8)]
         m.d.sync += [
             window.eq(Mux(consume_code, extended[9:] >> less, Mux(consume_byte, extended[8:], extended))),
-            fill.eq(Mux(consume_code, Array(counted - length for length in range(8))[less], counted)),
+            fill.eq(Mux(consume_code, Array(counts[1:])[less], Mux(consume_byte, counts[0], filled))),
         ]
         with m.If(clear):
             m.d.sync += [window.eq(0), fill.eq(0), final.eq(0)]
@@ -369,15 +376,15 @@ class Decoder(wiring.Component):
             m.d.sync += final.eq(1)
 
         # Symbols of each length follow each other, and so do their codes.
-        offsets = [Signal(4, name=f"offset_{length}") for length in range(1, 9)]
-        fresh = Signal(8)  # lengths without symbols as yet
+        offsets = [Signal(4, name=f"offset_{length}") for length in range(1, _LONGEST + 1)]
+        fresh = Signal(_LONGEST)  # lengths without symbols as yet
         for length, (limit, offset) in enumerate(zip(limits, offsets, strict=True), 1):
             with m.If(walk.active & (walk.length <= length)):
                 m.d.sync += limit.eq(walk.after)
             with m.If(walk.active & (walk.length == length)):
                 m.d.sync += fresh[length - 1].eq(0)
                 with m.If(fresh[length - 1]):
-                    m.d.sync += offset.eq(walk.symbol - walk.code[8 - length:])
+                    m.d.sync += offset.eq(walk.symbol - walk.code[_LONGEST - length:])
             with m.If(walk.start):
                 m.d.sync += limit.eq(0)
         with m.If(walk.start):
@@ -387,7 +394,7 @@ class Decoder(wiring.Component):
 
         # An element waits until another one follows or the packet ends; then its exponent is looked up.
         pending = Signal(data.StructLayout({
-            "raw": 8, "code": 8, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
+            "raw": 8, "code": _LONGEST, "less": 3, "exponent": 8, "escaped": 1, "valid": 1}))
         found = Signal(data.StructLayout({
             "raw": 8, "symbol": 4, "exponent": 8, "escaped": 1, "last": 1, "valid": 1}))
         output_free = Signal()
@@ -398,9 +405,9 @@ class Decoder(wiring.Component):
         prefix = Signal(4)
         offset = Signal(4)
         with m.Switch(pending.less):
-            for length in range(1, 9):
+            for length in range(1, _LONGEST + 1):
                 with m.Case(length - 1):
-                    m.d.comb += [prefix.eq(pending.code[8 - length:]), offset.eq(offsets[length - 1])]
+                    m.d.comb += [prefix.eq(pending.code[_LONGEST - length:]), offset.eq(offsets[length - 1])]
         with m.If(room):
             m.d.sync += [
                 found.raw.eq(pending.raw), found.symbol.eq(prefix + offset), found.exponent.eq(pending.exponent),

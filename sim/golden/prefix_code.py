@@ -18,6 +18,7 @@ Bits = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
 
 _SYMBOLS = 16
+_LONGEST = 6
 
 
 def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
@@ -39,7 +40,7 @@ def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
 class Code:
     """Fifteen exponents, and the lengths of their codes and of the escape's, the last one.
 
-    Lengths ascend from 1 to 8, and all codes of eight bits begin with some code.
+    Lengths ascend, from 1 to 6 at most, and all codes are used.
     """
 
     exponents: tuple[int, ...]
@@ -51,13 +52,14 @@ class Code:
         if min(self.exponents) < 0 or max(self.exponents) > 255:
             raise ValueError(f"Exponents must be of eight bits, not {self.exponents!r}")
         lengths = self.lengths
-        if len(lengths) != _SYMBOLS or min(lengths) < 1 or max(lengths) > 8 or list(lengths) != sorted(lengths):
-            raise ValueError(f"Lengths must be 16 from 1 to 8 in ascending order, not {lengths!r}")
-        if sum(256 >> length for length in lengths) != 256:
+        ascending = list(lengths) == sorted(lengths)
+        if len(lengths) != _SYMBOLS or min(lengths) < 1 or max(lengths) > _LONGEST or not ascending:
+            raise ValueError(f"Lengths must be 16 from 1 to 6 in ascending order, not {lengths!r}")
+        if sum((1 << _LONGEST) >> length for length in lengths) != 1 << _LONGEST:
             raise ValueError(f"Lengths must be those of a complete code, not {lengths!r}")
 
     @classmethod
-    def fitted(cls, elements: npt.ArrayLike, *, longest: int = 8) -> "Code":
+    def fitted(cls, elements: npt.ArrayLike, *, longest: int = 6) -> "Code":
         """The best code for elements. With ``longest`` 4, every code has four bits."""
         counts = np.bincount(np.asarray(elements, np.uint32) >> 7 & 0xFF, minlength=256)
         order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
@@ -249,7 +251,7 @@ def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, wi
             after = state + take_word
         elif state < elements:
             after = state + 1
-        elif state == elements and fill >= 16 and room:
+        elif state == elements and fill >= 8 + _LONGEST and room:
             length, escape = lengths[packet][step]
             consumed, forward = 8 + length, not escape
             after = escapes if escape else state

@@ -42,7 +42,7 @@ def _packets(generator, total):
             vector = generator.integers(0, 1 << 16, count, dtype=np.uint32)
         vectors.append(vector)
         fitted = vector if generator.random() < 0.6 else _weights(generator, 500)
-        codes.append(Code.fitted(fitted, longest=int(generator.integers(4, 9))))
+        codes.append(Code.fitted(fitted, longest=int(generator.integers(4, 7))))
     return vectors, codes
 
 
@@ -57,7 +57,7 @@ def _decode(streams, count=5_000):
 
 def test_ports():
     encoder, decoder = FORMAT.create_encoder(), FORMAT.create_decoder()
-    assert (FORMAT.symbols, FORMAT.longest, FORMAT.table_words) == (16, 8, 6)
+    assert (FORMAT.symbols, FORMAT.longest, FORMAT.table_words) == (16, 6, 6)
     assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(1, 16)
     assert encoder.o.payload.shape() == decoder.i.payload.shape() == word_layout()
 
