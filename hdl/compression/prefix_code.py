@@ -436,7 +436,7 @@ class Decoder(wiring.Component):
 
         def end(*, error):
             """The packet is over; what is left of it goes unseen."""
-            m.d.comb += [forward.eq(1), ending.eq(1), clear.eq(1)]
+            m.d.comb += [forward.eq(1), ending.eq(1)]
             m.d.sync += self.error.eq(error | ~pending.valid)
             with m.If(~final & ~(take_half & upper & word.last)):
                 m.d.sync += self.error.eq(1)
@@ -447,7 +447,7 @@ class Decoder(wiring.Component):
         with m.FSM():
             with m.State("Table"):
                 # The exponents of the packet before are looked up until its last element is given.
-                m.d.comb += take_word.eq(word_valid & ~found.valid)
+                m.d.comb += [take_word.eq(word_valid & ~found.valid), clear.eq(1)]
                 with m.If(take_word):
                     m.d.sync += [words.eq(words + 1), bad.eq(0)]
                     m.d.comb += walk.load.eq(words >= 4)
