@@ -12,15 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import MASK_JOB_WORDS, mask_job_layout
-from hdl.masking.mask import COUNT_BITS, KINDS
+from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
 
-__all__ = ["INDEX_BITS", "Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
+__all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
 Matrices = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
-
-#: Width of an index in a node's mask circuit.
-INDEX_BITS = 12
 
 _WORD = 32
 _GROUP = 32  # bases are multiples of this

@@ -8,17 +8,14 @@ from amaranth.utils import bits_for, exact_log2
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout, mask_job_layout
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.masking.mask import COUNT_BITS, KINDS, job_layout
+from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS, job_layout
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.route import Fork
 from hdl.rows import RowSerializer
 from hdl.stream import SkidBuffer, beat_layout, connect_stream
 
-__all__ = ["INDEX_BITS", "JobReader", "MaskDataflow", "MaskEngine", "checked_job_layout", "counts_layout",
-           "mask_cycles", "setup_layout", "sparsify_cycles"]
-
-#: Width of an index of the node's mask circuit: its matrices have at most 4,095 rows and columns.
-INDEX_BITS = 12
+__all__ = ["JobReader", "MaskDataflow", "MaskEngine", "checked_job_layout", "counts_layout", "mask_cycles",
+           "setup_layout", "sparsify_cycles"]
 
 #: Cycles of a command after that in which its last beat is taken: in the memory, and known to be there.
 _ENDING = 1 + RowWriter.latency
@@ -309,9 +306,13 @@ class MaskDataflow(wiring.Component):
             weight_reader.job.payload.count.eq(setup.weight_count),
         ]
         parts = reader, rows.o, weight_reader, writer, weights
-        mask_done = self._mask(m, *parts) if config.masking else Const(0)
-        sparsify_done = self._sparsify(m, *parts) if config.error_feedback else Const(0)
-        m.d.comb += self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done))
+        mask_done, mask_takes = self._mask(m, *parts) if config.masking else (Const(0), Const(0))
+        sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.error_feedback else (Const(0), Const(0))
+        m.d.comb += [
+            self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
+            # Data is offered to both: without a job the circuit takes none, and without errors the magnitude mask.
+            rows.o.ready.eq(mask_takes | sparsify_takes),
+        ]
         return m
 
     def _mask(self, m, reader, rows, weight_reader, writer, weights):
@@ -350,6 +351,8 @@ class MaskDataflow(wiring.Component):
             circuit.jobs.payload.eq(to_circuit.payload.job),
             to_circuit.ready.eq(circuit.jobs.ready),
             circuit.alternative.eq(setup.parameter),
+            circuit.i.valid.eq(rows.valid),
+            circuit.i.payload.eq(rows.payload),
             circuit.words.valid.eq(words.o.valid),
             circuit.words.payload.eq(words.o.payload.data),
             words.o.ready.eq(circuit.words.ready),
@@ -364,7 +367,6 @@ class MaskDataflow(wiring.Component):
             m.d.sync += row.eq(setup.gradient_row)
         with m.If(mask):
             connect_stream(m, weight_reader.o, serializer.i)
-            connect_stream(m, rows, circuit.i)
             m.d.comb += [
                 # Words are read from the first external job on, and come to the source with its first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
@@ -381,7 +383,7 @@ class MaskDataflow(wiring.Component):
             ]
             with m.If(to_reader.valid & to_reader.ready):
                 m.d.sync += row.eq(row + (to_reader.payload.elements >> exact_log2(lanes)))
-        return writer.done
+        return writer.done, circuit.i.ready
 
     def _sparsify(self, m, reader, rows, weight_reader, writer, weights):
         setup = self.setup
@@ -395,12 +397,13 @@ class MaskDataflow(wiring.Component):
         m.d.sync += written.eq(written | Cat(writer.done, weight_writer.done))
         m.d.comb += [
             magnitude.threshold.eq(setup.parameter),
+            magnitude.gradients.valid.eq(rows.valid),
+            magnitude.gradients.payload.eq(rows.payload),
             weight_writer.job.valid.eq(self.start & setup.sparsify),
             weight_writer.job.payload.row.eq(setup.weight_row),
             weight_writer.job.payload.count.eq(setup.weight_count),
         ]
         with m.If(setup.sparsify):
-            connect_stream(m, rows, magnitude.gradients)
             connect_stream(m, weight_reader.o, errors.i)
             connect_stream(m, magnitude.kept, writer.i)
             m.d.comb += [
@@ -410,7 +413,7 @@ class MaskDataflow(wiring.Component):
                 reader.job.payload.count.eq(setup.length),
                 self.replaced.eq(magnitude.replaced),
             ]
-        return (written | Cat(writer.done, weight_writer.done)).all()
+        return (written | Cat(writer.done, weight_writer.done)).all(), magnitude.gradients.ready
 
 
 def mask_cycles(jobs, *, lanes):

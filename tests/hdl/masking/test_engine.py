@@ -13,9 +13,9 @@ from amaranth.lib.wiring import In, Out
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, access_layout, command_layout, event_layout
 from hdl.masking.circuit import MaskCircuit
-from hdl.masking.engine import INDEX_BITS, MaskEngine, counts_layout, mask_cycles, sparsify_cycles
+from hdl.masking.engine import MaskEngine, counts_layout, mask_cycles, sparsify_cycles
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.masking.mask import KINDS
+from hdl.masking.mask import INDEX_BITS, KINDS
 from hdl.memory import HostAccess, LanedMemory, RowReader
 from hdl.stream import connect_stream, word_layout
 from sim.golden import masking as model
