@@ -333,7 +333,7 @@ class Decoder(wiring.Component):
         with m.If(self.i.ready):
             m.d.sync += [word.eq(self.i.payload), word_valid.eq(self.i.valid), upper.eq(0)]
         with m.Elif(take_half):
-            m.d.sync += upper.eq(1)
+            m.d.sync += [upper.eq(1), word.data.eq(word.data[16:])]
 
         # The bits that come next: a half is put behind them, and those of one element are taken away.
         window = Signal(48)
@@ -358,7 +358,7 @@ class Decoder(wiring.Component):
             less[2].eq(~below[3]),
             less[1].eq(below[3] & ~below[1]),
             less[0].eq(Mux(below[3], Mux(below[1], ~below[0], ~below[2]), ~below[4])),
-            extended.eq(window | Mux(take_half, Mux(upper, word.data[16:], word.data[:16]) << fill, 0)),
+            extended.eq(window | Mux(take_half, word.data[:16] << fill[:5], 0)),
             enough.eq(fill >= 8 + _LONGEST),
         ]
         # The length, and whether anything is taken, come late: they choose among what was counted for each case.
