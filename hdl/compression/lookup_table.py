@@ -717,6 +717,7 @@ class Decoder(wiring.Component):
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
+        disordered = Signal()  # the exponent taken last was not to follow, which is known late
         m.d.comb += [
             byte.eq(unpacker.window),
             repeated.eq((count != 0) & (byte == latest)),
@@ -731,12 +732,12 @@ class Decoder(wiring.Component):
 
         def fail():
             m.d.comb += [error.eq(1), unpacker.done.eq(1)]
-            m.d.sync += [count.eq(0), centroid_number.eq(0), want.eq(1)]
+            m.d.sync += [count.eq(0), centroid_number.eq(0), want.eq(1), disordered.eq(0)]
             m.next = "Exponents"
 
         with m.FSM():
             with m.State("Exponents"):
-                m.d.comb += unpacker.allow.eq(~splitter.o.valid)
+                m.d.comb += unpacker.allow.eq(~splitter.o.valid & ~disordered)
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
                     m.d.sync += latest.eq(byte)
@@ -749,9 +750,12 @@ class Decoder(wiring.Component):
                     with m.Else():
                         m.d.comb += exponent_write.eq(1)
                         m.d.sync += count.eq(count + 1)
-                    with m.If(unpacker.stops | (~repeated & (
-                            ((count != 0) & (byte < latest)) | (count == table.exponents)))):
+                    m.d.sync += disordered.eq(
+                        ~repeated & (((count != 0) & (byte < latest)) | (count == table.exponents)))
+                    with m.If(unpacker.stops):
                         fail()
+                with m.If(disordered):
+                    fail()
             if table.centroids:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, want, centroid_number, centroid_write, centroid, fail)
