@@ -781,7 +781,7 @@ class Decoder(wiring.Component):
 
         # Look up, and join.
         looked = Signal(data.StructLayout({"lanes": data.ArrayLayout(data.StructLayout({
-            "sign": 1, "mantissa": table.mantissa_bits}), lanes), "last": 1, "valid": 1}))
+            "sign": 1, "mantissa": table.mantissa_bits, "zero": 1}), lanes), "last": 1, "valid": 1}))
         looking = Signal()
         giving = Signal()
         beyond = Signal(lanes)
@@ -813,9 +813,11 @@ class Decoder(wiring.Component):
             ]
             held = looked.lanes[lane]
             with m.If(looking):
-                m.d.sync += [held.sign.eq(code.sign), held.mantissa.eq(code.mantissa)]
+                m.d.sync += [
+                    held.sign.eq(code.sign), held.mantissa.eq(code.mantissa), held.zero.eq(~code.mantissa.any()),
+                ]
             zero = Signal(name=f"zero_{lane}")
-            m.d.comb += zero.eq(read.data.special & ~held.mantissa.any())
+            m.d.comb += zero.eq(read.data.special & held.zero)
             if table.centroids:
                 m.submodules[f"centroids_{lane}"] = memory = Memory(
                     shape=table.format.fraction_bits, depth=table.mantissas, init=[])
