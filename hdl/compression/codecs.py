@@ -1,0 +1,229 @@
+# amaranth: UnusedElaboratable=no
+"""The codecs that weights can go through on the ring, by name, and units that take them from and to the link's words.
+
+Every codec has ``words(count)``, ``create_encoder(lanes=)`` and ``create_decoder(lanes=)``; a packet of elements is a
+segment, and what follows it owes nothing to it.
+"""
+
+import dataclasses
+import math
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression import microscaling
+from hdl.compression.shared_exponent import MX4, MX6, MX9, SharedExponent
+from hdl.optimizer.moments import MomentPacker, MomentUnpacker
+from hdl.rows import RowAssembler, RowSerializer
+from hdl.stream import beat_layout, check_lanes, connect_stream, word_layout
+
+__all__ = ["BF16", "BFP8", "RAW", "WEIGHT_CODECS", "BFloat16", "BFloat16Decoder", "BFloat16Encoder", "WordDecoder",
+           "WordEncoder", "count_words"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BFloat16:
+    """Elements as bfloat16, two to a word, the even one in the low half.
+
+    They are rounded to nearest even, and every NaN becomes 0x7fc0. The upper half of the last word of an odd number
+    is zero.
+    """
+
+    block = 2
+    block_bits = 32
+
+    def words(self, count):
+        """Words of a packet of ``count`` elements."""
+        return -(-count // 2)
+
+    def create_encoder(self, *, lanes):
+        """The unit that encodes: a :class:`BFloat16Encoder`."""
+        return BFloat16Encoder(lanes=lanes)
+
+    def create_decoder(self, *, lanes):
+        """The unit that decodes: a :class:`BFloat16Decoder`."""
+        return BFloat16Decoder(lanes=lanes)
+
+
+class _BFloat16Unit(wiring.Component):
+    """What stores moments, always packed."""
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({"i": In(beats), "o": Out(beats)})
+
+    @property
+    def words(self):
+        """Words in a beat on the side of the words."""
+        return self._lanes
+
+    @property
+    def latency(self):
+        """Cycles from the beat that completes another to the offer of that."""
+        return self._unit.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit(lanes=self._lanes)
+        m.d.comb += unit.packed_state.eq(1)
+        connect_stream(m, self.i, unit.i)
+        connect_stream(m, unit.o, self.o)
+        return m
+
+
+class BFloat16Encoder(_BFloat16Unit):
+    """Encode packets of elements as bfloat16: a :class:`~hdl.optimizer.moments.MomentPacker` that packs.
+
+    Latency is :attr:`latency` cycles from the beat that completes a row of words; throughput is one beat per cycle.
+    Every output is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat, and words in a beat of the output: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+    """
+
+    _unit = MomentPacker
+
+
+class BFloat16Decoder(_BFloat16Unit):
+    """Decode packets of bfloat16: a :class:`~hdl.optimizer.moments.MomentUnpacker` that unpacks.
+
+    Latency is :attr:`latency` cycle, throughput one beat of the output per cycle. Every output is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Words in a beat, and elements in a beat of the output: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+        Whole words: both elements of a word are kept.
+    """
+
+    _unit = MomentUnpacker
+
+
+BF16 = BFloat16()
+BFP8 = SharedExponent(difference_bits=0, mantissa_bits=7)
+
+WORD = 32
+
+RAW = "raw"
+"""Name of what is no codec: one word per element."""
+
+#: Codecs by the names that configurations and packets know them by. RAW has none.
+WEIGHT_CODECS = {
+    RAW: None,
+    "bf16": BF16,
+    "mx9": MX9,
+    "mx6": MX6,
+    "mx4": MX4,
+    "bfp8": BFP8,
+    "mxint8": microscaling.MXINT8,
+    "mxfp8_e4m3": microscaling.MXFP8_E4M3,
+    "mxfp8_e5m2": microscaling.MXFP8_E5M2,
+    "mxfp6_e2m3": microscaling.MXFP6_E2M3,
+    "mxfp6_e3m2": microscaling.MXFP6_E3M2,
+    "mxfp4_e2m1": microscaling.MXFP4_E2M1,
+}
+
+
+def count_words(codec, count):
+    """Words of a packet of ``count`` elements, where ``count`` is a value and not a number."""
+    blocks = (count + (codec.block - 1)) >> (codec.block.bit_length() - 1)
+    unit = math.gcd(WORD, codec.block_bits)
+    factor, shift = codec.block_bits // unit, (WORD // unit).bit_length() - 1
+    # A sum, since a product would take a multiplier.
+    units = sum(blocks.shift_left(place) for place in range(factor.bit_length()) if factor >> place & 1)
+    return (units + ((1 << shift) - 1)) >> shift
+
+
+def _create(create, lanes):
+    """A unit whose beats of words can be told from memory rows by nothing: a power of two of words in each."""
+    unit = create(lanes=lanes)
+    words = 1 << (unit.words - 1).bit_length()
+    return unit if words == unit.words else create(lanes=lanes, words=words)
+
+
+class WordEncoder(wiring.Component):
+    """Encode packets of elements to words of a link.
+
+    Latency is that of the codec's encoder and that of a serializer; throughput is one word per cycle. ``i.ready``
+    depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : one of WEIGHT_CODECS
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+    o : Out(stream of word_layout())
+    """
+
+    def __init__(self, *, codec, lanes):
+        check_lanes(lanes)
+        self._codec = codec
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.encoder = encoder = _create(self._codec.create_encoder, self._lanes)
+        m.submodules.serializer = serializer = RowSerializer(lanes=encoder.words)
+        connect_stream(m, self.i, encoder.i)
+        connect_stream(m, encoder.o, serializer.i)
+        connect_stream(m, serializer.o, self.o)
+        return m
+
+
+class WordDecoder(wiring.Component):
+    """Decode packets of elements from words of a link.
+
+    Latency is that of an assembler and that of the codec's decoder; throughput is one word, or one beat, per cycle,
+    whichever takes longer. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : one of WEIGHT_CODECS
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    o : Out(stream of beat_layout(lanes))
+        Whole blocks of the codec, whatever the packet's length.
+    """
+
+    def __init__(self, *, codec, lanes):
+        check_lanes(lanes)
+        self._codec = codec
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "o": Out(stream.Signature(beat_layout(lanes))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.decoder = decoder = _create(self._codec.create_decoder, self._lanes)
+        m.submodules.assembler = assembler = RowAssembler(lanes=decoder.words)
+        connect_stream(m, self.i, assembler.i)
+        connect_stream(m, assembler.o, decoder.i)
+        connect_stream(m, decoder.o, self.o)
+        return m
