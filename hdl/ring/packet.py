@@ -11,6 +11,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.codecs import count_words
 from hdl.control.protocol import EventStatus
 from hdl.stream import word_layout
 
@@ -44,6 +45,18 @@ class Codec(enum.Enum, shape=4):
     """One word per element."""
     ZERO_VALUE = 1
     """Per group of 32 elements a mask word, then the elements that are not zero."""
+    BF16 = 2
+    """This and those below: weights, as :data:`hdl.compression.codecs.WEIGHT_CODECS` has it."""
+    MX9 = 3
+    MX6 = 4
+    MX4 = 5
+    BFP8 = 6
+    MXINT8 = 7
+    MXFP8_E4M3 = 8
+    MXFP8_E5M2 = 9
+    MXFP6_E2M3 = 10
+    MXFP6_E3M2 = 11
+    MXFP4_E2M1 = 12
 
 
 def header_layout():
@@ -261,14 +274,19 @@ class Depacketizer(wiring.Component):
     WRONG_BLOCK            block                                        got, expected
     WRONG_BLOCK            segment                                      got, expected, with bit 15 set in both
     WRONG_LENGTH           length field                                 got, expected
-    WRONG_LENGTH           too few or too many payload words, or a      elements (RAW) or groups (ZERO_VALUE) that
-                           mask bit beyond the length                   were still missing; 0xffff
+    WRONG_LENGTH           too few or too many payload words, or a      elements (RAW), groups (ZERO_VALUE) or words
+                           mask bit beyond the length                   that were still missing; 0xffff
     WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
     =====================  ===========================================  ==============================================
 
     ``destination`` is not looked at. After an error nothing is taken until ``drain`` has been high. While it is,
     whole packets are discarded, the word on offer at ``payload`` is withdrawn, ``done`` and ``error`` stay low, and
     records are not taken. A packet of which a part was discarded is discarded to its end.
+
+    Parameters
+    ----------
+    codec : one of WEIGHT_CODECS
+        That of packets which are neither RAW nor ZERO_VALUE, or None. No other may be expected.
 
     Members
     -------
@@ -319,6 +337,10 @@ class Depacketizer(wiring.Component):
     starved: Out(1)
     clear: In(1)
 
+    def __init__(self, *, codec=None):
+        self._codec = codec
+        super().__init__()
+
     def elaborate(self, platform):
         m = Module()
         expected = self.expected.payload
@@ -355,9 +377,14 @@ class Depacketizer(wiring.Component):
         stomped = Signal()
         halted = Signal()
 
-        # The payload that is still to come.
+        # The payload that is still to come. A record stands for two cycles before its packet's words are counted.
+        units = (header.length + 31) >> 5
+        if self._codec is not None:
+            coded = Signal(12)
+            m.d.sync += coded.eq(count_words(self._codec, expected.length))
+            units = Mux(expected.codec == Codec.ZERO_VALUE, units, coded)
         codec = Signal(Codec)
-        missing = Signal(12)  # elements of a RAW packet, groups of a ZERO_VALUE packet
+        missing = Signal(12)  # elements of a RAW packet, groups of a ZERO_VALUE packet, words of any other
         beyond = Signal(32)  # bits of the last mask that lie beyond the length
         values = Signal(range(33))  # of the current group
         final = Signal()
@@ -478,7 +505,7 @@ class Depacketizer(wiring.Component):
                 m.d.comb += ready.eq(room | ~wanted | self.drain)
                 m.d.sync += [
                     codec.eq(expected.codec),
-                    missing.eq(Mux(expected.codec == Codec.RAW, header.length, (header.length + 31) >> 5)),
+                    missing.eq(Mux(expected.codec == Codec.RAW, header.length, units)),
                     beyond.eq(Cat((tail != 0) & (tail <= n) for n in range(32))),
                     values.eq(0),
                     kept.eq(0),

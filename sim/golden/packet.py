@@ -7,10 +7,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-__all__ = ["ABORT", "DATA", "RAW", "ZERO_VALUE", "Header", "Refusal", "Verdict", "checksum", "packet", "verdict"]
+from sim.golden.codecs import WEIGHT_CODECS
+
+__all__ = ["ABORT", "CODED", "DATA", "RAW", "ZERO_VALUE", "Header", "Refusal", "Verdict", "checksum", "packet",
+           "verdict"]
 
 DATA, ABORT = 1, 2
 RAW, ZERO_VALUE = 0, 1
+
+#: Codecs of weights, by their number in a header.
+CODED = dict(enumerate((codec for codec in WEIGHT_CODECS.values() if codec is not None), start=ZERO_VALUE + 1))
 
 STOMP = 0xFFFFFFFF
 
@@ -103,9 +109,10 @@ def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) 
 
 def _payload_words(header: Header, words: Sequence[int]) -> tuple[int, int, bool]:
     """(words used, units missing, whether a mask overran) of the payload that ``words`` starts with."""
-    if header.codec == RAW:
-        used = min(header.length, len(words))
-        return used, header.length - used, False
+    if header.codec != ZERO_VALUE:
+        due = CODED[header.codec].words(header.length) if header.codec in CODED else header.length
+        used = min(due, len(words))
+        return used, due - used, False
     groups, used = (header.length + 31) // 32, 0
     while groups and used < len(words):
         mask = words[used]

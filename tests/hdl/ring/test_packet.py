@@ -10,10 +10,19 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 from cocotb.triggers import FallingEdge, RisingEdge
 
-from hdl.ring.packet import OVERHEAD_WORDS, Depacketizer, Packetizer, expected_layout, header_layout, packet_words
+from hdl.compression.codecs import WEIGHT_CODECS
+from hdl.ring.packet import (
+    OVERHEAD_WORDS,
+    Codec,
+    Depacketizer,
+    Packetizer,
+    expected_layout,
+    header_layout,
+    packet_words,
+)
 from hdl.stream import connect_stream, word_layout
 from sim import formal, regression
-from sim.golden.packet import ABORT, RAW, ZERO_VALUE, Header, Refusal, checksum, packet, verdict
+from sim.golden.packet import ABORT, CODED, RAW, ZERO_VALUE, Header, Refusal, checksum, packet, verdict
 from sim.payload import to_int
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stalls, start
 
@@ -21,9 +30,9 @@ PATIENCE = 20_000
 EPOCH = 5
 
 
-def random_header(generator, **fields):
+def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):
     header = Header(
-        codec=generator.choice([RAW, ZERO_VALUE]), source=generator.randrange(256),
+        codec=generator.choice(codecs), source=generator.randrange(256),
         destination=generator.randrange(256), epoch=EPOCH,
         sequence=generator.randrange(1 << 16), iteration=generator.randrange(1 << 16),
         block=generator.randrange(256), segment=generator.randrange(1 << 12),
@@ -33,8 +42,9 @@ def random_header(generator, **fields):
 
 
 def random_payload(generator, header):
-    if header.codec == RAW:
-        return [generator.getrandbits(32) for _ in range(header.length)]
+    if header.codec != ZERO_VALUE:
+        count = CODED[header.codec].words(header.length) if header.codec in CODED else header.length
+        return [generator.getrandbits(32) for _ in range(count)]
     words, density = [], generator.choice([0.0, 0.1, 0.5, 1.0])
     for first in range(0, header.length, 32):
         mask = sum((generator.random() < density) << n for n in range(min(32, header.length - first)))
@@ -378,7 +388,7 @@ async def accepts_what_was_expected(dut):
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
-    packets = random_packets(random.Random(p["seed"]), 60)
+    packets = random_packets(random.Random(p["seed"]), 60, codecs=p.get("codecs", [RAW, ZERO_VALUE]))
     bench.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
     await bench.said("done", count=len(packets))
     await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
@@ -656,7 +666,8 @@ async def survives_damage(dut):
     seen = set()
     for number in range(p["count"]):
         message = f"seed {p['seed']}, number {number}"
-        good = random_packets(generator, 3, length=generator.randrange(40))
+        good = random_packets(
+            generator, 3, length=generator.randrange(40), codecs=p.get("codecs", [RAW, ZERO_VALUE]))
         headers = [header for header, _ in good]
         beats, packets, rest = damage(generator, [beat for pair in good for beat in framed(packet(*pair))])
         due, taken = judge(packets, rest, headers)
@@ -711,6 +722,57 @@ def test_depacketizer_timing():
 def test_damage(kind, seed):
     regression.run(Depacketizer(), **DEPACKETIZER, testcase="survives_damage",
                    parameters={"stalls": kind, "seed": seed, "count": 400})
+
+
+CODED_HEADER = dataclasses.replace(HEADER, codec=Codec.MX9.value, length=40)  # three blocks, 13.5 words
+CODED_PAYLOAD = tuple(range(100, 114))
+CODED_REFUSED = {
+    "other_codec": (packet(dataclasses.replace(CODED_HEADER, codec=Codec.MX6.value), CODED_PAYLOAD), CODED_HEADER,
+                    Refusal.WRONG_CODEC, 0x41 << 16 | 0x31),
+    "raw": (packet(dataclasses.replace(CODED_HEADER, codec=RAW), range(40)), CODED_HEADER,
+            Refusal.WRONG_CODEC, 0x01 << 16 | 0x31),
+    "instead_of_raw": (packet(dataclasses.replace(CODED_HEADER, length=3), (1, 2, 3, 4, 5)), RAW_HEADER,
+                       Refusal.WRONG_CODEC, 0x31 << 16 | 0x01),
+    "short": (packet(CODED_HEADER, CODED_PAYLOAD[:-1]), CODED_HEADER, Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),
+    "shorter": (packet(CODED_HEADER, CODED_PAYLOAD[:4]), CODED_HEADER, Refusal.WRONG_LENGTH, 10 << 16 | 0xFFFF),
+    "long": (packet(CODED_HEADER, (*CODED_PAYLOAD, 0)), CODED_HEADER, Refusal.WRONG_LENGTH, 0xFFFF),
+    "length": (packet(dataclasses.replace(CODED_HEADER, length=41), CODED_PAYLOAD), CODED_HEADER,
+               Refusal.WRONG_LENGTH, 41 << 16 | 40),
+}
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def refuses_encoded_weights(dut):
+    """As :func:`refuses`, of a node with a weight codec."""
+    p = regression.parameters()
+    await start(dut)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    for name, (words, expected, code, detail) in CODED_REFUSED.items():
+        assert verdict(words, expected, epoch=EPOCH).code == code, name
+        bench.log.clear()
+        bench.offer([words], [expected])
+        await bench.said("error")
+        await cycles(dut, 5)
+        assert [entry for entry in bench.log if entry[0] == "error"] == [("error", code, detail)], name
+        assert not any(last for _, last in bench.words()), name
+        await bench.recover()
+        bench.log.clear()
+        bench.offer([packet(CODED_HEADER, CODED_PAYLOAD)], [CODED_HEADER])
+        await bench.said("done")
+        await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
+        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(CODED_HEADER, CODED_PAYLOAD)])
+
+
+@pytest.mark.parametrize(("kind", "name"), [("none", "mx9"), ("geometric", "mx9"), ("geometric", "bf16"),
+                                            ("alternating", "mxfp4_e2m1")])
+def test_depacketizer_of_weights(kind, name):
+    codec = Codec[name.upper()].value
+    unit = Depacketizer(codec=WEIGHT_CODECS[name])
+    regression.run(unit, **DEPACKETIZER, testcase=["accepts_what_was_expected", "survives_damage"], parameters={
+        "stalls": kind, "seed": 400 + codec, "count": 150, "codecs": [RAW, ZERO_VALUE, codec, codec]})
+    if name == "mx9":
+        regression.run(unit, **DEPACKETIZER, testcase="refuses_encoded_weights",
+                       parameters={"stalls": kind, "seed": 500})
 
 
 # ---- Layouts and the model itself
