@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 
+from hdl.compression.codecs import RAW, WEIGHT_CODECS
+
 __all__ = ["NodeConfig"]
 
 
@@ -33,6 +35,10 @@ class NodeConfig:
         Whether the node has the operation MASK.
     error_feedback : bool
         Whether the node has the operation SPARSIFY.
+    weight_codec : str
+        How a fused update sends new weights: a name of :data:`hdl.compression.codecs.WEIGHT_CODECS`. With any but
+        ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
+        were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     """
@@ -48,6 +54,7 @@ class NodeConfig:
     multiplier_dsps: int = 4
     masking: bool = True
     error_feedback: bool = True
+    weight_codec: str = RAW
     nodes_max: int = 16
 
     def __post_init__(self):
@@ -70,8 +77,21 @@ class NodeConfig:
         for name in ("masking", "error_feedback"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.weight_codec not in WEIGHT_CODECS:
+            raise ValueError(f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not {self.weight_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
             raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
+
+    @property
+    def has_master(self):
+        """Whether weights go through a codec, and the node keeps those of its own block as they were before."""
+        return self.weight_codec != RAW
+
+    @property
+    def spaces(self):
+        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters."""
+        planes = [self.state_words] * (self.state_planes + self.has_master)
+        return self.gradient_words, self.weight_words, *planes
 
     @property
     def hash(self):

@@ -64,7 +64,7 @@ class Node(wiring.Component):
         m.submodules.queue = queue = CommandQueue(config=config)
         m.submodules.engine = engine = CollectiveEngine(config=config)
         m.submodules.access = access = HostAccess(
-            rows=(gradient_rows, weight_rows, *[state_rows] * config.state_planes), lanes=lanes
+            rows=tuple(capacity // lanes for capacity in config.spaces), lanes=lanes
         )
 
         # Ports of a memory in order of priority: what the ring waits for first, the host last.
@@ -98,6 +98,8 @@ class Node(wiring.Component):
             memory(
                 f"state_{plane}", 2 + plane, state_rows, [engine.state_read[plane]], [engine.state_write[plane]]
             )
+        if config.has_master:
+            memory("masters", 2 + config.state_planes, state_rows, engine.master_read, engine.master_write)
 
         connect_stream(m, self.host_i, host_port.i)
         connect_stream(m, host_port.o, self.host_o)

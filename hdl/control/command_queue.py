@@ -32,16 +32,16 @@ class CommandChecker(wiring.Component):
     - Unless the operation is MASK or SPARSIFY, which do not use the ring, ``port`` is 0, 1 ≤ ``size`` ≤
       ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size`` (``BAD_RANK``; the detail is rank,
       size, port and root, from the lowest byte on).
-    - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state, state;
-      ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST: weight; SPARSIFY: gradient and weight), its
-      base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length``
-      fits behind it (``BAD_LENGTH``; the detail is the length that would have fitted). For MASK, weight and state
-      base are then compared in the same way with the end of the weight memory.
+    - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state or the node
+      has masters, state; ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST: weight; SPARSIFY:
+      gradient and weight), its base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the detail is
+      the base), and ``length`` fits behind it (``BAD_LENGTH``; the detail is the length that would have fitted). For
+      MASK, weight and state base are then compared in the same way with the end of the weight memory.
 
     State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
-    behind the base, twice as many elements as words if state is packed, is a whole number of groups too, so that it
-    is enough exactly if ``length`` ≤ R · ``size``: every node of a ring comes to the same verdict, and nothing has to
-    be divided.
+    behind the base, twice as many elements as words if state is packed and the node has no masters, which lie at the
+    same places and never are, is a whole number of groups too, so that it is enough exactly if ``length`` ≤ R ·
+    ``size``: every node of a ring comes to the same verdict, and nothing has to be divided.
 
     A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
     are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
@@ -120,7 +120,8 @@ class CommandChecker(wiring.Component):
                         with m.Case(Operation.QUIESCE):
                             conclude(EventStatus.OK)
                         with m.Case(Operation.FUSED_UPDATE):
-                            m.d.sync += used.eq(Cat(Const(0b11, 2), planes.any()))
+                            m.d.sync += used.eq(
+                                Const(0b111, 3) if config.has_master else Cat(Const(0b11, 2), planes.any()))
                             with m.If(planes[config.state_planes:].any()):
                                 conclude(EventStatus.BAD_RULE, self.rule)
                         with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
@@ -161,7 +162,10 @@ class CommandChecker(wiring.Component):
 
             with m.State("Base"):
                 room = (capacity - base[:room_bits])[:room_bits]
-                m.d.sync += addend.eq(Mux((memory == 2) & self.checked.packed_state, room.shift_left(1), room))
+                if config.has_master:
+                    m.d.sync += addend.eq(room)
+                else:
+                    m.d.sync += addend.eq(Mux((memory == 2) & self.checked.packed_state, room.shift_left(1), room))
                 m.next = "Multiply"
                 with m.If((base[:5] != 0) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)

@@ -78,8 +78,7 @@ class HostPort(wiring.Component):
 
     def _capacities(self):
         """Words in each of the 16 memory spaces, and in the register file, which is put behind them."""
-        config = self._config
-        spaces = [config.gradient_words, config.weight_words, *[config.state_words] * config.state_planes]
+        spaces = self._config.spaces
         return [*spaces, *[0] * (16 - len(spaces)), len(REGISTERS)]
 
     def elaborate(self, platform):

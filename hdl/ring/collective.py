@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.codecs import WEIGHT_CODECS
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
@@ -79,6 +80,7 @@ class CollectiveEngine(wiring.Component):
     ring_i : In(LinkSignature())
     ring_o : Out(LinkSignature())
     gradient_read, gradient_write, weight_read, weight_write, state_read, state_write : memory ports
+    master_read, master_write : memory ports
         As those of :class:`~hdl.ring.dataflow.Dataflow`.
     """
 
@@ -103,9 +105,11 @@ class CollectiveEngine(wiring.Component):
                 "gradient_read": Out(read_signature(gradient_rows, lanes)).array(3),
                 "gradient_write": Out(write_signature(gradient_rows, lanes)),
                 "weight_read": Out(read_signature(weight_rows, lanes)),
-                "weight_write": Out(write_signature(weight_rows, lanes)).array(2),
+                "weight_write": Out(write_signature(weight_rows, lanes)).array(2 - config.has_master),
                 "state_read": Out(read_signature(state_rows, lanes)).array(planes),
                 "state_write": Out(write_signature(state_rows, lanes)).array(planes),
+                "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
+                "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
             }
         )
 
@@ -119,7 +123,7 @@ class CollectiveEngine(wiring.Component):
         dataflow = Dataflow(config=config)
         m.submodules.dataflow = ResetInserter(idle)(dataflow)
         m.submodules.packetizer = packetizer = Packetizer()
-        m.submodules.depacketizer = depacketizer = Depacketizer()
+        m.submodules.depacketizer = depacketizer = Depacketizer(codec=WEIGHT_CODECS[config.weight_codec])
         m.submodules.transmitter = transmitter = LinkTransmitter(
             segments=config.ingress_segments, egress_words=longest_packet
         )
@@ -135,7 +139,7 @@ class CollectiveEngine(wiring.Component):
         wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
         for name in ("gradient_write", "weight_read"):
             wiring.connect(m, flow=getattr(dataflow, name), memory=wiring.flipped(getattr(self, name)))
-        for name in ("gradient_read", "weight_write", "state_read", "state_write"):
+        for name in ("gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write"):
             for inner, outer in zip(getattr(dataflow, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
@@ -199,6 +203,8 @@ class CollectiveEngine(wiring.Component):
             tour(setup.ingress_scatter, Mux(alone & setup.sum, 1, scatters), setup.predecessor, planner.previous)
             tour(setup.encode_scatter, Mux(setup.sum, command.size, scatters), rank, planner.own)
             tour(setup.own_scatter, setup.fused, setup.successor, planner.following)
+            if config.has_master:  # the own block, and then those that are gathered
+                tour(setup.landing_gather, Mux(setup.fused, command.size, 0), setup.successor, planner.following)
             with m.If(is_broadcast):
                 sends = setup.successor != command.root
                 is_root = rank == command.root

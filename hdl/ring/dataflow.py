@@ -9,14 +9,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression import zero_value
+from hdl.compression.codecs import WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES
-from hdl.ring.director import Decoded, Director, Passed, Received, Sent, Summed, setup_layout
+from hdl.ring.director import Decoded, Director, Passed, Received, Restored, Sent, Summed, setup_layout
 from hdl.ring.packet import expected_layout, header_layout
 from hdl.ring.schedule import GROUP
-from hdl.route import PacketDemux, PacketMux
+from hdl.route import Fork, PacketDemux, PacketMux
 from hdl.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
 
@@ -70,8 +71,9 @@ class Dataflow(wiring.Component):
     gradient_write : Out(write_signature)
     weight_read : Out(read_signature)
     weight_write : array of 2 Out(write_signature)
-        From the ring, then from the optimizer.
+        From the ring, then from the optimizer; with a weight codec only one, for what has been decoded.
     state_read, state_write : arrays of one port per state plane
+    master_read, master_write : arrays of one port with a weight codec, else none
     pulses : Out(pulses_layout())
     """
 
@@ -93,9 +95,11 @@ class Dataflow(wiring.Component):
                 "gradient_read": Out(read_signature(gradient_rows, lanes)).array(3),
                 "gradient_write": Out(write_signature(gradient_rows, lanes)),
                 "weight_read": Out(read_signature(weight_rows, lanes)),
-                "weight_write": Out(write_signature(weight_rows, lanes)).array(2),
+                "weight_write": Out(write_signature(weight_rows, lanes)).array(2 - config.has_master),
                 "state_read": Out(read_signature(state_rows, lanes)).array(config.state_planes),
                 "state_write": Out(write_signature(state_rows, lanes)).array(config.state_planes),
+                "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
+                "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
                 "pulses": Out(pulses_layout()),
             }
         )
@@ -132,7 +136,15 @@ class Dataflow(wiring.Component):
             encoders.append(encoder)
         sending, adding = encoders
         m.submodules.weight_reader = weight_reader = RowReader(rows=weight_rows, lanes=lanes, elements=segment)
-        m.submodules.weight_writer = weight_writer = RowWriter(rows=weight_rows, lanes=lanes, elements=segment)
+        # What the optimizer makes of weights: with a weight codec those of the own block, kept apart.
+        if config.has_master:
+            m.submodules.master_reader = optimizer_reader = RowReader(rows=state_rows, lanes=lanes, elements=segment)
+            m.submodules.master_writer = optimizer_writer = RowWriter(rows=state_rows, lanes=lanes, elements=segment)
+        else:
+            optimizer_reader = weight_reader
+            m.submodules.weight_writer = optimizer_writer = RowWriter(
+                rows=weight_rows, lanes=lanes, elements=segment
+            )
         # What comes to rest from the ring: sums in the gradient memory, weights in the weight memory.
         landing_rows = max(gradient_rows, weight_rows)
         m.submodules.landing_writer = landing_writer = RowWriter(rows=landing_rows, lanes=lanes, elements=segment)
@@ -157,9 +169,10 @@ class Dataflow(wiring.Component):
         m.submodules.to_pass = to_pass = Queue(shape=word_layout(), depth=2 * segment, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
         # What the own block gives to the gather, which lags one segment behind: new weights, or compressed sums.
-        m.submodules.kept_weights = kept_weights = Queue(
-            shape=beat_layout(lanes), depth=2 * segment // lanes, block=True
-        )
+        if not config.has_master:
+            m.submodules.kept_weights = kept_weights = Queue(
+                shape=beat_layout(lanes), depth=2 * segment // lanes, block=True
+            )
         m.submodules.kept_sums = kept_sums = Queue(shape=word_layout(), depth=2 * compressed_segment, block=True)
         state_readers, state_writers = [], []
         for plane in range(config.state_planes):
@@ -174,10 +187,16 @@ class Dataflow(wiring.Component):
             state_writers.append(writer)
         connect_stream(m, director.gradient_job, gradient_reader.job)
         connect_stream(m, director.weight_job, weight_reader.job)
-        connect_stream(m, director.weight_write_job, weight_writer.job)
+        if config.has_master:
+            connect_stream(m, director.master_job, optimizer_reader.job)
+            connect_stream(m, director.master_write_job, optimizer_writer.job)
+            m.d.comb += director.masters_written.eq(optimizer_writer.done)
+        else:
+            connect_stream(m, director.weight_write_job, optimizer_writer.job)
+            m.d.comb += director.weights_written.eq(optimizer_writer.done)
         connect_stream(m, director.landing_job, landing_writer.job)
         connect_stream(m, director.bursts, optimizer.command)
-        m.d.comb += [director.weights_written.eq(weight_writer.done), director.landed.eq(landing_writer.done)]
+        m.d.comb += director.landed.eq(landing_writer.done)
 
         # Packets on their way.
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
@@ -203,7 +222,8 @@ class Dataflow(wiring.Component):
         connect_stream(m, received.o[Received.ADDER], adder.a)
         connect_stream(m, received.o[Received.DECODER], to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[Decoded.INGRESS])
-        connect_stream(m, received.o[Received.ASSEMBLER], assembler.i)
+        if not config.has_master:
+            connect_stream(m, received.o[Received.ASSEMBLER], assembler.i)
         connect_stream(m, received.o[Received.EGRESS], passed.i[Passed.INGRESS])
         connect_stream(m, adder.o, summed.i)
         connect_stream(m, summed.o[Summed.EGRESS], passed.i[Passed.ADDER])
@@ -215,7 +235,7 @@ class Dataflow(wiring.Component):
         connect_stream(m, sent.o, self.egress)
 
         connect_stream(m, gradient_reader.o, optimizer.gradients[1])
-        connect_stream(m, optimizer.weights_out, weight_writer.i)
+        connect_stream(m, optimizer.weights_out, optimizer_writer.i)
         for plane in range(config.state_planes):
             m.submodules[f"moment_unpacker_{plane}"] = unpacker = MomentUnpacker(lanes=lanes)
             m.submodules[f"moment_packer_{plane}"] = packer = MomentPacker(lanes=lanes)
@@ -230,8 +250,9 @@ class Dataflow(wiring.Component):
         # Streams that a command uses in one way or the other.
         with m.If(setup.fused):
             connect_stream(m, decoder.o, optimizer.gradients[0])
-            connect_stream(m, weight_reader.o, optimizer.weights)
-            connect_stream(m, kept_weights.o, serializer.i)
+            connect_stream(m, optimizer_reader.o, optimizer.weights)
+            if not config.has_master:
+                connect_stream(m, kept_weights.o, serializer.i)
         with m.Else():
             connect_stream(m, weight_reader.o, serializer.i)
         with m.If(setup.sum):
@@ -242,17 +263,25 @@ class Dataflow(wiring.Component):
             connect_stream(m, serializer.o, sent.i[Sent.OWN])
         with m.If(setup.alone):  # nothing to add, and nobody to give new weights to
             connect_stream(m, to_add.o, decoded.i[Decoded.ENCODER])
-            m.d.comb += optimizer.broadcast[0].ready.eq(1)
+            if not config.has_master:
+                m.d.comb += optimizer.broadcast[0].ready.eq(1)
         with m.Else():
             connect_stream(m, to_add.o, adder.b)
-            connect_stream(m, optimizer.broadcast[0], kept_weights.i)
+            if not config.has_master:
+                connect_stream(m, optimizer.broadcast[0], kept_weights.i)
+        if config.has_master:
+            self._code_weights(m, director, optimizer, received, assembler, landing, sent)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))
         wiring.connect(m, reader=readers[0].port, memory=wiring.flipped(self.gradient_read[1]))
         wiring.connect(m, reader=readers[1].port, memory=wiring.flipped(self.gradient_read[2]))
         wiring.connect(m, reader=weight_reader.port, memory=wiring.flipped(self.weight_read))
-        wiring.connect(m, writer=weight_writer.port, memory=wiring.flipped(self.weight_write[1]))
+        if config.has_master:
+            wiring.connect(m, reader=optimizer_reader.port, memory=wiring.flipped(self.master_read[0]))
+            wiring.connect(m, writer=optimizer_writer.port, memory=wiring.flipped(self.master_write[0]))
+        else:
+            wiring.connect(m, writer=optimizer_writer.port, memory=wiring.flipped(self.weight_write[1]))
         for plane in range(config.state_planes):
             wiring.connect(m, reader=state_readers[plane].port, memory=wiring.flipped(self.state_read[plane]))
             wiring.connect(m, writer=state_writers[plane].port, memory=wiring.flipped(self.state_write[plane]))
@@ -284,6 +313,8 @@ class Dataflow(wiring.Component):
                 *self.weight_write,
                 *self.state_read,
                 *self.state_write,
+                *self.master_read,
+                *self.master_write,
             )
         ]
         pulses = self.pulses
@@ -306,3 +337,34 @@ class Dataflow(wiring.Component):
             pulses.malformed.eq(adder.error),
         ]
         return m
+
+    def _code_weights(self, m, director, optimizer, received, assembler, landing, sent):
+        """Add the weight codec, which takes the place of raw weights in a fused update: new weights go to the ring
+        and, decoded again, to the weight memory, where those from the ring follow them."""
+        setup = self.setup
+        codec = WEIGHT_CODECS[self._config.weight_codec]
+        lanes, words = self._config.lanes, codec.words(self._config.segment)
+        m.submodules.weight_encoder = encoder = WordEncoder(codec=codec, lanes=lanes)
+        m.submodules.weight_decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
+        m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
+        m.submodules.restored = restored = PacketMux(inputs=len(Restored))
+        # What the own block gives to the gather, which lags one segment behind; and what waits for the decoder.
+        m.submodules.kept_weights = kept_weights = Queue(shape=word_layout(), depth=2 * words, block=True)
+        m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
+        m.submodules.gathered = gathered = Queue(shape=word_layout(), depth=words, block=True)
+
+        connect_stream(m, optimizer.broadcast[0], encoder.i)
+        connect_stream(m, encoder.o, encoded.i)
+        m.d.comb += encoded.enable.eq(Cat(~setup.alone, 1))  # a ring of one has nobody to give new weights to
+        connect_stream(m, encoded.o[0], kept_weights.i)
+        connect_stream(m, encoded.o[1], to_restore.i)
+        connect_stream(m, director.restored, restored.route)
+        connect_stream(m, to_restore.o, restored.i[Restored.OWN])
+        connect_stream(m, gathered.o, restored.i[Restored.INGRESS])
+        connect_stream(m, restored.o, decoder.i)
+        with m.If(setup.fused):
+            connect_stream(m, received.o[Received.ASSEMBLER], gathered.i)
+            connect_stream(m, decoder.o, landing.i)
+            connect_stream(m, kept_weights.o, sent.i[Sent.OWN])
+        with m.Else():
+            connect_stream(m, received.o[Received.ASSEMBLER], assembler.i)

@@ -1,12 +1,13 @@
 """Who does what, segment by segment: the static order of a command, turned into headers, routes and jobs.
 
-Four walks follow the order of :mod:`hdl.ring.schedule`, each for one participant:
+Walks follow the order of :mod:`hdl.ring.schedule`, one for each participant:
 
 ======== ====================================================================================
 egress   heads each packet that is sent, and names the source of its payload
 ingress  says which packet is expected next, and where its payload goes
 encode   reads the local gradients that are compressed
 own      updates the own block with the optimizer; without one, reads what it gives away
+landing  with a weight codec, decodes and writes new weights: the own segment, then what is gathered
 ======== ====================================================================================
 
 What follows from a record goes into queues, so that a walk may be ahead of the data. An empty segment has no payload,
@@ -25,7 +26,8 @@ from hdl.ring.schedule import GROUP, Phase, Walk, plan_layout, record_layout, to
 from hdl.route import Fork
 from hdl.stream import Queue, connect_stream
 
-__all__ = ["Decoded", "Director", "Passed", "Received", "Sent", "Summed", "longest_vector", "setup_layout"]
+__all__ = ["Decoded", "Director", "Passed", "Received", "Restored", "Sent", "Summed", "longest_vector",
+           "setup_layout"]
 
 #: Headers, routes and jobs that a walk may be ahead of the data.
 _AHEAD = 5
@@ -71,6 +73,13 @@ class Summed(enum.IntEnum):
     DECODER = 2
 
 
+class Restored(enum.IntEnum):
+    """Where encoded weights that are to be decoded come from."""
+
+    OWN = 0
+    INGRESS = 1
+
+
 def longest_vector(config):
     """Most elements in a command."""
     return max(config.gradient_words, config.weight_words)
@@ -83,7 +92,7 @@ def setup_layout(config):
     gradient memory, and ``gather``: sums are gathered after it. With neither ``fused`` nor ``sum``, weights are
     gathered from the weight memory. ``alone``: the ring has one node. ``relay``: even the first step of a gather
     passes on what came in; ``pass_on``: even its last step is passed on (both are for broadcasts). ``packed_state``:
-    a word of state holds two elements.
+    a word of state holds two elements. ``landing_gather`` is there with a weight codec only.
     """
     elements = longest_vector(config)
     tour = tour_layout(elements)
@@ -112,6 +121,7 @@ def setup_layout(config):
             "encode_scatter": tour,
             "own_scatter": tour,
             "own_gather": tour,
+            **({"landing_gather": tour} if config.has_master else {}),
             "settings": settings_layout(),
         }
     )
@@ -149,11 +159,17 @@ class Director(wiring.Component):
     bursts : Out(stream of burst_layout(2, segment))
         Commands of the optimizer, whose workers are the ring and the local gradient.
     landing_job, weight_write_job : Out(stream of job_layout)
-        Writes of what came in on the ring, and of what the optimizer made.
+        Writes of what came in on the ring, or through the weight codec, and of what the optimizer made.
     state_write_jobs : array of Out(stream of job_layout)
     landed, weights_written : In(1)
         High for a cycle when such a job is done.
     states_written : In(planes)
+    restored : Out(stream of Restored)
+        Source of each packet of encoded weights. This and those below are there with a weight codec only, and
+        ``weight_write_job`` without one only.
+    master_job, master_write_job : Out(stream of job_layout)
+        Reads and writes of the optimizer, in place of those of weights.
+    masters_written : In(1)
     """
 
     def __init__(self, *, config):
@@ -164,6 +180,15 @@ class Director(wiring.Component):
         gradient_job = stream.Signature(job_layout(gradient_rows, segment))
         weight_job = stream.Signature(job_layout(weight_rows, segment))
         state_job = stream.Signature(job_layout(config.state_words // lanes, segment))
+        if config.has_master:
+            masters = {
+                "restored": Out(stream.Signature(range(len(Restored)))),
+                "master_job": Out(state_job),
+                "master_write_job": Out(state_job),
+                "masters_written": In(1),
+            }
+        else:
+            masters = {"weight_write_job": Out(weight_job), "weights_written": In(1)}
         super().__init__(
             {
                 "start": In(1),
@@ -184,11 +209,10 @@ class Director(wiring.Component):
                 "state_jobs": Out(state_job).array(planes),
                 "bursts": Out(stream.Signature(burst_layout(2, segment))),
                 "landing_job": Out(stream.Signature(job_layout(max(gradient_rows, weight_rows), segment))),
-                "weight_write_job": Out(weight_job),
                 "state_write_jobs": Out(state_job).array(planes),
                 "landed": In(1),
-                "weights_written": In(1),
                 "states_written": In(planes),
+                **masters,
             }
         )
 
@@ -214,8 +238,9 @@ class Director(wiring.Component):
         m.d.comb += [
             walk.start.eq(self.start),
             walk.plan.eq(setup.plan),
-            walk.scatter.eq(setup[f"{name}_scatter"]),
         ]
+        if name != "landing":
+            m.d.comb += walk.scatter.eq(setup[f"{name}_scatter"])
         if name != "encode":
             m.d.comb += walk.gather.eq(setup[f"{name}_gather"])
         self._pending.append(walk.busy)
@@ -257,7 +282,10 @@ class Director(wiring.Component):
         return number
 
     def _codec(self, scatter):
-        return Mux(scatter | self.setup.sum, Codec.ZERO_VALUE, Codec.RAW)
+        weights = Codec.RAW
+        if self._config.has_master:
+            weights = Mux(self.setup.fused, Codec[self._config.weight_codec.upper()], Codec.RAW)
+        return Mux(scatter | self.setup.sum, Codec.ZERO_VALUE, weights)
 
     def _direct_egress(self, m):
         setup = self.setup
@@ -301,7 +329,8 @@ class Director(wiring.Component):
         final = scatter & at.last  # here the block is summed to its end
         summed = scatter & ~(final & setup.fused)  # the last sum of a fused update is the optimizer's
         decoded = final | (gather & setup.sum)
-        landing = gather | (final & setup.sum)
+        # With a weight codec, new weights land in an order of their own.
+        landing = (gather & ~setup.fused if self._config.has_master else gather) | (final & setup.sum)
         passed = (scatter & ~final) | (gather & (~at.last | setup.pass_on))
 
         # A ring of one expects nothing and lands its own sums.
@@ -336,8 +365,26 @@ class Director(wiring.Component):
         own = Mux(setup.alone, Decoded.ENCODER, Decoded.ADDER)
         self._route(m, "decoded", fork.o[3], Mux(final & setup.sum, own, Decoded.INGRESS))
         base = Mux(setup.sum, setup.gradient_row, setup.weight_row)
-        self._job(m, "landing_jobs", fork.o[4], self.landing_job, base, at.group, at.length, done=self.landed)
+        lands, group, length = fork.o[4], at.group, at.length
+        if self._config.has_master:
+            lands, group, length = self._direct_landing(m, lands, at)
+        self._job(m, "landing_jobs", lands, self.landing_job, base, group, length, done=self.landed)
         self._route(m, "passed", fork.o[5], Mux(gather, Passed.INGRESS, Passed.ADDER))
+
+    def _direct_landing(self, m, others, other):
+        """What lands after a weight codec, joined with what lands without one: where it comes from, its first group
+        and its length. A command has only one of them."""
+        setup = self.setup
+        at, fork = self._walk(m, "landing", 2)
+        m.d.comb += fork.enable.eq((at.length != 0).replicate(2))
+        self._route(m, "restored", fork.o[1], Mux(at.first, Restored.OWN, Restored.INGRESS))
+        lands = stream.Signature(0).create(path=("lands",))
+        m.d.comb += [
+            lands.valid.eq(Mux(setup.fused, fork.o[0].valid, others.valid)),
+            fork.o[0].ready.eq(lands.ready & setup.fused),
+            others.ready.eq(lands.ready & ~setup.fused),
+        ]
+        return lands, Mux(setup.fused, at.group, other.group), Mux(setup.fused, at.length, other.length)
 
     def _direct_encode(self, m):
         setup = self.setup
@@ -352,20 +399,17 @@ class Director(wiring.Component):
 
     def _direct_own(self, m):
         setup = self.setup
-        planes = self._config.state_planes
-        at, fork = self._walk(m, "own", 4 + 2 * planes)
+        planes, has_master = self._config.state_planes, self._config.has_master
+        at, fork = self._walk(m, "own", 4 + 2 * planes + has_master)
         update = (at.length != 0) & setup.fused
         used_planes = Signal(max(planes, 1))
         m.d.comb += used_planes.eq(planes_used(setup.settings.rule, planes))
         stateful = [update & used_planes[plane] for plane in range(planes) for _ in ("read", "write")]
-        m.d.comb += fork.enable.eq(Cat(at.length != 0, update, update, update, stateful))
+        given = (at.length != 0) & ~setup.fused if has_master else at.length != 0
+        m.d.comb += fork.enable.eq(Cat(given, update, update, update, stateful, [update] * has_master))
 
         self._job(m, "weight_jobs", fork.o[0], self.weight_job, setup.weight_row, at.group, at.length)
         self._job(m, "gradient_jobs", fork.o[1], self.gradient_job, setup.gradient_row, at.group, at.length)
-        self._job(
-            m, "weight_write_jobs", fork.o[2], self.weight_write_job, setup.weight_row, at.group, at.length,
-            done=self.weights_written,
-        )
         burst = Signal(burst_layout(2, self._config.segment))
         m.d.comb += [burst.count.eq(at.length), burst.active.eq(Cat(~setup.alone, 1))]
         connect_stream(m, self._queue(m, "burst_commands", fork.o[3], burst.shape(), burst).o, self.bursts)
@@ -376,6 +420,15 @@ class Director(wiring.Component):
             in_block.eq(at.group - setup.own_scatter.start),
             words.eq(Mux(setup.packed_state, (at.length + 1) >> 1, at.length)),
         ]
+        if has_master:
+            where = setup.state_row, in_block, at.length
+            self._job(m, "master_jobs", fork.o[4 + 2 * planes], self.master_job, *where)
+            self._job(m, "master_write_jobs", fork.o[2], self.master_write_job, *where, done=self.masters_written)
+        else:
+            self._job(
+                m, "weight_write_jobs", fork.o[2], self.weight_write_job, setup.weight_row, at.group, at.length,
+                done=self.weights_written,
+            )
         for plane in range(planes):
             reads, writes = fork.o[4 + 2 * plane], fork.o[5 + 2 * plane]
             where = setup.state_row, in_block, words

@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating, moments, optimizer
+from sim.golden.codecs import WeightCodec
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
-           "broadcast", "canonical", "floats", "fused_update", "reduce_scatter", "segment_bounds", "settings"]
+           "broadcast", "canonical", "distribute", "floats", "fused_update", "reduce_scatter", "segment_bounds",
+           "settings"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -101,7 +103,8 @@ class Traffic:
     The bound of a rank is the sum of that over the segments it sends; the bound of the collective is that of the
     rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound, nor are
     the sums that a reduce-scatter leaves at their owners. For dense data this gives the closed forms
-    (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a raw one.
+    (33/32)·(N-1)/N·K for scatter-reduce, as much again for a compressed all-gather, and (N-1)/N·K for a raw one, or
+    what the codec makes of it.
 
     Members
     -------
@@ -132,8 +135,9 @@ class Traffic:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update:
     """Outcome of a fused update: the new weights and state planes of the whole vector, the reduced gradient, and what
-    it costs."""
+    it costs. Masters are the weights before they went through a codec."""
     weights: Bits
+    master: Bits
     state: list[Bits]
     total: Bits
     traffic: Traffic
@@ -217,14 +221,25 @@ class _Schedule:
             total[start:stop] = partial
         return total, steps
 
-    def gather(self, values: Bits | None = None) -> _Steps:
-        """The N-1 segment steps which take every finished block around, compressed if ``values`` is given."""
+    def gather(self, values: Bits | None = None, codec: WeightCodec | None = None) -> _Steps:
+        """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
+        words of a codec."""
         steps = self.empty(self.nodes - 1)
         for block, (start, stop) in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
                 payload = None if values is None else values[start:stop]
                 self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0)
+        if codec is not None:
+            steps.payload[...] = np.vectorize(codec.words, otypes=[np.int64])(steps.elements)
+            steps.cost[...] = np.maximum(steps.payload, -(-steps.elements // self.lanes))
         return steps
+
+    def through(self, codec: WeightCodec, values: Bits) -> Bits:
+        """What is decoded of values, of which each segment is a packet."""
+        result = np.empty_like(values)
+        for start, stop in self.segments.reshape(-1, 2).tolist():
+            result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
+        return result
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64]) -> Traffic:
         """``cost`` has one row per hop and counts into the bound of the whole."""
@@ -262,23 +277,34 @@ def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tu
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
-                 packed_state: bool = False, segment: int = 256, lanes: int = 4) -> Update:
-    """Scatter-reduce, the optimizer at the owner of each block, and a raw all-gather of the new weights.
+                 packed_state: bool = False, weight_codec: WeightCodec | None = None, segment: int = 256,
+                 lanes: int = 4) -> Update:
+    """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
+    of a codec.
 
-    ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps only its own block's state.
-    With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new weights come of what it was
-    before.
+    With a codec ``weights`` are masters: the optimizer makes new ones of them, and all ranks, the owner too, have
+    what is decoded of those. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
+    only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
+    weights come of what it was before.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
     total, steps = schedule.reduce(gradients)
-    gather = schedule.gather()
+    gather = schedule.gather(codec=weight_codec)
     scatter = steps[:-1]
     traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
-    new_weights, new_state = optimizer.update(total, weights, state, settings)
+    master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
         new_state[:settings.planes] = [moments.unpack(moments.pack(plane), len(plane))
                                        for plane in new_state[:settings.planes]]
-    return Update(weights=new_weights, state=new_state, total=total, traffic=traffic)
+    new_weights = master if weight_codec is None else schedule.through(weight_codec, master)
+    return Update(weights=new_weights, master=master, state=new_state, total=total, traffic=traffic)
+
+
+def distribute(weights: Bits, nodes: int, *, weight_codec: WeightCodec | None = None, segment: int = 256) -> Bits:
+    """The weights that every rank ends with if it is given the masters of its block, and nothing is added to them."""
+    if weight_codec is None:
+        return weights.copy()
+    return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)
 
 
 def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:

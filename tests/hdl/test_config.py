@@ -22,6 +22,8 @@ from hdl.config import NodeConfig
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
         ({"masking": 1}, r"^masking must be True or False, not 1$"),
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
+        ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
+                                  r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
     ],
 )
@@ -34,9 +36,18 @@ def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
     changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
                "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
-               "masking": False, "error_feedback": False}
+               "masking": False, "error_feedback": False, "weight_codec": "mx9"}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash
     assert 0 <= NodeConfig().hash < 1 << 32
+
+
+def test_spaces():
+    """Masters come behind the state planes."""
+    sizes = {"gradient_words": 96, "weight_words": 64, "state_words": 32}
+    assert NodeConfig(**sizes).spaces == (96, 64, 32, 32)
+    assert NodeConfig(**sizes, state_planes=0).spaces == (96, 64)
+    assert NodeConfig(**sizes, weight_codec="mx9").spaces == (96, 64, 32, 32, 32)
+    assert NodeConfig(**sizes, state_planes=0, weight_codec="bf16").spaces == (96, 64, 32)

@@ -40,10 +40,10 @@ def verdict(command, config, rule, packed):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
     if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
-    if operation == Operation.FUSED_UPDATE and planes:
+    if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
         memories.append((command["state_base"], CONFIG.state_words, size))
     for place, (base, capacity, shares) in enumerate(memories):
-        elements = 2 if packed and place == 2 else 1  # in a word
+        elements = 2 if packed and place == 2 and not config.has_master else 1  # in a word
         if base % 32 or base > capacity:
             return EventStatus.BAD_BASE, base
         groups = -(-length // 32)
@@ -96,7 +96,8 @@ async def finds_what_is_wrong(dut):
     offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
     rule, packed = Rule(p["rule"]), p["packed"]
     config = dataclasses.replace(
-        CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"])
+        CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
+        weight_codec=p["weight_codec"])
     dut.rule.value, dut.packed_state.value = rule.value, packed
     commands = [random_command(generator, n) for n in range(CHECKED)]
     cocotb.start_soon(source.send(commands))
@@ -114,20 +115,22 @@ async def finds_what_is_wrong(dut):
         # takes 8 cycles, any other 5, and 1 if it is not looked at. Where the rule is refused, the slowest is a
         # SPARSIFY, which is not asked for its place in the ring.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
-        saved = 7 + 1 if refused else 7 if rule == Rule.SGD else 0
+        saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
         assert slowest == p["latency"] + 1 - saved
 
 
-@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback"), [
-    (2, Rule.SGD, 0, "none", True, True), (1, Rule.MOMENTUM, 0, "none", False, True),
-    (2, Rule.ADAM, 1, "none", True, False), (1, Rule.ADAMW, 0, "none", True, True),
-    (2, Rule.ADAMW, 0, "geometric", False, False)])
-def test_checker(planes, rule, packed, kind, masking, error_feedback):
+@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "weight_codec"), [
+    (2, Rule.SGD, 0, "none", True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, "raw"),
+    (2, Rule.ADAM, 1, "none", True, False, "raw"), (1, Rule.ADAMW, 0, "none", True, True, "raw"),
+    (2, Rule.ADAMW, 0, "geometric", False, False, "raw"), (0, Rule.SGD, 0, "none", True, True, "mx9"),
+    (2, Rule.ADAM, 1, "geometric", True, True, "bf16")])
+def test_checker(planes, rule, packed, kind, masking, error_feedback, weight_codec):
     checker = CommandChecker(config=dataclasses.replace(
-        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback))
+        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, weight_codec=weight_codec))
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
         "planes": planes, "rule": rule.value, "packed": packed, "stalls": kind, "seed": 7 + rule.value,
-        "latency": checker.latency, "masking": masking, "error_feedback": error_feedback})
+        "latency": checker.latency, "masking": masking, "error_feedback": error_feedback,
+        "weight_codec": weight_codec})
 
 
 # The queue.

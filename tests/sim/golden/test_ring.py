@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sim.golden import optimizer, ring
+from sim.golden.codecs import WEIGHT_CODECS
 
 SIZES = [1, 2, 3, 4, 5, 8, 16]
 LENGTHS = [0, 1, 31, 32, 33, 100, 511, 1000]
@@ -285,3 +286,49 @@ class TestFusedUpdate:
         settings = ring.settings(1, nesterov=True, gradient_scale=0.5, learning_rate=0.1, clip=float("inf"))
         assert settings == optimizer.Settings(optimizer.Rule.MOMENTUM, 0x3f00_0000, 0x3dcc_cccd, clip=0x7f80_0000,
                                               nesterov=True)
+
+
+CODECS = [name for name in WEIGHT_CODECS if name != "raw"]
+
+
+class TestWeightCodecs:
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+    @pytest.mark.parametrize("name", CODECS)
+    def test_values_and_words(self, name, nodes):
+        """Masters are what weights are without a codec; all else follows segment by segment."""
+        codec = WEIGHT_CODECS[name]
+        generator = np.random.default_rng(nodes)
+        length, segment = 1000, 64
+        gradients = random_gradients(generator, nodes, length, density=0.5)
+        master, momentum = (ring.bits(generator.standard_normal(length)) for _ in range(2))
+        settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
+        plain, coded = (ring.fused_update(gradients, master, [momentum], settings, weight_codec=one, segment=segment)
+                        for one in (None, codec))
+        assert np.array_equal(plain.weights, plain.master)
+        assert np.array_equal(coded.master, plain.master)
+        assert np.array_equal(coded.state[0], plain.state[0])
+        assert np.array_equal(coded.total, plain.total)
+        bounds = ring.segment_bounds(length, nodes, segment)
+        for start, stop in itertools.chain(*bounds):
+            decoded = codec.decode(codec.encode(plain.master[start:stop]), stop - start)
+            assert np.array_equal(coded.weights[start:stop], decoded)
+        assert np.array_equal(coded.traffic.scatter_words, plain.traffic.scatter_words)
+        assert coded.traffic.scatter_bound == plain.traffic.scatter_bound
+        assert coded.traffic.dense_words == plain.traffic.dense_words
+        for hop in range(nodes - 1):
+            for rank in range(nodes):
+                block = bounds[(rank + 1 - hop) % nodes]
+                assert coded.traffic.gather_words[hop, rank] == sum(
+                    4 + len(codec.encode(plain.master[start:stop])) for start, stop in block)
+        distributed = ring.distribute(plain.master, nodes, weight_codec=codec, segment=segment)
+        assert np.array_equal(distributed, coded.weights)
+        assert np.array_equal(ring.distribute(plain.master, nodes), plain.master)
+
+    @pytest.mark.parametrize(("name", "words"), [("mx9", 72), ("bf16", 128), ("mxfp4_e2m1", 64)])
+    def test_dense_bound(self, name, words):
+        """Nine bits of 32 for each element; and with four lanes, no segment takes fewer than 64 cycles."""
+        gradients = ring.bits(np.ones((4, 16384)))
+        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
+        traffic = ring.fused_update(gradients, gradients[0], [], settings, weight_codec=WEIGHT_CODECS[name]).traffic
+        assert traffic.scatter_bound == 3 * 16 * 264
+        assert traffic.bound == 3 * 16 * (264 + words)
