@@ -14,7 +14,8 @@ option = $(if $($(1)),$(2) $($(1)))
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
 	@echo "            EPOCHS= STEPS= SEED= THREADS=, OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
-	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1)"
+	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
+	@echo "            WEIGHTS=mx9 and others to send new weights through a codec)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
@@ -41,6 +42,7 @@ sim: $(VENV)/.base
 	  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
 	  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
 	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
+	  $(call option,WEIGHTS,--weights) \
 	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
 
 test: $(VENV)/.test $(VENV)/.synth

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from hdl.compression.codecs import WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report
 from host.data import digits
@@ -149,6 +150,9 @@ def train_command(
     clip: Annotated[float | None, typer.Option(
         help="Largest magnitude of an element of the mean gradient. [default: none]", show_default=False)] = None,
     moments: Annotated[Moments, typer.Option(help="How nodes store momentum and moments.")] = Moments.FP32,
+    weights: Annotated[str, typer.Option(
+        help=f"How nodes send new weights, of which owners keep the fp32 masters: {', '.join(WEIGHT_CODECS)}.")
+    ] = NodeConfig.weight_codec,
     density: Annotated[float | None, typer.Option(
         help="Part of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; "
              "the others wait. [default: all that are not zero]", show_default=False)] = None,
@@ -187,11 +191,11 @@ def train_command(
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
     plain = _plain(config, name, text=text, asked=compare)
+    node = NodeConfig(weight_codec=weights)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None
     with _Progress(console) as progress:
-        node = NodeConfig()
         progress.stage("data")
         task = (CharacterModel(topics(context=TransformerConfig.context)) if text
                 else Classifier(digits(), config.hidden))

@@ -42,7 +42,7 @@ class Simulation:
     transport: str
     threads: int
     link_latency: int
-    configuration: dict[str, int]
+    configuration: dict[str, Any]
     configuration_hash: int
     cycles: int
     seconds: dict[str, float]
@@ -204,6 +204,9 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     seconds = report["stage_seconds"]
     setup = [("nodes · optimizer · batch", f"{report['nodes']} · {training['optimizer']} · {training['batch']}"),
              ("parameters · steps", f"{report['parameters']:,} · {steps}")]
+    codec = report["configuration"].get("weight_codec", "raw")
+    if codec != "raw":
+        setup.append(("new weights on the ring", codec))
     simulated = [
         ("simulated cycles", f"{report['cycles']:,}"),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),

@@ -267,6 +267,11 @@ class Ring:
         """Elements in a memory row."""
         return int(self._config.lanes)
 
+    @property
+    def weight_codec(self) -> str:
+        """Name of the codec that new weights go through in a fused update."""
+        return str(self._config.weight_codec)
+
     def connect(self) -> None:
         """Make sure that every device is a node of the expected configuration, and bring the ring in order.
 
@@ -339,6 +344,9 @@ class Ring:
             raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
                              f"{planes}")
         block = max(stop - start for start, stop in block_bounds(length, self.nodes))
+        if config.has_master and block > config.state_words:
+            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
+                             f"weights, not {block:,}: take more nodes, or raw weights")
         room = config.state_words * (2 if packed_state else 1)
         if planes and block > room:
             advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
@@ -356,7 +364,7 @@ class Ring:
         return self._read(Space.GRADIENT, length, range(self.nodes))
 
     def write_weights(self, weights: npt.NDArray[Any]) -> None:
-        """The same vector to all nodes."""
+        """The same vector to all nodes; with a weight codec, without the masters of :meth:`distribute`."""
         self.write_weights_of([weights] * self.nodes)
 
     def write_weights_of(self, weights: Sequence[npt.NDArray[Any]]) -> None:
@@ -366,6 +374,50 @@ class Ring:
     def read_weights(self, length: int, ranks: Sequence[int] | None = None) -> Vector:
         """One row per node."""
         return self._read(Space.WEIGHT, length, range(self.nodes) if ranks is None else ranks)
+
+    def write_master(self, weights: npt.NDArray[Any]) -> None:
+        """Weights as the optimizer has them, of the whole vector, each block to the node that owns it: with a weight
+        codec only. Those that nodes compute with stay as they are; see :meth:`distribute`."""
+        self._write(self._master_space(), self._to_owners(weights))
+
+    def read_master(self, length: int) -> Vector:
+        """Weights as the optimizer has them, of the whole vector, each block from the node that owns it."""
+        return np.concatenate(self._from_owners(self._master_space(), length, packed_state=False)).view(np.float32)
+
+    def distribute(self, weights: npt.NDArray[Any]) -> None:
+        """The same weights to all nodes, as they have them after a fused update.
+
+        With a weight codec each block becomes the master of the node that owns it, and all nodes have what is decoded
+        of it: a fused update of zeros makes that, with settings of its own. Gradients are zeros afterwards.
+        """
+        if not self._config.has_master:
+            self.write_weights(weights)
+            return
+        self.write_master(weights)
+        self.write_gradients([np.zeros(len(weights), dtype=np.uint32)] * self.nodes)
+        self.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.0, learning_rate=0.0))
+        self.fused_update(len(weights))
+
+    def _master_space(self) -> int:
+        if not self._config.has_master:
+            raise ValueError("Nodes must have a weight codec to have master weights, not raw weights")
+        return int(Space.STATE + self._config.state_planes)
+
+    def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Blocks of a vector, in order of the ranks that own them."""
+        blocks = [vector[start:stop] for start, stop in block_bounds(len(vector), self.nodes)]
+        return [*blocks[1:], blocks[0]]
+
+    def _from_owners(self, space: int, length: int, *, packed_state: bool) -> list[npt.NDArray[np.uint32]]:
+        """Blocks of a vector, in order, from the ranks that own them."""
+        bounds = block_bounds(length, self.nodes)
+
+        def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
+            start, stop = bounds[(rank + 1) % self.nodes]
+            return device.submit_read_memory(space, 0, _words(stop - start, packed_state))
+
+        blocks = self._all(submit)
+        return [blocks[-1], *blocks[:-1]]
 
     def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]]) -> None:
         if len(vectors) != self.nodes:
@@ -397,21 +449,14 @@ class Ring:
         packed_state : bool
             Whether state is stored as bfloat16.
         """
-        blocks = [state[start:stop] for start, stop in block_bounds(len(state), self.nodes)]
         self._write(Space.STATE + plane, [_pack(block) if packed_state else block
-                                          for block in [*blocks[1:], blocks[0]]])
+                                          for block in self._to_owners(state)])
 
     def read_state(self, length: int, plane: int = 0, *, packed_state: bool = False) -> Vector:
         """A state plane of the whole vector, each block from the node that owns it."""
-        bounds = block_bounds(length, self.nodes)
-
-        def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
-            start, stop = bounds[(rank + 1) % self.nodes]
-            return device.submit_read_memory(Space.STATE + plane, 0, _words(stop - start, packed_state))
-
-        blocks = self._all(submit)
-        blocks = [blocks[-1], *blocks[:-1]]
+        blocks = self._from_owners(Space.STATE + plane, length, packed_state=packed_state)
         if packed_state:
+            bounds = block_bounds(length, self.nodes)
             blocks = [_unpack(block, stop - start) for block, (start, stop) in zip(blocks, bounds, strict=True)]
         return np.concatenate(blocks).view(np.float32)
 

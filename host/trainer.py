@@ -3,7 +3,8 @@
 In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
 gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
 node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
-that each node has sent with those the golden model predicts.
+that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
@@ -193,19 +194,34 @@ class Training:
 
 
 class _Reference:
-    """The golden model of the same training run."""
+    """The golden model of the same training run.
+
+    Members
+    -------
+    weights, master : array of uint32
+        What nodes compute with, and what it is encoded from; the same without a weight codec.
+    coded : bool
+        Whether there is a weight codec.
+    """
 
     def __init__(self, ring: Ring, weights: Array, planes: int):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
         from sim.golden import masking
         from sim.golden import ring as golden
+        from sim.golden.codecs import WEIGHT_CODECS
 
         self._golden = golden
         self._masking = masking
         self._ring = ring
-        self.weights = golden.bits(weights)
+        self._codec = WEIGHT_CODECS[ring.weight_codec]
+        self.master = golden.bits(weights).copy()
+        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+
+    @property
+    def coded(self) -> bool:
+        return self._codec is not None
 
     def sparsify(self, gradients: Sequence[Array], threshold: float) -> tuple[list[Array], list[int]]:
         """What nodes send of their gradients, and how many elements each has dropped."""
@@ -221,9 +237,10 @@ class _Reference:
         numbers = dataclasses.asdict(settings)
         packed_state = numbers.pop("packed_state")
         update: Update = golden.fused_update(
-            golden.bits(np.stack(gradients)), self.weights, self.state, golden.settings(**numbers),
-            packed_state=packed_state, segment=self._ring.segment, lanes=self._ring.lanes)
+            golden.bits(np.stack(gradients)), self.master, self.state, golden.settings(**numbers),
+            packed_state=packed_state, weight_codec=self._codec, segment=self._ring.segment, lanes=self._ring.lanes)
         self.weights = update.weights
+        self.master = update.master
         self.state = update.state
         return update.traffic
 
@@ -372,6 +389,19 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
             f"0x{expected[index]:08x}")
 
 
+def _read_weights(ring: Ring, reference: _Reference, config: TrainingConfig, number: int) -> Array:
+    """Weights of a node; where that is asked for, those of all nodes are compared first, masters too."""
+    length = len(reference.weights)
+    if not config.check:
+        return np.asarray(ring.read_weights(length, ranks=[0])[0])
+    weights = ring.read_weights(length)
+    _compare("weights", number, reference.weights, weights.view(np.uint32))
+    if reference.coded:
+        found = ring.read_master(length).view(np.uint32)
+        _compare_state("master weights", number, reference.master, found, ring.nodes)
+    return np.asarray(weights[0])
+
+
 def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
     """How far a counter of each node, which wraps at 32 bits, has gone on."""
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
@@ -421,7 +451,9 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
     reference = _Reference(ring, parameters, planes)
     masks = _Masks(ring, reference, config)
-    ring.write_weights(parameters)
+    ring.distribute(parameters)
+    if reference.coded:
+        parameters[...] = _read_weights(ring, reference, config, 0)
     if planes:
         ring.clear_state(length, packed_state=config.packed_state)
     total = config.steps(workload.examples)
@@ -451,15 +483,10 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
         traffic = reference.step(sent_gradients, settings)
         before, counters = counters, ring.counters()
         sent = _growth("WORDS_SENT", before, counters)
-        if config.check:
-            weights = ring.read_weights(length)
-            _compare("weights", number, reference.weights, weights.view(np.uint32))
-            if sent != traffic.words.tolist():
-                raise DivergenceError(f"Step {number}: nodes have sent {_names(sent)} words, and must have sent "
-                                      f"{_names(traffic.words.tolist())}")
-            parameters[...] = weights[0]
-        else:
-            parameters[...] = ring.read_weights(length, ranks=[0])[0]
+        parameters[...] = _read_weights(ring, reference, config, number)
+        if config.check and sent != traffic.words.tolist():
+            raise DivergenceError(f"Step {number}: nodes have sent {_names(sent)} words, and must have sent "
+                                  f"{_names(traffic.words.tolist())}")
 
         interval_loss += sum(losses)
         interval_count += count

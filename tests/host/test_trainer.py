@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from host.transformer import ALTERNATIVE, TransformerConfig
 from host.workloads import CharacterModel
 from sim.golden import masking
 from sim.golden import ring as golden
+from sim.golden.codecs import WEIGHT_CODECS
 
 
 def masked(jobs, alternative):
@@ -33,8 +35,10 @@ class GoldenRing:
     segment = 256
     lanes = 4
 
-    def __init__(self, nodes, *, fault=lambda ring: None, mask_fault=lambda ring, results: None):
+    def __init__(self, nodes, *, fault=lambda ring: None, mask_fault=lambda ring, results: None, weight_codec="raw"):
         self.nodes = nodes
+        self.weight_codec = weight_codec
+        self.codec = WEIGHT_CODECS[weight_codec]
         self.fault = fault
         self.mask_fault = mask_fault
         self.alternatives = []
@@ -45,8 +49,13 @@ class GoldenRing:
         self.packed_state = packed_state
         self.state = [np.full(length, 0x7fc0_0000, dtype=np.uint32) for _ in range(planes)]
 
-    def write_weights(self, weights):
-        self.weights = np.tile(golden.bits(weights), (self.nodes, 1))
+    def distribute(self, weights):
+        self.master = golden.bits(weights).copy()
+        decoded = golden.distribute(self.master, self.nodes, weight_codec=self.codec, segment=self.segment)
+        self.weights = np.tile(decoded, (self.nodes, 1))
+
+    def read_master(self, length):
+        return golden.floats(self.master)
 
     def clear_state(self, length, *, packed_state):
         assert packed_state == self.packed_state
@@ -68,8 +77,9 @@ class GoldenRing:
         numbers = dataclasses.asdict(self.settings)
         packed_state = numbers.pop("packed_state")
         assert packed_state == self.packed_state
-        update = golden.fused_update(self.gradients, self.weights[0], self.state, golden.settings(**numbers),
-                                     packed_state=packed_state)
+        update = golden.fused_update(self.gradients, self.master, self.state, golden.settings(**numbers),
+                                     packed_state=packed_state, weight_codec=self.codec)
+        self.master = update.master
         self.weights[:] = update.weights
         self.state = update.state
         self.words += update.traffic.words
@@ -173,6 +183,62 @@ class TestAccuracy:
         ahead = [epochs < plain for epochs, plain in zip(epochs_to_target(data, name), plain_epochs, strict=True)]
         assert ahead[0]
         assert sum(ahead) >= 8, ahead
+
+
+@pytest.fixture(scope="module")
+def accuracies(data):
+    """Mean test accuracy with a codec, over seeds 0 to 4."""
+    @functools.cache
+    def measure(name):
+        runs = [train(GoldenRing(4, weight_codec=name), data, TrainingConfig(seed=seed)) for seed in range(5)]
+        assert all(run.bit_exact for run in runs)
+        return np.mean([run.measures[-1] for run in runs])
+
+    return measure
+
+
+class TestWeightCodecs:
+    @pytest.mark.parametrize(("name", "points"), [("mx9", 0.005), ("mx6", 0.01), ("bf16", 0.005)])
+    def test_accuracy(self, accuracies, name, points):
+        """docs/training.md has more codecs and seeds."""
+        assert accuracies(name) >= accuracies("raw") - points
+
+    @pytest.mark.parametrize("nodes", [1, 3])
+    def test_gradients_are_those_at_decoded_weights(self, few, nodes):
+        """From the first step on."""
+        config = TrainingConfig(epochs=1, batch=25, hidden=(5,))
+        raw, coded = (train(GoldenRing(nodes, weight_codec=name), few, config) for name in ("raw", "mx4"))
+        assert raw.steps[0].loss != coded.steps[0].loss
+        assert coded.bit_exact is True
+        assert [step.words_dense for step in coded.steps] == [step.words_dense for step in raw.steps]
+        if nodes > 1:
+            assert coded.steps[0].words_sent < raw.steps[0].words_sent
+
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_masters_are_compared(self, few, step):
+        def fault(ring):
+            ring.master[345] ^= 1
+
+        message = (rf"^Step {step}: 1 of 650 master weights differ from the golden model, first number 345, on node "
+                   r"0, which is 0x")
+        with pytest.raises(DivergenceError, match=message):
+            train(GoldenRing(4, fault=after(step, fault), weight_codec="mx9"), few,
+                  TrainingConfig(epochs=1, batch=25, hidden=()))
+
+    def test_weights_are_compared_before_the_first_step(self, few):
+        class Careless(GoldenRing):
+            def distribute(self, weights):
+                super().distribute(weights)
+                self.weights[:] = self.master
+
+        with pytest.raises(DivergenceError, match=r"^Step 0: \d+ of 650 weights of node 0 differ from the golden "):
+            train(Careless(4, weight_codec="mx9"), few, TrainingConfig(epochs=1, batch=25, hidden=()))
+
+    def test_no_check(self, few):
+        ring = GoldenRing(4, weight_codec="mx9")
+        training = train(ring, few, TrainingConfig(epochs=1, batch=25, check=False))
+        assert training.bit_exact is None
+        assert ring.reads == 3
 
 
 class TestSteps:
