@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression import centroid as hardware
-from sim.golden import planes
+from sim.golden import planes, stream
 
 __all__ = ["CentroidTable", "ProductTrace", "multiply", "trace_decoder", "trace_encoder",
            "trace_product"]
@@ -86,8 +86,8 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
         Whether the sink is ready.
     """
     beats = [-(-count // lanes) for count in counts]
-    tables = planes.Feed(table.centroids * len(counts), table_willing)
-    feed = planes.Feed(sum(beats), willing)
+    tables = stream.Feed(table.centroids * len(counts), table_willing)
+    feed = stream.Feed(sum(beats), willing)
     words = planes.word_count(lanes, table.index_bits)
     packer = planes.Packer(words, ready)
     registers, eights = planes.Registers(feed, 0), planes.Eights(packer)
@@ -172,7 +172,7 @@ def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.
     opened : int
         Cycle from which on the sums are cleared.
     """
-    feed, output = planes.Feed(sum(columns), willing), planes.Output(ready)
+    feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)
     freed = [opened, opened]  # from when on each bank is free
     free = opened

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden.shared_exponent import Blocks, Flags, Integers, Model, _Feed, _Output
+from sim.golden.shared_exponent import Blocks, Flags, Integers, Model, _Output
+from sim.golden.stream import Feed
 
 __all__ = ["DotProducts", "Trace", "dot_product", "trace_dot_product"]
 
@@ -72,7 +73,7 @@ def trace_dot_product(model: Model, beats: int, *, lanes: int, latency: int, a_w
     ready : array of cycles
         Whether the sink is ready.
     """
-    a, b, output = _Feed(beats, a_willing), _Feed(beats, b_willing), _Output(ready)
+    a, b, output = Feed(beats, a_willing), Feed(beats, b_willing), _Output(ready)
     end = output.end
     moves = np.zeros(end, np.bool_)
     inside: list[int] = []
@@ -80,8 +81,8 @@ def trace_dot_product(model: Model, beats: int, *, lanes: int, latency: int, a_w
     while now < end:
         moves[now] = True
         if max(a.offered, b.offered) <= now:
-            a.accept(now)
-            b.accept(now)
+            a.take(now)
+            b.take(now)
             taken += 1
             if taken % (model.block // lanes) == 0:
                 inside.append(latency)

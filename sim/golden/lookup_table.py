@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression import lookup_table as hardware
-from sim.golden import planes
+from sim.golden import planes, stream
 
 __all__ = ["COMPARED", "LookupTable", "trace_decoder", "trace_encoder"]
 
@@ -202,7 +202,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
         Cycle from which on beats are scanned.
     """
     beats = [-(-len(np.asarray(packet)) // lanes) for packet in packets]
-    scan, feed = planes.Feed(sum(beats), scan_willing), planes.Feed(sum(beats), willing)
+    scan, feed = stream.Feed(sum(beats), scan_willing), stream.Feed(sum(beats), willing)
     words = planes.word_count(lanes, table.width)
     packer = planes.Packer(words, ready)
     codes = planes.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)

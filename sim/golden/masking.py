@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import conversion, floating
+from sim.golden import conversion, floating, stream
 
 __all__ = ["Beats", "CircuitTrace", "Element", "Job", "MagnitudeTrace", "Mask", "SourceTrace", "Trace", "alternative",
            "apply", "bits", "data_beats", "exists", "kept", "mask_beats", "softmax", "sparsify", "trace_circuit",
@@ -357,66 +357,11 @@ class MagnitudeTrace:
     taken: Indices
 
 
-def _first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
-    given = np.asarray(pattern, np.bool_)
-    end = len(given)
-    cycles = np.where(given, np.arange(end), end)
-    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
-
-
-class _Feed:
-    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
-
-    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
-        self._willing = _first_from(willing)
-        self.end = len(self._willing) - 1
-        self._left = count
-        self.valid, self.ready = np.zeros(self.end, np.bool_), np.zeros(self.end, np.bool_)
-        self.offered = self._offer(0)
-
-    def _offer(self, start: int) -> int:
-        """Cycle from which on the next beat is on offer."""
-        offered = self._willing[min(start, self.end)] if self._left else self.end
-        self.valid[offered:] = True
-        return offered
-
-    def accept(self, free: int) -> int:
-        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
-        accepted = min(max(self.offered, free), self.end)
-        self.ready[free:accepted + 1] = True
-        return self._take(accepted)
-
-    def _take(self, accepted: int) -> int:
-        if accepted < self.end:
-            self.valid[accepted + 1:] = False
-            self._left -= 1
-            self.offered = self._offer(accepted + 1)
-        return accepted
-
-
-class _Output:
-    """An output register: when it takes its beats, and when they depart."""
-
-    def __init__(self, ready: npt.ArrayLike) -> None:
-        self._ready = _first_from(ready)
-        self.end = len(self._ready) - 1
-        self.departed = 0
-        self._count = 0
-        self.offered = np.full(self.end, -1, np.int64)
-
-    def load(self, cycle: int) -> None:
-        """Take a beat in a cycle, which is not before the departure of the last."""
-        self.departed = self._ready[min(cycle + 1, self.end)]
-        self.offered[cycle + 1:self.departed + 1] = self._count
-        self._count += 1
-
-
 class _Walk:
     """The generator's registers: when each beat is offered, given when the one before was taken."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
-        self.jobs = _Feed(len(jobs), willing)
+        self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
@@ -464,7 +409,7 @@ def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, 
     ready : array of cycles
         Whether the sink is ready.
     """
-    walk, output = _Walk(jobs, lanes, willing), _Output(ready)
+    walk, output = _Walk(jobs, lanes, willing), stream.Output(ready)
     for _ in range(sum(job.beats(lanes) for job in jobs)):
         output.load(walk.offer() - 1)
         walk.depart(output.departed)
@@ -486,7 +431,7 @@ def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_will
     ready : array of cycles
         Whether the sink is ready.
     """
-    feed, memory, output = _Feed(len(beats), willing), _Feed(words, words_willing), _Output(ready)
+    feed, memory, output = stream.Feed(len(beats), willing), stream.Feed(words, words_willing), stream.Output(ready)
     for word in beats.word.tolist():
         free = max(feed.offered, output.departed)
         loaded = feed.accept(memory.accept(free) if word else output.departed)
@@ -517,8 +462,8 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
         Whether the sink is ready.
     """
     ends = np.asarray(last, np.bool_).tolist()
-    walk, data = _Walk(jobs, lanes, jobs_willing), _Feed(len(ends), willing)
-    memory, output = _Feed(words, words_willing), _Output(ready)
+    walk, data = _Walk(jobs, lanes, jobs_willing), stream.Feed(len(ends), willing)
+    memory, output = stream.Feed(words, words_willing), stream.Output(ready)
     end = output.end
     fetched, error = np.zeros(end + 2, np.bool_), np.zeros(end + 2, np.bool_)
     masked = np.zeros(end + 2, np.int64)
@@ -585,8 +530,8 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     ready, dropped_ready : array of cycles
         Whether each sink is ready: that of what is kept, and that of what is dropped.
     """
-    feeds = _Feed(gradients, willing), _Feed(errors, errors_willing)
-    outputs = _Output(ready), _Output(dropped_ready)
+    feeds = stream.Feed(gradients, willing), stream.Feed(errors, errors_willing)
+    outputs = stream.Output(ready), stream.Output(dropped_ready)
     end = feeds[0].end
     count = min(gradients, errors)
     taken: list[int] = []

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import conversion
+from sim.golden import conversion, stream
 
 __all__ = ["Beats", "Trace", "pack", "pack_beats", "trace_packer", "trace_unpacker", "unpack", "unpack_beats"]
 
@@ -102,31 +102,6 @@ class Trace:
     offered: npt.NDArray[np.int64]
 
 
-class _Output:
-    """An output register: when it takes its beats, and when they depart."""
-
-    def __init__(self, ready: Flags) -> None:
-        self._ready = _first_from(ready)
-        self._departed = 0
-        self._count = 0
-        self.offered = np.full(len(ready), -1, np.int64)
-
-    def load(self, available: int) -> int:
-        """Cycle in which the register takes its next beat, which is there from some cycle on."""
-        loaded = max(available, self._departed)
-        self._departed = self._ready[min(loaded + 1, len(self.offered))]
-        self.offered[loaded + 1:self._departed + 1] = self._count
-        self._count += 1
-        return loaded
-
-
-def _first_from(pattern: Flags) -> list[int]:
-    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
-    end = len(pattern)
-    cycles = np.where(pattern, np.arange(end), end)
-    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
-
-
 def _trace(counts: npt.ArrayLike, stages: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
     """Every cycle of a unit which takes beats through some stages into an output register and a spare one.
 
@@ -135,9 +110,9 @@ def _trace(counts: npt.ArrayLike, stages: int, willing: npt.ArrayLike, ready: np
     it gives, until the last of this is taken there.
     """
     source = np.asarray(willing, np.bool_)
-    output = _Output(np.asarray(ready, np.bool_))
+    output = stream.Output(np.asarray(ready, np.bool_))
     end = len(source)
-    first_willing = _first_from(source)
+    first_willing = stream.first_from(source)
     i_valid = np.zeros(end, np.bool_)
     occupied = np.zeros(end + 1, np.bool_)
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GROUP", "PLANE", "Decoding", "Eights", "Feed", "Output", "Packer", "Registers", "Trace", "Unpacker",
+from sim.golden import stream
+
+__all__ = ["GROUP", "PLANE", "Decoding", "Eights", "Packer", "Registers", "Trace", "Unpacker",
            "bytes_to_words", "chunks", "field_bytes", "fields", "pack", "unpack", "word_count"]
 
 Bits = npt.NDArray[np.uint32]
@@ -94,64 +96,11 @@ class Trace:
     scan_ready: Flags
 
 
-def _first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
-    given = np.asarray(pattern, np.bool_)
-    end = len(given)
-    cycles = np.where(given, np.arange(end), end)
-    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
-
-
-class Feed:
-    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
-
-    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
-        self._willing = _first_from(willing)
-        self.end = len(self._willing) - 1
-        self._left = count
-        self.valid, self.ready = np.zeros(self.end, np.bool_), np.zeros(self.end, np.bool_)
-        self._offered = self._offer(0)
-
-    def _offer(self, start: int) -> int:
-        offered = self._willing[min(start, self.end)] if self._left else self.end
-        self.valid[offered:] = True
-        return offered
-
-    def accept(self, free: int) -> int:
-        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
-        accepted = min(max(self._offered, free), self.end)
-        self.ready[free:accepted + 1] = True
-        if accepted < self.end:
-            self.valid[accepted + 1:] = False
-            self._left -= 1
-            self._offered = self._offer(accepted + 1)
-        return accepted
-
-
-class Output:
-    """An output register: when it takes its beats, and when they depart."""
-
-    def __init__(self, ready: npt.ArrayLike) -> None:
-        self._ready = _first_from(ready)
-        self.end = len(self._ready) - 1
-        self.departed = 0
-        self._count = 0
-        self.offered = np.full(self.end, -1, np.int64)
-
-    def load(self, cycle: int) -> int:
-        """Take a beat in a cycle, or as soon as the last one departs; in which cycle that is."""
-        loaded = max(cycle, self.departed)
-        self.departed = self._ready[min(loaded + 1, self.end)]
-        self.offered[loaded + 1:self.departed + 1] = self._count
-        self._count += 1
-        return loaded
-
-
 class Packer:
     """When chunks of bytes are taken, and beats of words loaded."""
 
     def __init__(self, words: int, ready: npt.ArrayLike) -> None:
-        self.output = Output(ready)
+        self.output = stream.Output(ready)
         self.size = 4 * words
         self._place = 0
         self._left = 0  # when the chunk before leaves the register of the input
@@ -181,7 +130,7 @@ class Unpacker:
     """When beats of words are accepted, and their bytes shown."""
 
     def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
-        self.feed = Feed(count, willing)
+        self.feed = stream.Feed(count, willing)
         self._size = 4 * words
         self._place = 0
         self._front = self.feed.accept(0) + 1  # when the beat in front came there
@@ -218,7 +167,7 @@ def chunks(count: int, size: int) -> list[int]:
 class Registers:
     """An encoder's registers, from its input to the codes: when each of them is left by the beat before."""
 
-    def __init__(self, feed: Feed, stages: int) -> None:
+    def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
         self._left = [0] * (stages + 1)
 
@@ -266,7 +215,7 @@ class Decoding:
                  ready: npt.ArrayLike) -> None:
         self._size = 4 * words
         self._unpacker = Unpacker(words, sum(-(-len(np.asarray(packet)) // words) for packet in packets), willing)
-        self._output = Output(ready)
+        self._output = stream.Output(ready)
         self._free = 0  # when bytes may be taken
         self._looked = 0  # when the last beat of codes was taken to be looked up
         self._loaded = 0  # when it was given

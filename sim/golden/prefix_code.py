@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression import prefix_code as hardware
-from sim.golden import planes
+from sim.golden import planes, stream
 
 __all__ = ["Code", "PrefixCode", "code_lengths", "trace_decoder", "trace_encoder"]
 
@@ -174,9 +174,9 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
     ready : array of cycles
         Whether the sink is ready.
     """
-    tables = planes.Feed(6 * len(packets), table_willing)
-    feed = planes.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
-    output, registers = planes.Output(ready), planes.Registers(feed, 3)
+    tables = stream.Feed(6 * len(packets), table_willing)
+    feed = stream.Feed(sum(len(np.asarray(packet)) for packet in packets), willing)
+    output, registers = stream.Output(ready), planes.Registers(feed, 3)
     free = place = packed = 0
 
     def leave(cycle: int, *, count: int, end: bool) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hdl.compression import shared_exponent as gateware
 from hdl.compression.shared_exponent import RANDOM_BITS, STATE_BITS, Rounding
-from sim.golden import floating
+from sim.golden import floating, stream
 
 __all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "Trace", "join", "split",
            "trace_decoder", "trace_encoder"]
@@ -294,37 +294,6 @@ class Trace:
     offered: Integers
 
 
-def _first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
-    given = np.asarray(pattern, np.bool_)
-    end = len(given)
-    cycles = np.where(given, np.arange(end), end)
-    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
-
-
-class _Feed:
-    """A source of beats: it offers its next one in the first willing cycle after the last was accepted."""
-
-    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
-        self._willing = _first_from(willing)
-        self.end = len(self._willing) - 1
-        self._left = count
-        self.valid = np.zeros(self.end, np.bool_)
-        self.offered = self._offer(0)
-
-    def _offer(self, start: int) -> int:
-        offered = self._willing[min(start, self.end)] if self._left else self.end
-        self.valid[offered:] = True
-        return offered
-
-    def accept(self, cycle: int) -> None:
-        """The beat on offer is accepted in a cycle."""
-        if cycle < self.end:
-            self.valid[cycle + 1:] = False
-            self._left -= 1
-            self.offered = self._offer(cycle + 1)
-
-
 class _Sink(Protocol):
     """What takes beats from an output register."""
 
@@ -336,7 +305,7 @@ class _Output:
     """An output register of the unit itself."""
 
     def __init__(self, ready: npt.ArrayLike) -> None:
-        self._ready = _first_from(ready)
+        self._ready = stream.first_from(ready)
         self.end = len(self._ready) - 1
         self._count = 0
         self.offered = np.full(self.end, -1, np.int64)
@@ -429,7 +398,7 @@ def trace_encoder(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int
 def _trace_quantizer(model: Model, last: npt.ArrayLike, lanes: int, latency: int, willing: npt.ArrayLike,
                      sink: _Sink, output: _Output) -> Trace:
     ends = np.asarray(last, np.bool_).tolist()
-    feed, end = _Feed(len(ends), willing), output.end
+    feed, end = stream.Feed(len(ends), willing), output.end
     ready = np.ones(end, np.bool_)
     beats = model.block // lanes
     steps = latency - 2 + beats  # from the step in which a beat enters to that in which it is offered
@@ -445,7 +414,7 @@ def _trace_quantizer(model: Model, last: npt.ArrayLike, lanes: int, latency: int
             final = beat == beats - 1
             ready[now] = not padding
             if not padding:
-                feed.accept(now)
+                feed.take(now)
                 padding = ends[taken]
                 taken += 1
             padding = padding and not final
@@ -485,7 +454,7 @@ def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, l
         Whether the sink is ready.
     """
     output = _Output(ready)
-    feed, end, sink = _Feed(len(np.asarray(last)), willing), output.end, _Open(latency - 1, output)
+    feed, end, sink = stream.Feed(len(np.asarray(last)), willing), output.end, _Open(latency - 1, output)
     i_ready = np.zeros(end, np.bool_)
     free, now = 0, -1
     for takes, _, _ in [beat for packet in split(model, counts, lanes, words) for beat in packet]:
@@ -496,7 +465,7 @@ def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, l
             break
         if takes:
             i_ready[start:now + 1] = True
-            feed.accept(now)
+            feed.take(now)
         free = sink.take(now + 1)
     else:
         i_ready[max(now + 1, free):] = True

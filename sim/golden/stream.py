@@ -1,10 +1,14 @@
-"""Every cycle of a queue, as a recurrence over beats; mirrors :mod:`hdl.stream`."""
+"""Every cycle of a queue, as a recurrence over beats, and what models of other units begin and end with.
+
+Mirrors :mod:`hdl.stream`.
+"""
 
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["QueueCycles", "queue"]
+__all__ = ["Feed", "Output", "QueueCycles", "first_from", "queue"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +34,81 @@ class QueueCycles:
     offered: np.ndarray
 
 
-def _first_from(pattern: np.ndarray) -> np.ndarray:
-    """Per cycle, the first cycle from there on in which ``pattern`` holds; its length where there is none."""
-    cycles = len(pattern)
-    where = np.where(pattern, np.arange(cycles), cycles)
-    result = np.minimum.accumulate(where[::-1])[::-1]
-    return np.append(result, cycles)
+def first_from(pattern: npt.ArrayLike) -> list[int]:
+    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+    given = np.asarray(pattern, np.bool_)
+    end = len(given)
+    cycles = np.where(given, np.arange(end), end)
+    return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
+
+
+class Feed:
+    """A source of beats: it offers its next one in the first willing cycle after the last was accepted.
+
+    Members
+    -------
+    end : int
+        Cycles of the run.
+    valid, ready : array of bool
+        Per cycle; ``ready`` is that of :meth:`accept`.
+    offered : int
+        Cycle from which on the next beat is on offer.
+    """
+
+    def __init__(self, count: int, willing: npt.ArrayLike) -> None:
+        self._willing = first_from(willing)
+        self.end = len(self._willing) - 1
+        self._left = count
+        self.valid, self.ready = np.zeros(self.end, np.bool_), np.zeros(self.end, np.bool_)
+        self.offered = self._offer(0)
+
+    def _offer(self, start: int) -> int:
+        offered = self._willing[min(start, self.end)] if self._left else self.end
+        self.valid[offered:] = True
+        return offered
+
+    def accept(self, free: int) -> int:
+        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
+        accepted = min(max(self.offered, free), self.end)
+        self.ready[free:accepted + 1] = True
+        self.take(accepted)
+        return accepted
+
+    def take(self, cycle: int) -> None:
+        """The beat on offer is accepted in a cycle."""
+        if cycle < self.end:
+            self.valid[cycle + 1:] = False
+            self._left -= 1
+            self.offered = self._offer(cycle + 1)
+
+
+class Output:
+    """An output register: when it takes its beats, and when they depart.
+
+    Members
+    -------
+    end : int
+        Cycles of the run.
+    departed : int
+        Cycle in which the latest beat departs.
+    offered : array of int
+        Per cycle, the index of the beat on offer; -1 without one.
+    """
+
+    def __init__(self, ready: npt.ArrayLike) -> None:
+        self._ready = first_from(ready)
+        self.end = len(self._ready) - 1
+        self.departed = 0
+        self._count = 0
+        self.offered = np.full(self.end, -1, np.int64)
+
+    def load(self, cycle: int) -> int:
+        """Take a beat in a cycle, or as soon as the last one departs; in which cycle that is."""
+        loaded = max(cycle, self.departed)
+        self.departed = self._ready[min(loaded + 1, self.end)]
+        self.offered[loaded + 1:self.departed + 1] = self._count
+        self._count += 1
+        return loaded
 
 
 def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: np.ndarray) -> QueueCycles:
@@ -55,14 +128,14 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
         Per cycle, whether the source begins an offer, and whether the sink is ready; of the same length.
     """
     cycles = len(willing)
-    first_willing, first_ready = _first_from(willing), _first_from(ready)
+    first_willing, first_ready = first_from(willing), first_from(ready)
     slack = 0 if depth == 1 else 1
     i_valid, o_valid = np.zeros(cycles, bool), np.zeros(cycles, bool)
     offered = np.full(cycles, -1)
     accepts: list[int] = []
     departs: list[int] = []
     for beat in range(beats):
-        valid = int(first_willing[accepts[-1] + 1 if accepts else 0])
+        valid = first_willing[accepts[-1] + 1 if accepts else 0]
         if valid == cycles:
             break
         accept = max(valid, departs[beat - depth] + slack if beat >= depth else 0)
@@ -70,7 +143,7 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
         if accept >= cycles:
             break
         offer = min(max(accept + latency, departs[-1] + 1 if departs else 0), cycles)
-        depart = int(first_ready[offer])
+        depart = first_ready[offer]
         o_valid[offer:depart + 1] = True
         offered[offer:depart + 1] = beat
         accepts.append(accept)
