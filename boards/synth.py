@@ -100,7 +100,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
     parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
     if unit not in ("Packer", "Unpacker", "DotProduct"):
         parameters["format"] = getattr(formats, format)
-    target = "dot_product:BlockDotProduct" if unit == "DotProduct" else f"shared_exponent:{unit}"
+    module = {"Quantizer": "quantizer", "Packer": "packing", "Unpacker": "packing"}.get(unit, "block_coding")
+    target = "dot_product:BlockDotProduct" if unit == "DotProduct" else f"{module}:{unit}"
     return Unit(f"hdl.compression.{target}", parameters)
 
 

@@ -4,7 +4,7 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.shared_exponent import BlockCodec, block_layout
+from hdl.compression.block_format import BlockCodec, block_layout
 
 __all__ = ["BlockDotProduct", "dot_product_layout"]
 

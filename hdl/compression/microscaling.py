@@ -3,7 +3,7 @@
 A block is 32 elements below a scale of E8M0, a power of two: its field is the largest exponent of the block less that
 of the element format's largest number, floor(log2(max |x|)) - emax, and at least 0, which is 2 ** -127. A field of
 255 is NaN. What the specification leaves open is decided by the scale rule of
-:mod:`hdl.compression.shared_exponent`: elements saturate; a block of zeros has the smallest scale, 0; a block with an
+:mod:`hdl.compression.block_format`: elements saturate; a block of zeros has the smallest scale, 0; a block with an
 infinity or a NaN is NaN, with elements of zero; subnormal binary32 numbers are zeros, while subnormal numbers of the
 element's format are not; and -2, which the integers of MXINT8 could hold, is not used.
 
@@ -13,7 +13,7 @@ A decoder also takes elements that no encoder makes: infinities and NaNs of E5M2
 import dataclasses
 import enum
 
-from hdl.compression.shared_exponent import BlockCodec
+from hdl.compression.block_format import BlockCodec
 
 __all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Element",
            "Microscaling"]

@@ -1,7 +1,7 @@
 """Golden model of shared-exponent formats: codes, words, sums of products, and every cycle of the units.
 
 Elements are bit patterns of binary32, or of bfloat16 where told so. The scale rule and the layout of words are those
-of :mod:`hdl.compression.shared_exponent`.
+of :mod:`hdl.compression.block_format`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression import shared_exponent as gateware
-from hdl.compression.shared_exponent import RANDOM_BITS, STATE_BITS, Rounding
+from hdl.compression.block_format import RANDOM_BITS, STATE_BITS, Rounding, random_state
 from sim.golden import floating, stream
 
 __all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "Trace", "join", "split",
@@ -33,7 +33,7 @@ class RandomBits:
     """The shift register of stochastic rounding."""
 
     def __init__(self, seed: int) -> None:
-        state = gateware.random_state(seed)
+        state = random_state(seed)
         self._bits = np.array([state >> place & 1 for place in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> Integers:

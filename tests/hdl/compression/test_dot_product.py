@@ -8,8 +8,9 @@ import pytest
 
 from hdl.compression import microscaling as mx_gateware
 from hdl.compression import shared_exponent as gateware
+from hdl.compression.block_format import block_layout
 from hdl.compression.dot_product import BlockDotProduct, dot_product_layout
-from hdl.compression.shared_exponent import SharedExponent, block_layout
+from hdl.compression.shared_exponent import SharedExponent
 from sim import regression
 from sim.golden import dot_product as model
 from sim.golden import microscaling as mx

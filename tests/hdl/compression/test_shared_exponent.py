@@ -9,17 +9,11 @@ import pytest
 
 from hdl.compression import microscaling as mx_gateware
 from hdl.compression import shared_exponent as gateware
-from hdl.compression.shared_exponent import (
-    Decoder,
-    Dequantizer,
-    Encoder,
-    Packer,
-    Quantizer,
-    Rounding,
-    SharedExponent,
-    Unpacker,
-    block_layout,
-)
+from hdl.compression.block_coding import Decoder, Encoder
+from hdl.compression.block_format import Rounding, block_layout
+from hdl.compression.packing import Packer, Unpacker
+from hdl.compression.quantizer import Dequantizer, Quantizer
+from hdl.compression.shared_exponent import SharedExponent
 from hdl.floating.format import BF16, FP16, FP32
 from hdl.stream import beat_layout
 from sim import regression

@@ -7,8 +7,8 @@ import pytest
 
 from hdl.compression import microscaling as mx_gateware
 from hdl.compression import shared_exponent as gateware
+from hdl.compression.block_format import RANDOM_BITS, STATE_BITS, Rounding, random_state
 from hdl.compression.microscaling import Element
-from hdl.compression.shared_exponent import RANDOM_BITS, STATE_BITS, Rounding
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.golden.conversion import to_bfloat16
@@ -329,7 +329,7 @@ def test_int8():
 
 def test_random_bits():
     """The recurrence, one bit at a time, from the given start."""
-    state = gateware.random_state(5)
+    state = random_state(5)
     bits = [state >> place & 1 for place in range(STATE_BITS)]
     for _ in range(2000):
         bits.append(bits[-127] ^ bits[-64])
@@ -338,8 +338,8 @@ def test_random_bits():
     expected = [sum(bits[RANDOM_BITS * index + place] << place for place in range(RANDOM_BITS))
                 for index in range(len(taken))]
     assert taken.tolist() == expected
-    assert gateware.random_state(5) != gateware.random_state(6)
-    assert 0 < gateware.random_state(0) < 1 << STATE_BITS
+    assert random_state(5) != random_state(6)
+    assert 0 < random_state(0) < 1 << STATE_BITS
 
 
 @pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP4_E2M1"])
