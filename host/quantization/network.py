@@ -1,0 +1,293 @@
+"""A perceptron in integers, layer by layer.
+
+Of each layer, activations X come in as 8 bits with a scale Sx, products with the adjusted weights A are summed in 32
+bits, from a bias in units of S · Sx on, and the sum becomes the next layer's 8 bits by an integer multiplier and a
+shift. The last layer's sums are the scores. With a float offset this cannot be: each sum is then converted,
+multiplied and added to in binary32 before anything else can be done with it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
+from host.layers import Model
+from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
+from host.quantization.schemes import Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
+
+__all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
+           "activations", "check_sums", "float_layers", "golden_layers", "infer", "integer_layer", "quantize"]
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FloatLayer:
+    """Weights, of shape (outputs, inputs), and biases of a layer as it was trained."""
+
+    weights: npt.NDArray[np.floating]
+    biases: npt.NDArray[np.floating]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuantizationConfig:
+    """How a network is quantised.
+
+    Parameters
+    ----------
+    scheme : Scheme
+    bits : int or tuple of int
+        Of a weight's code, of all layers or of each: 4 or 8.
+    rounding : Rounding
+        Of weights and their offsets.
+    per_channel : bool
+        Whether each output has a scale and an offset of its own.
+    extrema : Extrema
+        That scales and offsets of weights come from.
+    calibration : Calibration
+    percentile : float
+        Of the magnitudes of activations, with that calibration.
+    """
+
+    scheme: Scheme = Scheme.IAQ_MIN
+    bits: int | tuple[int, ...] = 8
+    rounding: Rounding = Rounding.NEAREST
+    per_channel: bool = False
+    extrema: Extrema = Extrema.ZERO
+    calibration: Calibration = Calibration.MINMAX
+    percentile: float = 99.9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedLayer:
+    """A layer in integers.
+
+    Members
+    -------
+    weights : QuantizedWeights
+        With scales that are binary32 numbers.
+    bias : array of int64 or float32
+        In units of S · Sx; with a float offset, as it was trained.
+    input : Activation
+    output : Activation, optional
+        None of the last layer.
+    relu : bool
+    requantization : Requantization, optional
+        Of a layer that is not the last, unless its offset is a float.
+    """
+
+    weights: QuantizedWeights
+    bias: npt.NDArray[Any]
+    input: Activation
+    output: Activation | None = None
+    relu: bool = False
+    requantization: Requantization | None = None
+
+    @property
+    def outputs(self) -> int:
+        return len(self.weights.codes)
+
+    @property
+    def inputs(self) -> int:
+        return int(self.weights.codes.shape[1])
+
+    @property
+    def last(self) -> bool:
+        return self.output is None
+
+    @property
+    def units(self) -> Floats:
+        """What an accumulator counts, of each output: S · Sx."""
+        return self.weights.scales * self.input.scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Multiplications:
+    """Multiplications for one inference.
+
+    Members
+    -------
+    products : int
+        Of a weight and an activation.
+    requantizations : int
+        Of an accumulator and a multiplier.
+    floats : int
+        In binary32: of what a float offset takes, and of scaling to the next layer's integers.
+    """
+
+    products: int
+    requantizations: int
+    floats: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedNetwork:
+    """Layers in integers, with a ReLU between each two of them.
+
+    Members
+    -------
+    scheme : Scheme
+    rounding : Rounding
+    layers : tuple of QuantizedLayer
+    """
+
+    scheme: Scheme
+    rounding: Rounding
+    layers: tuple[QuantizedLayer, ...]
+
+    @property
+    def multiplications(self) -> Multiplications:
+        outputs = sum(layer.outputs for layer in self.layers)
+        hidden = outputs - self.layers[-1].outputs
+        integer = self.scheme.integer
+        return Multiplications(
+            products=sum(layer.weights.codes.size for layer in self.layers),
+            requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs + hidden)
+
+    def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
+        """What the first layer is given for a batch, one example per row."""
+        return self.layers[0].input.quantize(x)
+
+    def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
+        """The numbers that the last layer's accumulators stand for."""
+        return np.asarray(accumulators * self.layers[-1].units, np.float64)
+
+    def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+        """Scores of a network with a float offset, each operation behind the sums in binary32, as a unit of its own
+        does it."""
+        if self.scheme.integer:
+            raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
+                             f"{self.scheme.value}")
+        codes = self.input_codes(x)
+        for layer in self.layers:
+            weights = layer.weights
+            assert weights.minima is not None
+            sums, products = codes.sum(axis=1)[:, None], codes @ weights.codes.T
+            scale, offset = (np.float32(part * layer.input.scale) for part in (weights.scales, weights.minima))
+            values = products.astype(np.float32) * scale + sums.astype(np.float32) * offset + layer.bias
+            if layer.relu:
+                values = np.maximum(values, 0)
+            if layer.output is None:
+                return np.asarray(values, np.float32)
+            codes = layer.output.quantize(values)
+        raise AssertionError("the last layer has no output scale")
+
+
+def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
+    """The linear layers of a perceptron; with a vector of parameters, those in place of its own."""
+    views = model.views(model.parameters if parameters is None else parameters)
+    return [FloatLayer(view["weight"].T.copy(), view["bias"].copy()) for view in views if view]
+
+
+def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
+    """The input of each layer, in floats, and the scores behind the last."""
+    found = [x]
+    for number, layer in enumerate(layers):
+        x = x @ layer.weights.T + layer.biases
+        found.append(x if number == len(layers) - 1 else np.maximum(x, 0))
+        x = found[-1]
+    return found
+
+
+def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], config: QuantizationConfig, *,
+             input_scale: float | None = None) -> QuantizedNetwork:
+    """Quantise a perceptron.
+
+    Parameters
+    ----------
+    layers : sequence of FloatLayer
+        With a ReLU between each two of them.
+    examples : array
+        Inputs, one example per row, from which the scales of activations come.
+    config : QuantizationConfig
+    input_scale : float, optional
+        Of inputs that are integers times this already, 0 to 255 of it; by default inputs are calibrated as well.
+
+    Raises
+    ------
+    ValueError
+        An offset, a factor or a sum does not fit the node.
+    """
+    if not layers:
+        raise ValueError("Layers must be at least 1, not 0")
+    values = activations(layers, examples)
+    scales = [calibrate(part, method=config.calibration, percentile=config.percentile) for part in values[:-1]]
+    if input_scale is not None:
+        scales[0] = Activation(scale=input_scale)
+    bits = (config.bits,) * len(layers) if isinstance(config.bits, int) else config.bits
+    if len(bits) != len(layers):
+        raise ValueError(f"Bits must be of all layers or of each of the {len(layers)}, not {config.bits!r}")
+    made = []
+    for number, (layer, scale) in enumerate(zip(layers, scales, strict=True)):
+        output = None if number == len(layers) - 1 else scales[number + 1]
+        try:
+            made.append(_layer(layer, config, bits[number], scale, output))
+        except ValueError as error:
+            raise ValueError(f"Layer {number + 1} of {len(layers)}: {error}") from None
+    return QuantizedNetwork(scheme=config.scheme, rounding=config.rounding, layers=tuple(made))
+
+
+def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Activation,
+           output: Activation | None) -> QuantizedLayer:
+    weights = quantize_weights(layer.weights, bits=bits, scheme=config.scheme, rounding=config.rounding,
+                               per_channel=config.per_channel, extrema=config.extrema)
+    # Files of all kinds hold scales as binary32, and what is computed from them must be the same after import.
+    weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
+    if not (weights.scales > 0).all():
+        raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
+    relu = output is not None
+    if weights.minima is not None:
+        minima = weights.minima.astype(np.float32).astype(np.float64)
+        return QuantizedLayer(weights=dataclasses.replace(weights, minima=minima), input=scale, output=output,
+                              bias=np.asarray(layer.biases, np.float32), relu=relu)
+    bias = np.rint(np.asarray(layer.biases, np.float64) / (weights.scales * scale.scale)).astype(np.int64)
+    return integer_layer(weights, bias, scale, output, relu=relu)
+
+
+def integer_layer(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
+                  relu: bool) -> QuantizedLayer:
+    """A layer with an integer offset, of which the rest follows; refused where a sum would not fit."""
+    check_sums(weights, bias, scale)
+    factors = None if output is None else requantization(weights.scales * scale.scale / output.scale)
+    return QuantizedLayer(weights=weights, bias=bias, input=scale, output=output, relu=relu, requantization=factors)
+
+
+def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> None:
+    """Check that no sum of an output can overflow, and raise ``ValueError`` with the numbers if one can."""
+    products, most = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high]), 1 << ACCUMULATOR_BITS - 1
+    for sums in (bias + products.min(axis=0).sum(axis=1), bias + products.max(axis=0).sum(axis=1)):
+        places = np.flatnonzero((sums < -most) | (sums >= most))
+        if places.size:
+            output = int(places[0])
+            raise ValueError(f"Sum of an output must be between {-most} and {most - 1}, not {int(sums[output])}, which "
+                             f"output {output} can have, with {products.shape[2]} weights and a bias of "
+                             f"{int(bias[output])}")
+
+
+def golden_layers(network: QuantizedNetwork) -> list[Any]:
+    """The layers as the golden model takes them."""
+    from sim.golden import quantization as golden
+
+    if not network.scheme.integer:
+        raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
+    nothing = Requantization(multipliers=np.zeros(1, np.int64), shifts=np.ones(1, np.int64), error=0.0)
+    layers = []
+    for layer in network.layers:
+        weights, factors = layer.weights, layer.requantization or nothing
+        layers.append(golden.Layer(
+            codes=weights.codes, offsets=weights.offsets, variant=weights.variant, bits=weights.bits, bias=layer.bias,
+            multiplier=np.broadcast_to(factors.multipliers, layer.outputs),
+            shift=np.broadcast_to(factors.shifts, layer.outputs), relu=layer.relu, signed=layer.input.signed,
+            last=layer.last))
+    return layers
+
+
+def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
+    """The last layer's sums for a batch, one example per row, by the golden model."""
+    from sim.golden import quantization as golden
+
+    return np.asarray(golden.infer(golden_layers(network), network.input_codes(x)), np.int64)

@@ -1,0 +1,198 @@
+"""Weights as small integers: symmetric, asymmetric with a float offset, and asymmetric with an integer offset (IAQ).
+
+What a node multiplies by is the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it is
+Z + Q, or Z - Q where codes count from the largest weight down. The weight is then about S · A, with one scale S per
+layer, or per output. docs/quantization/schemes.md has the equations.
+"""
+
+import dataclasses
+import enum
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.quantization.arithmetic import Variant
+
+__all__ = ["BITS", "Extrema", "QuantizedWeights", "Rounding", "Scheme", "quantize_weights"]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: Bits that a code may have.
+BITS = (4, 8)
+
+#: Quotients that miss an integer by float64's own rounding are that integer, also where they are truncated.
+_ALMOST = 1 + 2.0**-48
+
+
+class Scheme(enum.Enum):
+    """How weights become codes, by the names the command line knows them by."""
+
+    SYMMETRIC = "symmetric"
+    FLOAT_OFFSET = "float-offset"
+    IAQ_MIN = "iaq-min"
+    IAQ_MAX = "iaq-max"
+
+    @property
+    def integer(self) -> bool:
+        """Whether adjusted weights are integers, so that a node's integer datapath can do it."""
+        return self is not Scheme.FLOAT_OFFSET
+
+
+class Extrema(enum.Enum):
+    """Which two extrema the scale and the offset come from: those of the weights; those of the weights and zero, so
+    that adjusted weights always fit; or the nearest ones beyond these such that zero is a level exactly, which the
+    offset is then no rounding of."""
+
+    WEIGHTS = "weights"
+    ZERO = "zero"
+    ALIGNED = "aligned"
+
+
+class Rounding(enum.Enum):
+    """How each quotient, the offset's and the codes', becomes an integer: to nearest even, or towards zero."""
+
+    NEAREST = "nearest"
+    TRUNCATE = "truncate"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class QuantizedWeights:
+    """A matrix of weights as codes, offsets and scales.
+
+    Members
+    -------
+    bits : int
+        Of a code.
+    variant : Variant
+    codes : array of int64
+        Of shape (outputs, inputs), 0 to 2^bits - 1.
+    offsets : array of int64
+        Z of each output. All zero, with a float offset.
+    scales : array of float64
+        S of each output; all the same, if they are of the layer.
+    minima : array of float64, optional
+        The float offset of each output, Wmin.
+    """
+
+    bits: int
+    variant: Variant
+    codes: Integers
+    offsets: Integers
+    scales: Floats
+    minima: Floats | None = None
+
+    @property
+    def adjusted(self) -> Integers:
+        """A, or the bare codes with a float offset."""
+        sign = -1 if self.variant is Variant.MAX else 1
+        return self.offsets[:, None] + sign * self.codes
+
+    @property
+    def values(self) -> Floats:
+        """The weights that the codes stand for."""
+        values = self.scales[:, None] * self.adjusted
+        return values if self.minima is None else values + self.minima[:, None]
+
+    def error(self, weights: npt.NDArray[np.floating]) -> float:
+        """Largest difference to the weights, in units of the scale."""
+        return float((np.abs(self.values - weights) / self.scales[:, None]).max())
+
+
+def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Scheme,
+                     rounding: Rounding = Rounding.NEAREST, per_channel: bool = False,
+                     extrema: Extrema = Extrema.WEIGHTS) -> QuantizedWeights:
+    """Codes, offsets and scales for a matrix of weights.
+
+    Where all weights that share a scale are equal, that scale is their magnitude, and they are exact.
+
+    Parameters
+    ----------
+    weights : array
+        Finite, of shape (outputs, inputs).
+    bits : int
+        Of a code: 4 or 8.
+    scheme : Scheme
+    rounding : Rounding
+    per_channel : bool
+        Whether each output has a scale and an offset of its own.
+    extrema : Extrema
+        Of asymmetric schemes.
+
+    Raises
+    ------
+    ValueError
+        An offset or an adjusted weight does not fit ``bits`` + 1 bits.
+    """
+    weights = np.asarray(weights, np.float64)
+    if bits not in BITS:
+        raise ValueError(f"Bits must be 4 or 8, not {bits!r}")
+    if weights.ndim != 2 or 0 in weights.shape:
+        raise ValueError(f"Weights must be of shape (outputs, inputs), each at least 1, not {weights.shape!r}")
+    if not np.isfinite(weights).all():
+        raise ValueError(f"Weights must be finite, not {weights[~np.isfinite(weights)][0]!r}")
+    outputs = len(weights)
+    groups = weights if per_channel else weights.reshape(1, -1)
+    low, high = (np.broadcast_to(part, outputs)[:, None] for part in (groups.min(axis=1), groups.max(axis=1)))
+    if scheme is Scheme.SYMMETRIC:
+        return _symmetric(weights, bits, rounding, np.maximum(np.abs(low), np.abs(high)))
+    top, constant = 2**bits - 1, low == high
+    if extrema is not Extrema.WEIGHTS:
+        low, high = (np.where(constant, end, limit(end, 0)) for end, limit in ((low, np.minimum), (high, np.maximum)))
+    if extrema is Extrema.ALIGNED:
+        low, high = (np.where(constant, was, end) for was, end in zip((low, high), _aligned(low, high, top), strict=True))
+    # A constant layer has one code, 0, and its sign for an offset.
+    scales = np.where(constant, np.abs(low), (high - low) / top)
+    scales = np.where(scales == 0, 1.0, scales)
+    down = scheme is Scheme.IAQ_MAX
+    codes = _integers((high - weights if down else weights - low) / scales, rounding)
+    if scheme is Scheme.FLOAT_OFFSET:
+        return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=codes, offsets=np.zeros(outputs, np.int64),
+                                scales=scales[:, 0], minima=low[:, 0].copy())
+    offsets = _integers((high if down else low) / scales, rounding)[:, 0]
+    result = QuantizedWeights(bits=bits, variant=Variant.MAX if down else Variant.MIN, codes=codes, offsets=offsets,
+                              scales=scales[:, 0])
+    _check_field(result, low[:, 0], high[:, 0])
+    return result
+
+
+def _integers(quotients: Floats, rounding: Rounding) -> Integers:
+    rounded = np.rint(quotients) if rounding is Rounding.NEAREST else np.trunc(quotients * _ALMOST)
+    return np.asarray(rounded, np.int64)
+
+
+def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
+    """The nearest range around this one, which zero is in, that has zero as one of ``top`` + 1 levels."""
+    below = -low * top / np.where(high > low, high - low, 1)
+    best = np.full(low.shape, np.inf), low, high
+    for levels in (np.floor(below), np.ceil(below)):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = np.fmax(-low / levels, high / (top - levels))  # 0 / 0 where there is nothing on that side
+        better = step < best[0]
+        best = tuple(np.where(better, new, old) for new, old in zip(  # type: ignore[assignment]
+            (step, -levels * step, (top - levels) * step), best, strict=True))
+    return best[1], best[2]
+
+
+def _symmetric(weights: Floats, bits: int, rounding: Rounding, largest: Floats) -> QuantizedWeights:
+    scales = largest / (2**(bits - 1) - 1)
+    scales = np.where(scales == 0, 1.0, scales)
+    half = 2**(bits - 1)
+    return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=_integers(weights / scales, rounding) + half,
+                            offsets=np.full(len(weights), -half), scales=scales[:, 0])
+
+
+def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None:
+    bits, limit = quantized.bits, 2**quantized.bits
+    adjusted = quantized.adjusted
+    numbers = [("Offset", quantized.offsets, quantized.offsets),
+               ("Adjusted weight", adjusted.min(axis=1), adjusted.max(axis=1))]
+    for name, least, most in numbers:
+        wrong = np.flatnonzero((least < -limit) | (most >= limit))
+        if wrong.size:
+            output = int(wrong[0])
+            value = int(least[output] if least[output] < -limit else most[output])
+            raise ValueError(
+                f"{name} must be between {-limit} and {limit - 1}, which {bits + 1} bits hold, not {value}, for "
+                f"weights between {low[output]:g} and {high[output]:g} in steps of {quantized.scales[output]:g}: "
+                f"widen their range to zero")
