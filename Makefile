@@ -9,13 +9,16 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim test check bench synth synth-optimizer wave clean
+.PHONY: help setup sim sweep test check bench synth synth-optimizer wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
 	@echo "            EPOCHS= STEPS= SEED= THREADS=, OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec)"
+	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
+	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, SYNTH=no to place nothing); it goes on"
+	@echo "            where an earlier one has ended"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
@@ -44,6 +47,11 @@ sim: $(VENV)/.base
 	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
 	  $(call option,WEIGHTS,--weights) \
 	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
+
+sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
+	$(BIN)/gradring sweep $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
+	  $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
+	  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth)
 
 test: $(VENV)/.test $(VENV)/.synth
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)

@@ -24,10 +24,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from hdl.compression import zero_value
+from hdl.compression.codecs import WEIGHT_CODECS, WordDecoder, WordEncoder
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
-__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Tools", "Unit", "measure", "table", "wrapper"]
+__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "measure", "table",
+           "weight_codec", "wrapper", "zero_value_codec"]
 
 RESULTS = toolchain.BUILD / "synth"
 DEFAULT_PART = "LFE5U-85F-6"
@@ -61,6 +68,38 @@ class Unit:
             known = ", ".join(name for name in inspect.signature(factory).parameters)
             raise SynthesisError(f"Option of {class_name} must be one of {known}, not {', '.join(sorted(unknown))!r}")
         return factory(**parameters)
+
+
+class Together(wiring.Component):
+    """Components that have nothing to do with each other, to be placed as one.
+
+    Members
+    -------
+    <name> : Out(the component's signature)
+        All ports of the component of that name.
+    """
+
+    def __init__(self, **components):
+        self._components = components
+        super().__init__({name: Out(component.signature) for name, component in components.items()})
+
+    def elaborate(self, platform):
+        m = Module()
+        for name, component in self._components.items():
+            m.submodules[name] = component
+            wiring.connect(m, wiring.flipped(getattr(self, name)), component)
+        return m
+
+
+def weight_codec(*, codec, lanes):
+    """What a node has for a codec of weights: from memory rows to words of a link, and back."""
+    return Together(encoder=WordEncoder(codec=codec, lanes=lanes), decoder=WordDecoder(codec=codec, lanes=lanes))
+
+
+def zero_value_codec(*, lanes):
+    """What a node has for gradients without their zeros: encoder, adder in compressed form, and decoder."""
+    return Together(encoder=zero_value.Encoder(lanes=lanes), adder=zero_value.Adder(),
+                    decoder=zero_value.Decoder(lanes=lanes))
 
 
 def _words(**parameters):
@@ -137,6 +176,10 @@ UNITS = {
     "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
+    # By name of the format; ``gradring sweep`` shows the figures of those that are here.
+    **{f"compression.weight_codec.{name}": Unit("boards.synth:weight_codec", {"codec": codec, "lanes": 4})
+       for name, codec in WEIGHT_CODECS.items() if codec is not None},
+    "compression.gradient_codec.zero_value": Unit("boards.synth:zero_value_codec", {"lanes": 4}),
     "compression.prefix_code.encoder": Unit("hdl.compression.prefix_code:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.compression.prefix_code:Decoder", {}),
     "compression.centroid.encoder": _centroid_table("Encoder"),

@@ -1,0 +1,1 @@
+def draw(rows, path) -> None: pass
