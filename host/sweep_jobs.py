@@ -78,7 +78,7 @@ class Job:
     needs : tuple of str
         Names of jobs that must have ended before.
     estimate : float
-        Seconds that it takes a core, about.
+        Seconds for which it keeps a core busy, about.
     """
 
     kind: JobKind
@@ -132,8 +132,11 @@ def _files(modules: Iterable[str]) -> set[Path]:
     found: set[Path] = set()
     left = list(modules)
     while left:
-        name = ROOT.joinpath(*left.pop().split("."))
-        for path in (name.with_suffix(".py"), name / "__init__.py"):
+        *packages, name = left.pop().split(".")
+        if packages:
+            left.append(".".join(packages))
+        base = ROOT.joinpath(*packages, name)
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
             if path.is_file() and path not in found:
                 found.add(path)
                 left += _imports(path)
@@ -235,6 +238,12 @@ def _end_group() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def _core_seconds() -> float:
+    """For how long this process and the tools that it has run have kept a core busy."""
+    times = os.times()
+    return sum(times[:4])
+
+
 def work(folder: str) -> None:
     """Do the jobs that come in, one per line of standard input, and keep their results in a folder.
 
@@ -256,19 +265,19 @@ def work(folder: str) -> None:
 
     def handle(order: dict[str, Any]) -> None:
         job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
-        begun = time.monotonic()
+        begun = _core_seconds()
         try:
             if job.digest != order["digest"]:
                 raise SweepError("Sources have changed since the sweep began; start it again")
             result = _WORK[job.kind](job.parameters, lambda stage: say(stage=stage))
-            store(Path(folder), job, result, time.monotonic() - begun)
+            store(Path(folder), job, result, _core_seconds() - begun)
         except (*_ERRORS, SweepError) as error:
             say(error=str(error))
         except Exception as error:
             traceback.print_exc()
             say(error=f"{type(error).__name__}: {error}")
         else:
-            say(seconds=time.monotonic() - begun)
+            say(done=True)
 
     threading.Thread(target=listen, daemon=True).start()
     try:
@@ -288,9 +297,9 @@ def replace(path: Path, text: str) -> None:
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Keep what a job has found."""
+    """Keep what a job has found, and for how many seconds it has kept a core busy."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
-              "seconds": seconds, "result": result}
+              "core_seconds": seconds, "result": result}
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / job.file, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
@@ -311,15 +320,15 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def _history(folder: Path, job: Job) -> float:
-    """Seconds that a job has taken before, of whatever sources, or its estimate."""
+    """Seconds that a job has kept a core busy for before, whatever the sources were, or its estimate."""
     latest = 0.0
     seconds = job.estimate
     for path in folder.glob(f"{job.name}-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record, changed = json.loads(path.read_text()), path.stat().st_mtime
             # What was found in a cache tells nothing.
-            if record["name"] == job.name and changed > latest and record["seconds"] > job.estimate / 4:
-                latest, seconds = changed, float(record["seconds"])
+            if record["name"] == job.name and changed > latest and record["core_seconds"] > job.estimate / 4:
+                latest, seconds = changed, float(record["core_seconds"])
     return seconds
 
 
