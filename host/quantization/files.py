@@ -1,7 +1,7 @@
 """Quantised networks as npz files.
 
-A file has the arrays ``schema``, ``version``, ``scheme``, ``rounding`` and ``layers``, and of each layer, whose number
-from 0 on is before the dot, those that :func:`_fields` lists. docs/quantization/schemes.md has them as a table.
+A file has the arrays ``schema``, ``version``, ``scheme``, ``rounding`` and ``layers``, and of each layer, whose
+number from 0 on is before the dot, those that :func:`_fields` lists. docs/quantization/schemes.md has a table.
 """
 
 import zipfile
@@ -100,8 +100,9 @@ def _network(arrays: Arrays) -> QuantizedNetwork:
         known |= {f"{number}.{name}" for name in fields}
         layer = _layer(arrays, number, scheme, fields)
         if layers and (layers[-1].output != layer.input or layers[-1].outputs != layer.inputs):
-            raise ValueError(f"Input of layer {number} must be what layer {number - 1} puts out, {layers[-1].outputs} "
-                             f"with {layers[-1].output}, not {layer.inputs} with {layer.input}")
+            raise ValueError(
+                f"Input of layer {number} must be what layer {number - 1} puts out, {layers[-1].outputs} with "
+                f"{layers[-1].output}, not {layer.inputs} with {layer.input}")
         layers.append(layer)
     if unknown := sorted(arrays.keys() - known):
         raise ValueError(f"Arrays must be those of version {VERSION}, without {', '.join(unknown)}")
@@ -153,10 +154,9 @@ def _layer(arrays: Arrays, number: int, scheme: Scheme,
         if name in values and not ((values[name] >= low) & (values[name] <= high)).all():
             raise ValueError(f"Array {number}.{name} must be between {low} and {high}, not between "
                              f"{values[name].min()} and {values[name].max()}")
-    for name in ("scales", "minima", "bias"):
-        if name in values and not (np.isfinite(values[name]).all() and (name != "scales" or (values[name] > 0).all())):
-            above = ", and above 0" if name == "scales" else ""
-            raise ValueError(f"Array {number}.{name} must be finite{above}")
+    for name, lowest in (("scales", 0.0), ("minima", -np.inf), ("bias", -np.inf)):
+        if name in values and not (np.isfinite(values[name]) & (values[name] > lowest)).all():
+            raise ValueError(f"Array {number}.{name} must be finite{', and above 0' if lowest == 0 else ''}")
     weights = QuantizedWeights(
         bits=bits, variant=variant, codes=codes.astype(np.int64), offsets=values["offsets"].astype(np.int64),
         scales=values["scales"].astype(np.float64),

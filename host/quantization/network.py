@@ -16,10 +16,11 @@ import numpy.typing as npt
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
 from host.layers import Model
 from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
-from host.quantization.schemes import Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
+from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
 
-__all__ = ["FloatLayer", "Multiplications", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
-           "activations", "check_sums", "float_layers", "golden_layers", "infer", "integer_layer", "quantize"]
+__all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
+           "activations", "check_sums", "float_layers", "infer", "integer_layer", "node_layers",
+           "quantize"]
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -60,6 +61,13 @@ class QuantizationConfig:
     extrema: Extrema = Extrema.ZERO
     calibration: Calibration = Calibration.MINMAX
     percentile: float = 99.9
+
+    def __post_init__(self) -> None:
+        bits = (self.bits,) if isinstance(self.bits, int) else self.bits
+        if not bits or any(one not in BITS for one in bits):
+            raise ValueError(f"Bits must be 4 or 8, not {self.bits!r}")
+        if not 0 < self.percentile <= 100:
+            raise ValueError(f"Percentile must be above 0 and at most 100, not {self.percentile!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,6 +111,22 @@ class QuantizedLayer:
     def units(self) -> Floats:
         """What an accumulator counts, of each output: S · Sx."""
         return self.weights.scales * self.input.scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class NodeLayer:
+    """A layer as nodes and their golden model take it, see :class:`sim.golden.quantization.Layer`."""
+
+    codes: Integers
+    offsets: Integers
+    variant: Variant
+    bits: int
+    bias: Integers
+    multiplier: Integers
+    shift: Integers
+    relu: bool
+    signed: bool
+    last: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -258,30 +282,29 @@ def integer_layer(weights: QuantizedWeights, bias: Integers, scale: Activation, 
 
 def check_sums(weights: QuantizedWeights, bias: Integers, scale: Activation) -> None:
     """Check that no sum of an output can overflow, and raise ``ValueError`` with the numbers if one can."""
-    products, most = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high]), 1 << ACCUMULATOR_BITS - 1
+    products = np.stack([weights.adjusted * scale.low, weights.adjusted * scale.high])
+    most = 1 << ACCUMULATOR_BITS - 1
     for sums in (bias + products.min(axis=0).sum(axis=1), bias + products.max(axis=0).sum(axis=1)):
         places = np.flatnonzero((sums < -most) | (sums >= most))
         if places.size:
             output = int(places[0])
-            raise ValueError(f"Sum of an output must be between {-most} and {most - 1}, not {int(sums[output])}, which "
-                             f"output {output} can have, with {products.shape[2]} weights and a bias of "
-                             f"{int(bias[output])}")
+            raise ValueError(
+                f"Sum of an output must be between {-most} and {most - 1}, not {int(sums[output])}, which output "
+                f"{output} can have, with {products.shape[2]} weights and a bias of {int(bias[output])}")
 
 
-def golden_layers(network: QuantizedNetwork) -> list[Any]:
-    """The layers as the golden model takes them."""
-    from sim.golden import quantization as golden
-
+def node_layers(network: QuantizedNetwork) -> list[NodeLayer]:
+    """The layers as nodes take them."""
     if not network.scheme.integer:
         raise ValueError(f"Scheme must be one with an integer offset for integer layers, not {network.scheme.value}")
-    nothing = Requantization(multipliers=np.zeros(1, np.int64), shifts=np.ones(1, np.int64), error=0.0)
     layers = []
     for layer in network.layers:
-        weights, factors = layer.weights, layer.requantization or nothing
-        layers.append(golden.Layer(
+        weights, factors = layer.weights, layer.requantization
+        zeros = np.zeros(layer.outputs, np.int64)
+        layers.append(NodeLayer(
             codes=weights.codes, offsets=weights.offsets, variant=weights.variant, bits=weights.bits, bias=layer.bias,
-            multiplier=np.broadcast_to(factors.multipliers, layer.outputs),
-            shift=np.broadcast_to(factors.shifts, layer.outputs), relu=layer.relu, signed=layer.input.signed,
+            multiplier=zeros if factors is None else factors.multipliers,
+            shift=zeros if factors is None else factors.shifts, relu=layer.relu, signed=layer.input.signed,
             last=layer.last))
     return layers
 
@@ -290,4 +313,5 @@ def infer(network: QuantizedNetwork, x: npt.NDArray[np.floating]) -> Integers:
     """The last layer's sums for a batch, one example per row, by the golden model."""
     from sim.golden import quantization as golden
 
-    return np.asarray(golden.infer(golden_layers(network), network.input_codes(x)), np.int64)
+    return np.asarray(golden.infer([golden.Layer(**vars(layer)) for layer in node_layers(network)],
+                                   network.input_codes(x)), np.int64)

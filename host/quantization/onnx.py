@@ -2,8 +2,8 @@
 
 A graph holds the same integers: ONNX has (code - zero point) · scale, so the zero point is -Z where codes count up,
 and where they count down, codes and offset are first turned into such that do. What a graph cannot hold are the
-multipliers and shifts of a node. A runtime multiplies by the scales in binary32 and rounds to nearest even instead, so
-that a hidden activation may be one step off; an import makes them anew, the same to the bit, from the scales.
+multipliers and shifts of a node. A runtime multiplies by the scales in binary32 and rounds to nearest even instead,
+so that a hidden activation may be one step off; an import makes them anew, the same to the bit, from the scales.
 
 The packages onnx and onnxruntime are an extra: ``pip install gradring[onnx]``.
 """
@@ -28,8 +28,8 @@ _OPSET = 21
 _IR_VERSION = 10
 
 
-def _upward(weights: QuantizedWeights) -> QuantizedWeights:
-    """The same weights with codes that count up from the offset, or down if they count up."""
+def _reversed(weights: QuantizedWeights) -> QuantizedWeights:
+    """The same weights, with codes that count up where they counted down, and down where they counted up."""
     top = 2**weights.bits - 1
     down = weights.variant is Variant.MAX
     return dataclasses.replace(weights, variant=Variant.MIN if down else Variant.MAX, codes=top - weights.codes,
@@ -65,11 +65,11 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
     stream = activation("x", "input", network.layers[0].input)
     for number, layer in enumerate(network.layers):
-        weights = layer.weights if layer.weights.variant is Variant.MIN else _upward(layer.weights)
+        weights = layer.weights if layer.weights.variant is Variant.MIN else _reversed(layer.weights)
         top = 2**weights.bits - 1
         if weights.offsets.max() > 0 or weights.offsets.min() < -top:
             raise ValueError(f"Zero points of layer {number} must be between 0 and {top}, not between "
-                             f"{-weights.offsets.max()} and {-weights.offsets.min()}: widen the range of weights to zero")
+                             f"{-weights.offsets.max()} and {-weights.offsets.min()}: take extrema with zero")
         kind = TensorProto.UINT4 if weights.bits == 4 else TensorProto.UINT8
         name = f"layer{number}"
         alike = (weights.scales == weights.scales[0]).all() and (weights.offsets == weights.offsets[0]).all()
@@ -205,7 +205,7 @@ def _network(model: Any) -> QuantizedNetwork:
             raise ValueError(f"Gemm of layer {number} must have transB = 1 and nothing else")
         weights = _weights(graph, node.input[1], number)
         if variants is not None and number < len(variants) and variants[number] == Variant.MAX.value:
-            weights = _upward(weights)
+            weights = _reversed(weights)
         bias = _bias(graph, node, weights, scale, number)
         output, relu = None, False
         if graph.stream != graph.end:

@@ -1,8 +1,8 @@
 """Weights as small integers: symmetric, asymmetric with a float offset, and asymmetric with an integer offset (IAQ).
 
-What a node multiplies by is the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it is
-Z + Q, or Z - Q where codes count from the largest weight down. The weight is then about S · A, with one scale S per
-layer, or per output. docs/quantization/schemes.md has the equations.
+What a node multiplies by is the adjusted weight A, an integer of one bit more than the code Q: with the offset Z it
+is Z + Q, or Z - Q where codes count from the largest weight down. The weight is then about S · A, with one scale S
+per layer, or per output. docs/quantization/schemes.md has the equations.
 """
 
 import dataclasses
@@ -124,28 +124,29 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     ValueError
         An offset or an adjusted weight does not fit ``bits`` + 1 bits.
     """
-    weights = np.asarray(weights, np.float64)
+    exact: Floats = np.asarray(weights, np.float64)
     if bits not in BITS:
         raise ValueError(f"Bits must be 4 or 8, not {bits!r}")
-    if weights.ndim != 2 or 0 in weights.shape:
-        raise ValueError(f"Weights must be of shape (outputs, inputs), each at least 1, not {weights.shape!r}")
-    if not np.isfinite(weights).all():
-        raise ValueError(f"Weights must be finite, not {weights[~np.isfinite(weights)][0]!r}")
-    outputs = len(weights)
-    groups = weights if per_channel else weights.reshape(1, -1)
+    if exact.ndim != 2 or 0 in exact.shape:
+        raise ValueError(f"Weights must be of shape (outputs, inputs), each at least 1, not {exact.shape!r}")
+    if not np.isfinite(exact).all():
+        raise ValueError(f"Weights must be finite, not {exact[~np.isfinite(exact)][0]!r}")
+    outputs = len(exact)
+    groups = exact if per_channel else exact.reshape(1, -1)
     low, high = (np.broadcast_to(part, outputs)[:, None] for part in (groups.min(axis=1), groups.max(axis=1)))
     if scheme is Scheme.SYMMETRIC:
-        return _symmetric(weights, bits, rounding, np.maximum(np.abs(low), np.abs(high)))
+        return _symmetric(exact, bits, rounding, np.maximum(np.abs(low), np.abs(high)))
     top, constant = 2**bits - 1, low == high
     if extrema is not Extrema.WEIGHTS:
         low, high = (np.where(constant, end, limit(end, 0)) for end, limit in ((low, np.minimum), (high, np.maximum)))
     if extrema is Extrema.ALIGNED:
-        low, high = (np.where(constant, was, end) for was, end in zip((low, high), _aligned(low, high, top), strict=True))
+        below, above = _aligned(low, high, top)
+        low, high = np.where(constant, low, below), np.where(constant, high, above)
     # A constant layer has one code, 0, and its sign for an offset.
     scales = np.where(constant, np.abs(low), (high - low) / top)
     scales = np.where(scales == 0, 1.0, scales)
     down = scheme is Scheme.IAQ_MAX
-    codes = _integers((high - weights if down else weights - low) / scales, rounding)
+    codes = _integers((high - exact if down else exact - low) / scales, rounding)
     if scheme is Scheme.FLOAT_OFFSET:
         return QuantizedWeights(bits=bits, variant=Variant.MIN, codes=codes, offsets=np.zeros(outputs, np.int64),
                                 scales=scales[:, 0], minima=low[:, 0].copy())
@@ -158,20 +159,19 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
 
 def _integers(quotients: Floats, rounding: Rounding) -> Integers:
     rounded = np.rint(quotients) if rounding is Rounding.NEAREST else np.trunc(quotients * _ALMOST)
-    return np.asarray(rounded, np.int64)
+    return rounded.astype(np.int64)
 
 
 def _aligned(low: Floats, high: Floats, top: int) -> tuple[Floats, Floats]:
     """The nearest range around this one, which zero is in, that has zero as one of ``top`` + 1 levels."""
-    below = -low * top / np.where(high > low, high - low, 1)
-    best = np.full(low.shape, np.inf), low, high
-    for levels in (np.floor(below), np.ceil(below)):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = np.fmax(-low / levels, high / (top - levels))  # 0 / 0 where there is nothing on that side
-        better = step < best[0]
-        best = tuple(np.where(better, new, old) for new, old in zip(  # type: ignore[assignment]
-            (step, -levels * step, (top - levels) * step), best, strict=True))
-    return best[1], best[2]
+    near = np.rint(-low * top / np.where(high > low, high - low, 1))
+    below = np.clip(np.stack([near, near - 1, near + 1]), 0, top)
+    # 0 / 0 where there is nothing on that side, and infinite where there is something, but no level.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.fmax(-low / below, high / (top - below))
+    best = np.where(np.isnan(steps), np.inf, steps).argmin(axis=0)[None]
+    levels, step = (np.take_along_axis(part, best, axis=0)[0] for part in (below, steps))
+    return -levels * step, (top - levels) * step
 
 
 def _symmetric(weights: Floats, bits: int, rounding: Rounding, largest: Floats) -> QuantizedWeights:
@@ -195,4 +195,4 @@ def _check_field(quantized: QuantizedWeights, low: Floats, high: Floats) -> None
             raise ValueError(
                 f"{name} must be between {-limit} and {limit - 1}, which {bits + 1} bits hold, not {value}, for "
                 f"weights between {low[output]:g} and {high[output]:g} in steps of {quantized.scales[output]:g}: "
-                f"widen their range to zero")
+                f"take extrema with zero")

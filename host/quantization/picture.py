@@ -1,0 +1,125 @@
+"""The picture of `gradring quantize`: accuracy by scheme and bits, and which weights codes can stand for."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+__all__ = ["draw"]
+
+_INK, _FAINT = "#1d2733", "#8a97a6"
+_COLORS = {"symmetric": "#e4a53a", "float-offset": "#5b6f8a", "iaq-min": "#0b7a75", "iaq-max": "#7353ba",
+           "iaq-min, aligned": "#d1495b"}
+
+
+def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
+    """Draw a report.
+
+    Parameters
+    ----------
+    report : dict
+        As :func:`host.quantize.collect` makes it.
+    path : Path
+    note : str
+        A line below the title.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style = {
+        "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": _INK, "axes.edgecolor": _FAINT,
+        "axes.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT, "xtick.labelcolor": _INK,
+        "ytick.labelcolor": _INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": "#e7ebef", "axes.axisbelow": True, "axes.titleweight": "bold", "axes.titlelocation": "left",
+        "axes.titlesize": 11, "legend.frameon": False,
+    }
+    shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(15.5, 8.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats\n", x=0.012,
+                        ha="left", fontsize=15, fontweight="bold")
+        figure.text(0.012, 0.952, note, fontsize=10, color=_COLORS["iaq-min"], va="top")
+        left, right = figure.subplots(2, 2, width_ratios=(1.25, 1)).T
+        _draw_accuracy(left[0], report)
+        _draw_skewed(left[1], report)
+        for axes, grid in zip(right, report["grids"], strict=True):
+            _draw_grid(axes, grid)
+        figure.savefig(path, dpi=130)
+
+
+def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
+    """Every scheme of the network as it was trained, in a group per bits and scale."""
+    rows = [row for row in report["rows"] if row["network"] == "trained"]
+    groups = list(dict.fromkeys((row["bits"], row["scale"]) for row in rows))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    lowest = min(row["accuracy"] for row in rows) * 100
+    axes.set_title("Test accuracy, as trained (hollow: truncated)")
+    axes.axhline(report["accuracy_float"] * 100, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label="float")
+    for place, (bits, scale) in enumerate(groups):
+        for number, label in enumerate(labels):
+            x = place + (number - (len(labels) - 1) / 2) * 0.16
+            found = {row["rounding"]: row["accuracy"] * 100 for row in rows
+                     if (row["bits"], row["scale"], row["label"]) == (bits, scale, label)}
+            if len(found) == 2:
+                axes.plot([x, x], list(found.values()), color=_COLORS[label], linewidth=1, alpha=0.5)
+            for rounding, value in found.items():
+                nearest = rounding == "nearest"
+                axes.plot([x], [value], marker="o", markersize=7 if nearest else 5.5, linestyle="none",
+                          color=_COLORS[label] if nearest else "white", markeredgecolor=_COLORS[label],
+                          label=label if nearest and not place else None)
+    axes.set_xticks(range(len(groups)), [f"{bits} bits, scale per {scale}" for bits, scale in groups])
+    axes.set_ylim(lowest - 1, 100)
+    axes.grid(False, axis="x")
+    axes.set_ylabel("%")
+    axes.legend(loc="lower left", ncols=2)
+
+
+def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
+    """How well scores come out where the last layer has no negative weight and 4 bits."""
+    rows = [row for row in report["rows"] if row["network"] == "skewed"]
+    axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
+    scales = list(dict.fromkeys(row["scale"] for row in rows))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    for number, label in enumerate(labels):
+        found = [row for row in rows if row["label"] == label]
+        places = [scales.index(row["scale"]) + (number - (len(labels) - 1) / 2) * 0.2 for row in found]
+        values = [row["scores_db"] or 0.0 for row in found]
+        axes.bar(places, values, width=0.18, color=_COLORS[label])
+        for place, value, row in zip(places, values, found, strict=True):
+            axes.annotate(f"{value:.1f} dB\n{row['accuracy']:.2%}", (place, value), xytext=(0, 3),
+                          textcoords="offset points", ha="center", fontsize=8.5, color=_COLORS[label],
+                          fontweight="bold")
+            axes.text(place, 0.6, label, rotation=90, ha="center", va="bottom", color="white", fontsize=9)
+    axes.set_xticks(range(len(scales)), [f"scale per {scale}" for scale in scales])
+    axes.set_ylim(0, 1.25 * max((row["scores_db"] or 0.0) for row in rows))
+    axes.set_ylabel("dB (below: test accuracy)")
+    axes.grid(False, axis="x")
+
+
+def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
+    """A histogram, and below it the 16 levels of each scheme."""
+    edges, counts = np.array(grid["edges"]), np.array(grid["counts"])
+    low, high = edges[0], edges[-1]
+    margin = (high - low) * 0.06
+    axes.set_title(f"Weights of the {grid['name']}, and the levels of 4 bits")
+    axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=_FAINT, alpha=0.6, linewidth=0)
+    step = counts.max() * 0.16
+    places, names = [], []
+    for number, (label, levels) in enumerate(grid["levels"].items()):
+        base = -step * (number + 1)
+        values = np.array(levels)
+        axes.vlines(values[(values >= low - margin) & (values <= high + margin)], base + step * 0.12,
+                    base + step * 0.72, color=_COLORS[label], linewidth=2.5)
+        within = int(np.count_nonzero((values >= low - 1e-6) & (values <= high + 1e-6)))
+        places.append(base + step * 0.42)
+        names.append(f"{label}\n{within} of 16 used")
+    axes.set_xlim(low - margin, high + margin)
+    axes.set_ylim(-step * (len(names) + 0.3), counts.max() * 1.05)
+    axes.set_yticks(places, names, fontsize=8.5)
+    for tick, label in zip(axes.get_yticklabels(), grid["levels"], strict=True):
+        tick.set(color=_COLORS[label], fontweight="bold")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.set_xlabel("weight")
