@@ -469,8 +469,7 @@ def execute(jobs: Sequence[Job], folder: Path, *, processes: int = 2,
     tick : callable
         Called now and then.
     """
-    if processes < 1:
-        raise ValueError(f"Jobs at a time must be at least 1, not {processes!r}")
+    _check(processes)
     folder.mkdir(parents=True, exist_ok=True)
     left = collections.OrderedDict((job.name, job) for job in pending(jobs, folder))
     total = len(left)
@@ -558,7 +557,13 @@ class _Clock:
         return max(rest, 0.0) / self._cores
 
 
+def _check(processes: int) -> None:
+    if processes < 1:
+        raise ValueError(f"Jobs at a time must be at least 1, not {processes!r}")
+
+
 def estimate(jobs: Iterable[Job], folder: Path, processes: int) -> float:
     """Seconds that :func:`execute` will take, about."""
+    _check(processes)
     expected = {job.name: _history(folder, job) for job in pending(jobs, folder)}
     return _Clock(expected, processes).left(expected, [])

@@ -431,6 +431,10 @@ class TestCommand:
         assert run("--nodes", "two")[::2] == (1, "error: Ring sizes must be numbers with commas between them, not "
                                                  "'two'\n")
 
+    def test_number_of_jobs(self, run):
+        code, _, err = run("--formats", "raw", "--jobs", 0, "--no-synth")
+        assert (code, err) == (1, "error: Jobs at a time must be at least 1, not 0\n")
+
     def test_failures_end_with_1(self, run, monkeypatch, tmp_path):
         """After what there is has been shown."""
         monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value",))
