@@ -356,7 +356,7 @@ def sweep_command(
     folder = output / "jobs"
     left = sweep_jobs.pending(planned.jobs, folder)
     seconds = sweep_jobs.estimate(left, folder, count)
-    console.print(f"{len(planned.points)} rows, {len(left)} jobs to do"
+    console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
                   + (f", {_minutes(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
     try:
         with _SweepProgress(console, len(left)) as progress:

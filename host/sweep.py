@@ -40,7 +40,7 @@ NODE: dict[WorkloadName, dict[str, Any]] = {
     WorkloadName.TEXT: {"error_feedback": False},
 }
 #: Epochs of digits and steps of text, of a short run and of a full one.
-EPOCHS, STEPS = (4, TrainingConfig.epochs), (40, 200)
+EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
 INTERVAL = 20
 #: Of the held-out sequences, a short run on text is measured on every so many-th.
 SAMPLE = 4

@@ -89,6 +89,8 @@ def _area(row: Row, largest: int) -> float:
 
 def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[tuple[str, str, Any]]:
     """Draw the rows of a workload; names to be placed, with their colour, and place and area of their markers."""
+    from matplotlib.colors import to_rgba
+
     text = rows[0]["held_out_loss"] is not None
     losses = [_loss(row) for row in rows]
     axes.set_yscale("log" if max(losses) > 3 * min(losses) else "linear")
@@ -106,7 +108,7 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
         for row, (x, y, area) in zip(group, points, strict=True):
             known = row["lut4"] is not None
             axes.scatter(x, y, s=area, marker=markers[row["nodes"]], linewidths=1, zorder=3,
-                         edgecolors=color, facecolors=color if known else "none", alpha=0.7 if known else 1)
+                         edgecolors=color, facecolors=to_rgba(color, 0.3) if known else "none")
         labels.append((_name(group[0]), color, points))
     nodes = _middle({row["nodes"] for row in rows})
     axes.set_title(f"{rows[0]['workload']}: {_verdict([row for row in rows if row['nodes'] == nodes], nodes)}",
@@ -146,17 +148,20 @@ def _verdict(rows: Sequence[Row], nodes: int) -> str:
     if best is base:
         return f"on {nodes} nodes no format saves words within {_TOLERANCE:.0%} of the loss"
     where = {"both": "weights and gradients"}.get(_kind(best), _kind(best))
-    return (f"{_name(best)} for {where} sends {best['words_ratio']:.2f} of the words on {nodes} nodes\n"
-            f"with {_loss(best) / _loss(base) - 1:+.1%} loss: the fewest within {_TOLERANCE:.0%}")
+    change = _loss(best) / _loss(base) - 1
+    more = f"{abs(change):.1%} {'more' if change > 0 else 'less'} loss"
+    return (f"{_name(best)} for {where} sends {best['words_ratio']:.2f} of the words on {nodes} nodes, at {more}:\n"
+            f"the fewest of all formats with at most {_TOLERANCE:.0%} more loss")
 
 
 def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[Any]:
     """What colours, shapes and sizes stand for, in columns of equal height."""
+    from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
 
     def entry(label: str, marker: str, color: str, area: float, *, filled: bool = True) -> Any:
         return Line2D([], [], linestyle="none", marker=marker, markersize=math.sqrt(area), color=color, label=label,
-                      markerfacecolor=color if filled else "none", alpha=0.8)
+                      markeredgecolor=color, markerfacecolor=to_rgba(color, 0.5) if filled else "none")
 
     kinds = {_kind(row) for row in rows}
     used = sorted({row["nodes"] for row in rows})

@@ -444,7 +444,7 @@ class TestCommand:
         monkeypatch.setattr(sweep_jobs, "execute", lambda jobs, folder, **options: [Failure(RUN, "it went wrong")])
         code, out, _ = run("--formats", "mx9", "--nodes", 2, "--workload", "digits")
         assert code == 1
-        assert out.startswith("2 rows, 1 jobs to do, ")
+        assert out.startswith("rows: 2; jobs to do: 1, ")
         assert "│ digits   │ raw     │ zero_value │" in out
         assert out.endswith("failed: run: it went wrong\n")
         assert len(json.loads((tmp_path / "sweep.json").read_text())["rows"]) == 1
