@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep test check bench synth synth-optimizer wave clean
+.PHONY: help setup sim sweep quantize test check bench synth synth-optimizer wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -19,6 +19,9 @@ help:
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
 	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, SYNTH=no to place nothing); it goes on"
 	@echo "            where an earlier one has ended"
+	@echo "make quantize  a trained classifier in integers, by every scheme, on the nodes' integer datapath (WEIGHTS=file"
+	@echo "            TRAIN=1 NODES= SEED= THREADS= CALIBRATION=percentile PERCENTILE=, and of the model that is written"
+	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
@@ -37,7 +40,7 @@ $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
 	$(PIP_INSTALL) --editable .[$*]
 	@touch $@
 
-setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx
 
 sim: $(VENV)/.base
 	$(BIN)/gradring train $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
@@ -53,7 +56,14 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 	  $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
 	  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth)
 
-test: $(VENV)/.test $(VENV)/.synth
+quantize: $(VENV)/.base $(if $(ONNX),$(VENV)/.onnx)
+	$(BIN)/gradring quantize $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
+	  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
+	  $(call option,PERCENTILE,--percentile) $(call option,SCHEME,--scheme) $(call option,BITS,--bits) \
+	  $(call option,ROUNDING,--rounding) $(call option,EXTREMA,--extrema) $(if $(PER_OUTPUT),--per-output) \
+	  $(if $(ONNX),--onnx)
+
+test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)
 
 check: $(VENV)/.check

@@ -25,6 +25,7 @@ from rich.table import Table
 from hdl.compression.codecs import WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report, sweep, sweep_jobs
+from host import weights as weights_files
 from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
@@ -95,6 +96,11 @@ class _Progress:
         self._task = self._bars.add_task(name, total=total, note="")
         self._measures = 0
         self._workload = workload
+
+    def advance(self, note: str) -> None:
+        """One more of what the stage consists of has ended."""
+        if self._task is not None:
+            self._bars.update(self._task, advance=1, note=note)
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -207,6 +213,8 @@ def train_command(
             total = config.steps(task.examples)
             progress.stage("train", total, task)
             training = train(session.ring, task, config, on_step=progress.step)
+            trained = weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
+                                                   parameters=task.parameters.copy())
             run = time.perf_counter() - begun
             simulation = report.Simulation(
                 transport=transport.value, threads=count, link_latency=link_latency,
@@ -220,11 +228,13 @@ def train_command(
     result = report.build_report(config, training, simulation, comparison,
                                  bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None)
     written, picture = report.write_report(result, output)
+    kept = output / "weights.npz"
+    weights_files.save(trained, kept)
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(f"{_shown(written)} · {_shown(picture)}", soft_wrap=True)
+    console.print(" · ".join(map(_shown, (written, picture, kept))), soft_wrap=True)
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:
@@ -376,6 +386,79 @@ def sweep_command(
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
     if failures:
         raise typer.Exit(1)
+
+
+@app.command("quantize")
+def quantize_command(
+    weights: Annotated[Path | None, typer.Option(
+        help="What `gradring train` has left of a perceptron that classifies digits. [default: "
+             "build/sim/weights.npz; where there is none, one is trained]", show_default=False)] = None,
+    retrain: Annotated[bool, typer.Option("--train", help="Train, whatever there is.")] = False,
+    nodes: Nodes = 4,
+    seed: Annotated[int, typer.Option(help="Of training.")] = TrainingConfig.seed,
+    threads: Threads = None,
+    calibration: Annotated[str, typer.Option(
+        help="What of the activations is represented: all, minmax, or up to a percentile of their magnitudes.")
+    ] = "minmax",
+    percentile: Annotated[float, typer.Option(help="With that calibration.")] = 99.9,
+    scheme: Annotated[str, typer.Option(
+        help="Of the model that is written: symmetric, float-offset, iaq-min or iaq-max.")] = "iaq-min",
+    bits: Annotated[int, typer.Option(help="Of its weights: 4 or 8.")] = 8,
+    rounding: Annotated[str, typer.Option(help="Of its weights and offsets: nearest or truncate.")] = "nearest",
+    extrema: Annotated[str, typer.Option(
+        help="That its scales and offsets come from: weights; zero, which counts as one of them; or aligned, such "
+             "that zero is a level.")] = "zero",
+    per_output: Annotated[bool, typer.Option(
+        "--per-output/--per-layer", help="Whether each of its outputs has a scale and an offset.")] = False,
+    onnx: Annotated[bool, typer.Option(
+        help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
+    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx.")
+                      ] = toolchain.BUILD / "quantize",
+) -> None:
+    """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
+    from host import quantize
+
+    config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
+                                    extrema=extrema, calibration=calibration, percentile=percentile)
+    console, node = _console(), NodeConfig(quantization=True)
+    with _Progress(console) as progress:
+        progress.stage("data")
+        data = digits()
+        path, trained = (output / "weights.npz", None) if retrain else quantize.find_weights(weights, output)
+        if onnx:
+            quantize.check_onnx()  # before anything is built
+        with open_session(node, nodes=nodes, threads=_threads(threads, nodes), announce=progress.stage) as session:
+            seconds = dict(session.build_seconds)
+            if trained is None:
+                begun = time.perf_counter()
+                training = TrainingConfig(seed=seed)
+                task = Classifier(data, training.hidden)
+                progress.stage("train", training.steps(task.examples), task)
+                train(session.ring, task, training, on_step=progress.step)
+                trained = weights_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=training.hidden,
+                                                       seed=seed, parameters=task.parameters)
+                weights_files.save(trained, path)
+                seconds["train"] = time.perf_counter() - begun
+            begun = time.perf_counter()
+            layers = quantize.layers_of(trained, data)
+            exported = quantize.export(layers, data, config, output, onnx=onnx)
+            chosen = quantize.candidates(len(layers), calibration=config.calibration,
+                                         percentile=percentile)
+            progress.stage("quantize", len(chosen))
+            result = quantize.collect(
+                layers, data, session.ring, chosen,
+                on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
+            seconds["quantize"] = time.perf_counter() - begun
+    result |= {"trained_weights": _shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node)}
+    written, picture = quantize.write(result, output)
+    console.width = max(console.width, quantize.WIDTH)
+    console.print(quantize.table(result))
+    console.print(quantize.verdict(result), soft_wrap=True)
+    if (advice := quantize.advice(result)) is not None:
+        console.print(advice, soft_wrap=True)
+    if onnx:
+        console.print(f"onnxruntime answers as the integer model does on all {len(data.test_x)} test images.")
+    console.print(" · ".join(map(_shown, (written, picture, *exported))), soft_wrap=True)
 
 
 @app.command("info")

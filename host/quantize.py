@@ -13,7 +13,6 @@ import enum
 import importlib.util
 import itertools
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,13 +51,13 @@ Choice = TypeVar("Choice", bound=enum.Enum)
 #: Pixels are multiples of this.
 INPUT_SCALE = 1 / 16
 
-#: Columns that the table takes where there is no terminal to tell how many there are.
-WIDTH = 132
+#: Columns that the table takes.
+WIDTH = 128
 
 TRAINED, SKEWED = "trained", "skewed"
 
-#: Units, as `make synth` knows them, in which the products and what follows them are computed.
-UNITS = {True: "quantization.matrix_vector", False: "quantization.float_offset"}
+_PRODUCTS, _REQUANTIZER = "quantization.matrix_vector_adjusted", "quantization.requantizer"
+_FLOAT = "quantization.float_offset"
 
 _SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ZERO),
             (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
@@ -173,6 +172,14 @@ class Candidate:
         """What has a scale of its own."""
         return "output" if self.config.per_channel else "layer"
 
+    @property
+    def units(self) -> list[str]:
+        """What computes it, by the names that `make synth` has: of codes of 8 bits, if some layer has such."""
+        narrow = "-bits=4" if self.config.bits == 4 else ""
+        if not self.config.scheme.integer:
+            return [f"{_FLOAT}{narrow}"]
+        return [f"{_PRODUCTS}{narrow}", _REQUANTIZER]
+
 
 def candidates(layers: int, *, calibration: Calibration = Calibration.MINMAX,
                percentile: float = 99.9) -> list[Candidate]:
@@ -279,10 +286,11 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
     on_row : callable
     """
     rows = []
-    synthesised = {integer: _synthesised(unit) for integer, unit in UNITS.items()}
+    units = {unit: _synthesised(unit) for candidate in chosen for unit in candidate.units}
     for candidate in chosen:
         row = measure(candidate, layers, data, ring)
-        row["lut4"] = synthesised[candidate.config.scheme.integer]
+        parts = [units[unit] for unit in candidate.units]
+        row["lut4"] = None if None in parts else sum(part for part in parts if part is not None)
         rows.append(row)
         on_row(row)
     exact = activations(layers, data.test_x)[-1]
@@ -292,7 +300,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
         "nodes": None if ring is None else ring.nodes, "rows": rows,
         "grids": [_grid("first layer, as trained", layers[0].weights),
                   _grid("last layer, skewed", skewed(layers)[-1].weights)],
-        "units": {unit: synthesised[integer] for integer, unit in UNITS.items()}}
+        "units": units}
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
@@ -355,10 +363,11 @@ def _difference(one: Row, other: Row, name: str) -> float:
 def table(report: dict[str, Any]) -> Table:
     """The rows, to be printed: those rounded to nearest, with what truncation makes of them beside."""
     result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
-                   border_style="dim")
-    for heading in ("weights", "scheme"):
+                   caption="multiplications and cycles of one inference; skewed: last layer without negative weights",
+                   caption_justify="left", border_style="dim")
+    for heading in ("bits, scale per", "scheme"):
         result.add_column(heading, no_wrap=True)
-    for heading in ("accuracy", "truncated", "error < 1 step", "multiplications", "cycles", "LUT4"):
+    for heading in ("accuracy", "truncated", "error < 1 step", "integer mult.", "float mult.", "cycles", "LUT4"):
         result.add_column(heading, justify="right")
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
@@ -371,27 +380,30 @@ def table(report: dict[str, Any]) -> Table:
             result.add_section()
         twin = truncated.get(tuple(row[key] for key in keys))
         both = [row, *([twin] if twin is not None else [])]
-        floats = f" + {row['float_multiplications']} float" if row["float_multiplications"] else ""
         result.add_row(
             "" if before == place else _heading(row), row["label"], f"{row['accuracy']:.2%}",
             "-" if twin is None else f"{twin['accuracy']:.2%}",
-            # Never rounded up to 1.
-            " · ".join(f"{math.floor(1000 * one['error_in_steps']) / 1000:.3f}" for one in both)
-            + ("" if all(one["bound_met"] for one in both) else " MISSED"),
-            f"{row['products'] + row['requantizations']:,}{floats}",
+            " · ".join(_steps(one) for one in both), f"{row['products'] + row['requantizations']:,}",
+            f"{row['float_multiplications']}",
             *("-" if row[name] is None else f"{row[name]:,.0f}" for name in ("cycles", "lut4")))
         before = place
     return result
 
 
+def _steps(row: Row) -> str:
+    """An error, which is not rounded up to 1."""
+    return f"{min(row['error_in_steps'], 0.999):.3f}" if row["bound_met"] else f"{row['error_in_steps']:.3f}!"
+
+
 def _heading(row: Row) -> str:
     """What rows of a section have in common."""
-    if row["network"] == SKEWED:
-        return f"skewed, {'+'.join(map(str, row['bits_per_layer']))} bits, per {row['scale']}"
-    return f"{row['bits']} bits, per {row['scale']}"
+    bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
+    return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
 
 def advice(report: dict[str, Any]) -> str | None:
     """How to have what is missing in the table."""
-    missing = [unit for unit, lut4 in report["units"].items() if lut4 is None]
-    return f"LUT4 of a unit: {', '.join(f'make synth UNIT={unit}' for unit in missing)}" if missing else None
+    missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
+    commands = [f"python -m boards.synth --unit {unit}{f' --set {option}' if option else ''}"
+                for unit, _, option in missing]
+    return f"For LUT4: {'; '.join(commands)}" if missing else None

@@ -68,9 +68,12 @@ def load(path: Path) -> TrainedWeights:
                          f"{', '.join(sorted(arrays)) or 'nothing'}")
     if arrays["version"] != VERSION:
         raise ValueError(f"{path} must be of version {VERSION}, not {arrays['version']}")
+    workload, names = str(arrays["workload"]), {choice.value for choice in WorkloadName}
+    if workload not in names:
+        raise ValueError(f"{path} must be of workload {' or '.join(sorted(names))}, not {workload!r}")
     parameters = arrays["parameters"]
     if parameters.dtype != np.float32 or parameters.ndim != 1 or not np.isfinite(parameters).all():
         raise ValueError(f"{path} must have finite parameters of float32 in one vector, not {parameters.dtype} of "
                          f"shape {parameters.shape!r}")
-    return TrainedWeights(workload=WorkloadName(str(arrays["workload"])), seed=int(arrays["seed"]),
+    return TrainedWeights(workload=WorkloadName(workload), seed=int(arrays["seed"]),
                           hidden=tuple(int(width) for width in arrays["hidden"]), parameters=parameters)

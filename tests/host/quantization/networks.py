@@ -1,6 +1,7 @@
 """A trained perceptron, and comparisons of quantised ones."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from host.data import digits
 from host.layers import perceptron
 from host.quantization.network import float_layers
+from sim.golden import quantization as golden
 
 
 @functools.cache
@@ -27,6 +29,21 @@ def trained(seed=0, hidden=(64,), epochs=14, batch=128, learning_rate=0.5, momen
         velocity = np.float32(momentum) * velocity + gradient / np.float32(len(part))
         model.parameters -= np.float32(learning_rate * (1 - number / (epochs * batches))) * velocity
     return data, float_layers(model)
+
+
+class GoldenRing:
+    """A ring whose nodes are the golden model; one sum may be wrong."""
+
+    nodes = 4
+
+    def __init__(self, wrong=None):
+        self._wrong = wrong
+
+    def infer(self, layers, x):
+        outputs = golden.infer([golden.Layer(**vars(layer)) for layer in layers], x)
+        if self._wrong is not None:
+            outputs[self._wrong] += 1
+        return SimpleNamespace(outputs=outputs, cycles=90 * 300)
 
 
 def assert_same(one, other):

@@ -1,0 +1,211 @@
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from host import quantize, weights
+from host.quantization import files
+from host.quantization.network import QuantizationConfig, activations
+from host.quantization.schemes import Extrema, Rounding, Scheme
+from host.trainer import DivergenceError
+from host.weights import TrainedWeights
+from host.workloads import WorkloadName
+from tests.host.quantization.networks import GoldenRing, trained
+
+
+@pytest.fixture(scope="module")
+def report():
+    data, layers = trained()
+    return quantize.collect(layers, data, GoldenRing(), quantize.candidates(2))
+
+
+class TestCandidates:
+    def test_are_all_schemes_side_by_side(self):
+        found = quantize.candidates(3)
+        assert len(found) == len({(one.network, one.label, one.bits, one.scale, one.config.rounding)
+                                  for one in found}) == 2 * 2 * 5 * 2 + 2 * 4
+        assert {one.label for one in found} == {
+            "symmetric", "float-offset", "iaq-min", "iaq-max", "iaq-min, aligned"}
+        assert {one.config.bits for one in found} == {8, 4, (8, 8, 4)}
+        assert {one.units[0] for one in found} == {
+            "quantization.matrix_vector_adjusted", "quantization.matrix_vector_adjusted-bits=4",
+            "quantization.float_offset", "quantization.float_offset-bits=4"}
+
+    def test_by_name(self):
+        found = quantize.configuration(scheme="iaq-max", rounding="truncate", extrema="aligned",
+                                       calibration="percentile", bits=4, per_channel=True, percentile=99.0)
+        assert (found.scheme, found.rounding, found.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
+
+    @pytest.mark.parametrize(("changes", "message"), [
+        ({"scheme": "best"}, "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
+        ({"rounding": "up"}, "Rounding must be one of nearest, truncate, not 'up'"),
+        ({"extrema": "few"}, "Extrema must be one of weights, zero, aligned, not 'few'"),
+        ({"calibration": "max"}, "Calibration must be one of minmax, percentile, not 'max'"),
+        ({"bits": 6}, "Bits must be 4 or 8, not 6"),
+    ])
+    def test_errors(self, changes, message):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            quantize.configuration(**{"scheme": "iaq-min", "rounding": "nearest", "extrema": "zero", "bits": 8,
+                                      "calibration": "minmax", "per_channel": False, "percentile": 99.9, **changes})
+
+
+class TestReport:
+    def test_rows(self, report):
+        assert len(report["rows"]) == 48
+        for row in report["rows"]:
+            assert row["bound_met"] is True
+            assert row["error_in_steps"] < 1
+            assert row["products"] == 4736
+            integer = row["scheme"] != "float-offset"
+            assert row["bit_exact"] is (True if integer else None)
+            assert row["cycles"] == (300 if integer else None)
+            assert (row["requantizations"], row["float_multiplications"]) == ((64, 0) if integer else (0, 212))
+            assert row["requantization_error"] is None or row["requantization_error"] <= 2.0**-16
+            assert 0.6 < row["accuracy"] <= 1
+            assert row["accuracy_float"] == report["accuracy_float"] > 0.96
+
+    def test_eight_bits(self, report):
+        for row in report["rows"]:
+            if row["bits"] == 8 and row["rounding"] == "nearest":
+                assert abs(row["accuracy"] - row["accuracy_float"]) < 0.003
+
+    def test_iaq_is_ahead_on_the_skewed_layer(self, report):
+        rows = {(row["scheme"], row["scale"]): row for row in report["rows"] if row["network"] == "skewed"}
+        assert all(row["bits_per_layer"] == [8, 4] for row in rows.values())
+        for scale in ("layer", "output"):
+            for scheme in ("iaq-min", "iaq-max"):
+                row, symmetric = rows[scheme, scale], rows["symmetric", scale]
+                assert row["weights_db"][1] > symmetric["weights_db"][1] + 5
+                assert row["scores_db"] > symmetric["scores_db"] + 3
+                assert row["accuracy"] >= symmetric["accuracy"]
+        assert rows["iaq-min", "output"]["accuracy"] > rows["symmetric", "output"]["accuracy"]
+
+    def test_without_a_ring(self):
+        data, layers = trained()
+        chosen = [one for one in quantize.candidates(2) if one.bits == 8][:2]
+        found = quantize.collect(layers, data, None, chosen)
+        assert [(row["cycles"], row["bit_exact"]) for row in found["rows"]] == [(None, None)] * 2
+
+    def test_files(self, report, tmp_path):
+        text, picture = quantize.write(report, tmp_path / "new")
+        assert json.loads(text.read_text())["rows"] == report["rows"]
+        assert picture.stat().st_size > 50_000
+
+    def test_table(self, report):
+        console = Console(width=quantize.WIDTH, record=True, file=io.StringIO())
+        console.print(quantize.table(report))
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= quantize.WIDTH
+        line = next(line for line in lines if "8, layer" in line)
+        assert re.search(r"symmetric +│ +97\.\d\d% │ +97\.\d\d% │ +0\.500 · 0\.\d{3} │ +4,800 │ +0 │ +300 │", line)
+        assert sum(bool(re.search(r"float-offset .* 4,736 │ +212 │ +- │", line)) for line in lines) == 6
+        assert sum("8+4, output, skewed" in line for line in lines) == 1
+        assert not any("!" in line or "…" in line for line in lines)
+
+    def test_verdict(self, report):
+        found = quantize.verdict(report)
+        assert found.startswith("Scores of all 13,680 inferences on 4 nodes identical to the golden model, bit for "
+                                "bit. IAQ with 8 bits: +0.00 points to float. Skewed layer with 4 bits, IAQ to "
+                                "symmetric: +")
+        assert re.search(r"\+\d\.\d dB and \+\d\.\d\d points per layer, \+\d\.\d dB and \+\d\.\d\d points per "
+                         r"output\.$", found)
+
+    def test_what_has_been_placed(self, monkeypatch, tmp_path):
+        data, layers = trained()
+        monkeypatch.setattr(quantize, "BUILD", tmp_path)
+        chosen = [one for one in quantize.candidates(2) if one.config.bits == 4][:1]
+        units = chosen[0].units
+        found = quantize.collect(layers, data, None, chosen)
+        assert found["rows"][0]["lut4"] is None
+        assert quantize.advice(found) == (
+            "For LUT4: python -m boards.synth --unit quantization.matrix_vector_adjusted --set bits=4; "
+            "python -m boards.synth --unit quantization.requantizer")
+        (tmp_path / "synth").mkdir()
+        for unit in units:
+            (tmp_path / "synth" / f"{unit}.json").write_text('{"lut4": 700}')
+        found = quantize.collect(layers, data, None, chosen)
+        assert found["rows"][0]["lut4"] == 1400
+        assert quantize.advice(found) is None
+
+
+class TestOnRing:
+    def test_a_wrong_sum_is_named(self):
+        data, layers = trained()
+        candidate = quantize.candidates(2)[0]
+        with pytest.raises(DivergenceError, match=r"^Inference: 1 of 3600 sums differ from the golden model, first "
+                                                  r"example 359, output 3, which is -?\d+ and must be -?\d+$"):
+            quantize.measure(candidate, layers, data, GoldenRing(wrong=(359, 3)))
+
+
+class TestWeights:
+    @pytest.fixture
+    def build(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(quantize, "BUILD", tmp_path)
+        return tmp_path
+
+    def saved(self, path, workload=WorkloadName.DIGITS):
+        weights.save(TrainedWeights(workload=workload, hidden=(64,), seed=0,
+                                    parameters=np.zeros(4810, np.float32)), path)
+        return path
+
+    def test_none(self, build):
+        assert quantize.find_weights(None, build / "quantize") == (build / "quantize" / "weights.npz", None)
+
+    def test_those_of_training_come_first(self, build):
+        own = self.saved(build / "quantize" / "weights.npz")
+        assert quantize.find_weights(None, build / "quantize")[0] == own
+        text = self.saved(build / "sim" / "weights.npz", WorkloadName.TEXT)
+        assert quantize.find_weights(None, build / "quantize")[0] == own
+        self.saved(text)
+        path, found = quantize.find_weights(None, build / "quantize")
+        assert path == text
+        assert found.hidden == (64,)
+
+    def test_those_given(self, build):
+        given = self.saved(build / "mine.npz")
+        self.saved(build / "sim" / "weights.npz")
+        assert quantize.find_weights(given, build)[0] == given
+        self.saved(given, WorkloadName.TEXT)
+        with pytest.raises(ValueError, match=f"^{re.escape(str(given))} must have weights of digits, not of text$"):
+            quantize.find_weights(given, build)
+
+    def test_layers(self):
+        data, _ = trained()
+        parameters = np.arange(4810, dtype=np.float32)
+        layers = quantize.layers_of(TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,
+                                                   parameters=parameters), data)
+        assert [layer.weights.shape for layer in layers] == [(64, 64), (10, 64)]
+        assert layers[0].weights[1, 0] == 1
+        with pytest.raises(ValueError, match=r"^Parameters of a perceptron with hidden layers \(32,\) must be 2,410, "
+                                             r"not 4,810$"):
+            quantize.layers_of(TrainedWeights(workload=WorkloadName.DIGITS, hidden=(32,), seed=0,
+                                              parameters=parameters), data)
+
+
+class TestExport:
+    def test_npz(self, tmp_path):
+        data, layers = trained()
+        paths = quantize.export(layers, data, QuantizationConfig(bits=4), tmp_path / "new")
+        assert paths == [tmp_path / "new" / "model.npz"]
+        assert files.load(paths[0]).layers[0].weights.bits == 4
+
+    def test_onnx(self, tmp_path, monkeypatch):
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: run `make .venv/.onnx`")
+        from host.quantization import onnx
+
+        data, layers = trained()
+        paths = quantize.export(layers, data, QuantizationConfig(), tmp_path, onnx=True)
+        assert [path.name for path in paths] == ["model.npz", "model.onnx"]
+        monkeypatch.setattr(onnx, "run_onnx", lambda path, x: -activations(layers, x)[-1])
+        with pytest.raises(DivergenceError, match=r"model.onnx: onnxruntime's answer must be the integer model's, "
+                                                  r"and is not for \d+ of 360 test images, first number 0$"):
+            quantize.export(layers, data, QuantizationConfig(), tmp_path, onnx=True)
+
+    def test_without_the_packages(self, monkeypatch):
+        monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ValueError, match=r"^onnx and onnxruntime must be installed for ONNX: run "
+                                             r"`make .venv/.onnx`$"):
+            quantize.check_onnx()
