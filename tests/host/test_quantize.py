@@ -1,12 +1,15 @@
+import contextlib
 import io
 import json
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from host import quantize, weights
+from host import cli, quantize, weights
 from host.quantization import files
 from host.quantization.network import QuantizationConfig, activations
 from host.quantization.schemes import Extrema, Rounding, Scheme
@@ -209,3 +212,79 @@ class TestExport:
         with pytest.raises(ValueError, match=r"^onnx and onnxruntime must be installed for ONNX: run "
                                              r"`make .venv/.onnx`$"):
             quantize.check_onnx()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command: exit code, standard output, standard error."""
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", "quantize", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three candidates alone: symmetric and IAQ with 4 bits on the skewed network, and with 8 bits."""
+    every = quantize.candidates(2)
+    chosen = [one for one in every if one.network == "skewed" or (one.bits == 8 and one.config.rounding.value ==
+                                                                  "nearest" and one.label == "iaq-min")]
+    monkeypatch.setattr(quantize, "candidates", lambda layers, **options: chosen)
+    return chosen
+
+
+class TestCommand:
+    def test_on_the_verilated_ring(self, run, few, tmp_path):
+        _, layers = trained()
+        parameters = np.concatenate([part.T.ravel() for layer in layers for part in (layer.weights, layer.biases)])
+        weights.save(weights.TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,
+                                            parameters=parameters), tmp_path / "given.npz")
+        code, out, err = run("--weights", tmp_path / "given.npz", "--nodes", 2, "--bits", 4,
+                             "--per-output", "--scheme", "iaq-max", "--output", tmp_path / "new")
+        assert (code, err) == (0, "")
+        compared = 360 * sum(one.config.scheme.integer for one in few)
+        assert f"Scores of all {compared:,} inferences on 2 nodes identical to the golden model, bit for bit." in out
+        assert "8+4, output, skewed" in out
+        result = json.loads((tmp_path / "new" / "report.json").read_text())
+        assert len(result["rows"]) == len(few)
+        assert result["accuracy_float"] > 0.96
+        # 74 outputs of four beats, 16 products in each, and what it takes to begin.
+        assert all(row["cycles"] is None or 296 < row["cycles"] < 320 for row in result["rows"])
+        assert result["configuration"]["quantization"] is True
+        assert set(result["stage_seconds"]) >= {"quantize"}
+        assert (tmp_path / "new" / "report.png").stat().st_size > 10_000
+        model = files.load(tmp_path / "new" / "model.npz")
+        assert (model.scheme.value, model.layers[0].weights.bits) == ("iaq-max", 4)
+        assert len(set(model.layers[0].weights.scales)) > 1
+
+    def test_trains_where_there_are_no_weights(self, run, few, monkeypatch, tmp_path):
+        @contextlib.contextmanager
+        def session(config, **options):
+            assert config.quantization
+            yield SimpleNamespace(ring=GoldenRing(), build_seconds={})
+
+        def train(ring, task, config, *, on_step):
+            task.initialize(config.seed)
+
+        monkeypatch.setattr(cli, "open_session", session)
+        monkeypatch.setattr(cli, "train", train)
+        code, out, err = run("--train", "--seed", 3, "--onnx", "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert "onnxruntime answers as the integer model does on all 360 test images." in out
+        trained = weights.load(tmp_path / "weights.npz")
+        assert (trained.seed, trained.hidden, trained.parameters.size) == (3, (64,), 4810)
+        assert (tmp_path / "model.onnx").exists()
+
+    @pytest.mark.parametrize(("arguments", "message"), [
+        (["--scheme", "best"], "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
+        (["--bits", 5], "Bits must be 4 or 8, not 5"),
+        (["--percentile", 0], "Percentile must be above 0 and at most 100, not 0.0"),
+        (["--weights", "/no/such.npz"], "[Errno 2] No such file or directory: '/no/such.npz'"),
+        (["--train", "--nodes", 17], "Ring must have between 1 and 16 nodes, not 17"),
+    ])
+    def test_errors_in_one_line(self, run, arguments, message):
+        assert run(*arguments) == (1, "", f"error: {message}\n")
