@@ -232,9 +232,11 @@ _WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _place}
 
 
 def _end_group() -> None:
-    """End this process and all that it has started: tools first tidy up, if they do so quickly."""
+    """End this process and all that it has started. It tidies up first, if that is quickly done."""
     os.killpg(0, signal.SIGINT)
-    time.sleep(_GRACE)
+    for _ in range(int(_GRACE / _QUIET)):
+        time.sleep(_QUIET)
+        os.killpg(0, signal.SIGTERM)  # of tools, those that were started meanwhile
     os.killpg(0, signal.SIGKILL)
 
 
@@ -279,6 +281,8 @@ def work(folder: str) -> None:
         else:
             say(done=True)
 
+    # Unlike one that is ignored, it is no business of the tools.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
     threading.Thread(target=listen, daemon=True).start()
     try:
         while True:
