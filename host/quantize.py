@@ -56,8 +56,8 @@ WIDTH = 128
 
 TRAINED, SKEWED = "trained", "skewed"
 
-_PRODUCTS, _REQUANTIZER = "quantization.matrix_vector_adjusted", "quantization.requantizer"
-_FLOAT = "quantization.float_offset"
+#: By the names that `make synth` has: outputs by an integer offset, and by one that is a float.
+_UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
 
 _SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ZERO),
             (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
@@ -173,12 +173,9 @@ class Candidate:
         return "output" if self.config.per_channel else "layer"
 
     @property
-    def units(self) -> list[str]:
-        """What computes it, by the names that `make synth` has: of codes of 8 bits, if some layer has such."""
-        narrow = "-bits=4" if self.config.bits == 4 else ""
-        if not self.config.scheme.integer:
-            return [f"{_FLOAT}{narrow}"]
-        return [f"{_PRODUCTS}{narrow}", _REQUANTIZER]
+    def unit(self) -> str:
+        """What computes it, for codes of 8 bits if some layer has such."""
+        return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
 def candidates(layers: int, *, calibration: Calibration = Calibration.MINMAX,
@@ -286,11 +283,10 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
     on_row : callable
     """
     rows = []
-    units = {unit: _synthesised(unit) for candidate in chosen for unit in candidate.units}
+    units = {candidate.unit: _synthesised(candidate.unit) for candidate in chosen}
     for candidate in chosen:
         row = measure(candidate, layers, data, ring)
-        parts = [units[unit] for unit in candidate.units]
-        row["lut4"] = None if None in parts else sum(part for part in parts if part is not None)
+        row["lut4"] = units[candidate.unit]
         rows.append(row)
         on_row(row)
     exact = activations(layers, data.test_x)[-1]

@@ -52,7 +52,7 @@ def _fields(scheme: Scheme, *, last: bool) -> dict[str, tuple[npt.DTypeLike, str
         "bits": (np.int64, ""), "variant": (np.str_, ""), "codes": (np.uint8, "outputs, inputs"),
         "offsets": (np.int16, "outputs"), "scales": (np.float32, "outputs"), "relu": (np.bool_, ""),
         "input_scale": (np.float32, ""), "input_signed": (np.bool_, ""),
-        "bias": (np.int32 if scheme.integer else np.float32, "outputs")}
+        "bias": (np.int32, "outputs")}
     if not scheme.integer:
         fields["minima"] = np.float32, "outputs"
     if not last:
@@ -154,7 +154,7 @@ def _layer(arrays: Arrays, number: int, scheme: Scheme,
         if name in values and not ((values[name] >= low) & (values[name] <= high)).all():
             raise ValueError(f"Array {number}.{name} must be between {low} and {high}, not between "
                              f"{values[name].min()} and {values[name].max()}")
-    for name, lowest in (("scales", 0.0), ("minima", -np.inf), ("bias", -np.inf)):
+    for name, lowest in (("scales", 0.0), ("minima", -np.inf)):
         if name in values and not (np.isfinite(values[name]) & (values[name] > lowest)).all():
             raise ValueError(f"Array {number}.{name} must be finite{', and above 0' if lowest == 0 else ''}")
     weights = QuantizedWeights(
@@ -167,14 +167,13 @@ def _layer(arrays: Arrays, number: int, scheme: Scheme,
                          f"between {adjusted.min()} and {adjusted.max()}")
     ends = {end: Activation(scale=float(values[f"{end}_scale"]), signed=bool(values[f"{end}_signed"]))
             for end in ("input", "output") if f"{end}_scale" in values}
-    bias = values["bias"].astype(np.int64) if scheme.integer else values["bias"]
+    bias = values["bias"].astype(np.int64)
     factors = None
     if "multipliers" in values:
         multipliers, shifts = (values[name].astype(np.int64) for name in ("multipliers", "shifts"))
         exact = weights.scales * ends["input"].scale / ends["output"].scale
         factors = Requantization(multipliers=multipliers, shifts=shifts,
                                  error=float(np.abs(np.ldexp(multipliers, -shifts) / exact - 1).max()))
-    if scheme.integer:
-        check_sums(weights, bias, ends["input"])
+    check_sums(weights, bias, ends["input"])
     return QuantizedLayer(weights=weights, bias=bias, input=ends["input"], output=ends.get("output"),
                           relu=bool(values["relu"]), requantization=factors)

@@ -8,7 +8,6 @@ multiplied and added to in binary32 before anything else can be done with it.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from host.quantization.calibration import Activation, Calibration, Requantizatio
 from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
 
 __all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
-           "activations", "check_sums", "float_layers", "infer", "integer_layer", "node_layers",
+           "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
            "quantize"]
 
 Integers = npt.NDArray[np.int64]
@@ -78,8 +77,8 @@ class QuantizedLayer:
     -------
     weights : QuantizedWeights
         With scales that are binary32 numbers.
-    bias : array of int64 or float32
-        In units of S · Sx; with a float offset, as it was trained.
+    bias : array of int64
+        In units of S · Sx.
     input : Activation
     output : Activation, optional
         None of the last layer.
@@ -89,7 +88,7 @@ class QuantizedLayer:
     """
 
     weights: QuantizedWeights
-    bias: npt.NDArray[Any]
+    bias: Integers
     input: Activation
     output: Activation | None = None
     relu: bool = False
@@ -140,7 +139,8 @@ class Multiplications:
     requantizations : int
         Of an accumulator and a multiplier.
     floats : int
-        In binary32: of what a float offset takes, and of scaling to the next layer's integers.
+        In binary32: with a float offset, of a sum of codes and activations and of one of activations alone, each
+        with a factor of its own.
     """
 
     products: int
@@ -170,7 +170,7 @@ class QuantizedNetwork:
         integer = self.scheme.integer
         return Multiplications(
             products=sum(layer.weights.codes.size for layer in self.layers),
-            requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs + hidden)
+            requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs)
 
     def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
         """What the first layer is given for a batch, one example per row."""
@@ -181,23 +181,22 @@ class QuantizedNetwork:
         return np.asarray(accumulators * self.layers[-1].units, np.float64)
 
     def float_scores(self, x: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-        """Scores of a network with a float offset, each operation behind the sums in binary32, as a unit of its own
-        does it."""
+        """Scores of a network with a float offset: y = S · (bias + sum of Q · X) + Wmin · sum of X, each operation
+        behind the two sums in binary32, and to the integers of the next layer to nearest even."""
         if self.scheme.integer:
             raise ValueError(f"Scheme must be {Scheme.FLOAT_OFFSET.value} for scores in floats, not "
                              f"{self.scheme.value}")
         codes = self.input_codes(x)
         for layer in self.layers:
-            weights = layer.weights
+            weights, step = layer.weights, 1.0 if layer.output is None else layer.output.scale
             assert weights.minima is not None
-            sums, products = codes.sum(axis=1)[:, None], codes @ weights.codes.T
-            scale, offset = (np.float32(part * layer.input.scale) for part in (weights.scales, weights.minima))
-            values = products.astype(np.float32) * scale + sums.astype(np.float32) * offset + layer.bias
-            if layer.relu:
-                values = np.maximum(values, 0)
+            scale, offset = (np.asarray(part * layer.input.scale / step, np.float32)
+                             for part in (weights.scales, weights.minima))
+            sums = (layer.bias + codes @ weights.codes.T).astype(np.float32)
+            values = sums * scale + codes.sum(axis=1)[:, None].astype(np.float32) * offset
             if layer.output is None:
                 return np.asarray(values, np.float32)
-            codes = layer.output.quantize(values)
+            codes = np.clip(np.rint(values), layer.output.low, layer.output.high).astype(np.int64)
         raise AssertionError("the last layer has no output scale")
 
 
@@ -263,20 +262,19 @@ def _layer(layer: FloatLayer, config: QuantizationConfig, bits: int, scale: Acti
     weights = dataclasses.replace(weights, scales=weights.scales.astype(np.float32).astype(np.float64))
     if not (weights.scales > 0).all():
         raise ValueError(f"Scales of weights must be binary32 numbers above zero, not {weights.scales.min()!r}")
-    relu = output is not None
     if weights.minima is not None:
-        minima = weights.minima.astype(np.float32).astype(np.float64)
-        return QuantizedLayer(weights=dataclasses.replace(weights, minima=minima), input=scale, output=output,
-                              bias=np.asarray(layer.biases, np.float32), relu=relu)
+        weights = dataclasses.replace(weights, minima=weights.minima.astype(np.float32).astype(np.float64))
     bias = np.rint(np.asarray(layer.biases, np.float64) / (weights.scales * scale.scale)).astype(np.int64)
-    return integer_layer(weights, bias, scale, output, relu=relu)
+    return assemble(weights, bias, scale, output, relu=output is not None)
 
 
-def integer_layer(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
-                  relu: bool) -> QuantizedLayer:
-    """A layer with an integer offset, of which the rest follows; refused where a sum would not fit."""
+def assemble(weights: QuantizedWeights, bias: Integers, scale: Activation, output: Activation | None, *,
+             relu: bool) -> QuantizedLayer:
+    """A layer of integers and scales, from which its multipliers follow; refused where a sum would not fit."""
     check_sums(weights, bias, scale)
-    factors = None if output is None else requantization(weights.scales * scale.scale / output.scale)
+    factors = None
+    if output is not None and weights.minima is None:
+        factors = requantization(weights.scales * scale.scale / output.scale)
     return QuantizedLayer(weights=weights, bias=bias, input=scale, output=output, relu=relu, requantization=factors)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hdl.quantization.arithmetic import Variant
 from host.quantization.calibration import Activation
-from host.quantization.network import QuantizedLayer, QuantizedNetwork, integer_layer
+from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
 from host.quantization.schemes import QuantizedWeights, Rounding, Scheme
 
 __all__ = ["export_onnx", "import_onnx", "run_onnx"]
@@ -213,7 +213,7 @@ def _network(model: Any) -> QuantizedNetwork:
             if relu := bool(users) and users[0].op_type == "Relu":
                 graph.take("Relu")
             output = graph.activation()
-        layers.append(integer_layer(weights, bias, scale, output, relu=relu))
+        layers.append(assemble(weights, bias, scale, output, relu=relu))
         if output is None:
             break
         scale = output

@@ -33,8 +33,8 @@ class TestCandidates:
         assert {one.label for one in found} == {
             "symmetric", "float-offset", "iaq-min", "iaq-max", "iaq-min, aligned"}
         assert {one.config.bits for one in found} == {8, 4, (8, 8, 4)}
-        assert {one.units[0] for one in found} == {
-            "quantization.matrix_vector_adjusted", "quantization.matrix_vector_adjusted-bits=4",
+        assert {one.unit for one in found} == {
+            "quantization.integer_offset", "quantization.integer_offset-bits=4",
             "quantization.float_offset", "quantization.float_offset-bits=4"}
 
     def test_by_name(self):
@@ -65,7 +65,7 @@ class TestReport:
             integer = row["scheme"] != "float-offset"
             assert row["bit_exact"] is (True if integer else None)
             assert row["cycles"] == (300 if integer else None)
-            assert (row["requantizations"], row["float_multiplications"]) == ((64, 0) if integer else (0, 212))
+            assert (row["requantizations"], row["float_multiplications"]) == ((64, 0) if integer else (0, 148))
             assert row["requantization_error"] is None or row["requantization_error"] <= 2.0**-16
             assert 0.6 < row["accuracy"] <= 1
             assert row["accuracy_float"] == report["accuracy_float"] > 0.96
@@ -104,7 +104,7 @@ class TestReport:
         assert max(map(len, lines)) <= quantize.WIDTH
         line = next(line for line in lines if "8, layer" in line)
         assert re.search(r"symmetric +│ +97\.\d\d% │ +97\.\d\d% │ +0\.500 · 0\.\d{3} │ +4,800 │ +0 │ +300 │", line)
-        assert sum(bool(re.search(r"float-offset .* 4,736 │ +212 │ +- │", line)) for line in lines) == 6
+        assert sum(bool(re.search(r"float-offset .* 4,736 │ +148 │ +- │", line)) for line in lines) == 6
         assert sum("8+4, output, skewed" in line for line in lines) == 1
         assert not any("!" in line or "…" in line for line in lines)
 
@@ -120,17 +120,14 @@ class TestReport:
         data, layers = trained()
         monkeypatch.setattr(quantize, "BUILD", tmp_path)
         chosen = [one for one in quantize.candidates(2) if one.config.bits == 4][:1]
-        units = chosen[0].units
         found = quantize.collect(layers, data, None, chosen)
         assert found["rows"][0]["lut4"] is None
         assert quantize.advice(found) == (
-            "For LUT4: python -m boards.synth --unit quantization.matrix_vector_adjusted --set bits=4; "
-            "python -m boards.synth --unit quantization.requantizer")
+            "For LUT4: python -m boards.synth --unit quantization.integer_offset --set bits=4")
         (tmp_path / "synth").mkdir()
-        for unit in units:
-            (tmp_path / "synth" / f"{unit}.json").write_text('{"lut4": 700}')
+        (tmp_path / "synth" / "quantization.integer_offset-bits=4.json").write_text('{"lut4": 700}')
         found = quantize.collect(layers, data, None, chosen)
-        assert found["rows"][0]["lut4"] == 1400
+        assert found["rows"][0]["lut4"] == 700
         assert quantize.advice(found) is None
 
 

@@ -18,6 +18,7 @@ from host.quantization.network import (
     quantize,
 )
 from host.quantization.schemes import Extrema, QuantizedWeights, Rounding, Scheme
+from sim.golden import conversion, floating
 from sim.golden import quantization as golden
 from tests.host.quantization.networks import trained
 
@@ -122,6 +123,25 @@ class TestNetwork:
         # Hidden activations are rounded to one of 255 steps.
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
+    @pytest.mark.parametrize("per_channel", [False, True])
+    def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
+        """See tests/hdl/quantization/test_float_offset.py."""
+        data, layers = trained()
+        network = quantize(layers, data.train_x, QuantizationConfig(
+            scheme=Scheme.FLOAT_OFFSET, per_channel=per_channel), input_scale=SCALE)
+        codes = network.input_codes(data.test_x)
+        for layer in network.layers:
+            sums = layer.bias + codes @ layer.weights.codes.T
+            step = layer.input.scale / (1.0 if layer.last else layer.output.scale)
+            scale, lowest = (np.broadcast_to((part * step).astype(np.float32).view(np.uint32), sums.shape)
+                             for part in (layer.weights.scales, layer.weights.minima))
+            inputs = np.broadcast_to(codes.sum(axis=1)[:, None], sums.shape)
+            y = floating.add(floating.multiply(conversion.from_integer(sums), scale),
+                             floating.multiply(conversion.from_integer(inputs), lowest))
+            if not layer.last:
+                codes = np.clip(conversion.to_integer(y)[0], 0, 255)
+        np.testing.assert_array_equal(network.float_scores(data.test_x).view(np.uint32), y)
+
     def test_signed_inputs(self):
         generator = np.random.default_rng(4)
         layers = [FloatLayer(generator.standard_normal((6, 8)), generator.standard_normal(6)),
@@ -138,8 +158,8 @@ class TestNetwork:
                   for scheme in (Scheme.IAQ_MIN, Scheme.FLOAT_OFFSET)]
         assert [one.products for one in counts] == [64 * 64 + 64 * 10] * 2
         assert [one.requantizations for one in counts] == [64, 0]
-        # S and Wmin of each output, and what makes integers of hidden ones.
-        assert [one.floats for one in counts] == [0, 2 * 74 + 64]
+        # Factors of S and of Wmin for each output.
+        assert [one.floats for one in counts] == [0, 2 * 74]
 
     def test_bits_of_each_layer(self):
         data, layers = trained()
