@@ -217,7 +217,7 @@ def plan(config: SweepConfig) -> Plan:
         if unit is None:
             return None
         return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
-                       estimate=20))
+                       estimate={"weight": 15, "gradient": 45}[kind]))
 
     for workload in config.workloads:
         text = workload is WorkloadName.TEXT
@@ -226,9 +226,9 @@ def plan(config: SweepConfig) -> Plan:
         for formats in config.pairs(workload):
             shape = {"configuration": _configuration(workload, formats)}
             build = add(Job(kind=JobKind.BUILD, name=f"build-{workload.value}-{formats.label}", parameters=shape,
-                            estimate=72 if text else 45))
+                            estimate=(75 if text else 50) + (0 if formats.gradients == ZERO_VALUE else 20)))
             for nodes in config.nodes or NODES[workload]:
-                seconds = (8 + 0.3 * nodes * training["steps"] if text else 2 + 0.4 * nodes * training["epochs"])
+                seconds = 8 + 0.33 * nodes * training["steps"] if text else 1.5 + 0.35 * nodes * training["epochs"]
                 run = add(Job(kind=JobKind.RUN, name=f"run-{workload.value}-{formats.label}-n{nodes}-{length}",
                               parameters={**shape, "workload": workload.value, "nodes": nodes, **training},
                               needs=(build,), estimate=seconds))
