@@ -40,7 +40,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         FigureCanvasAgg(figure)
         figure.suptitle(f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats\n", x=0.012,
                         ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.012, 0.952, note, fontsize=10, color=_COLORS["iaq-min"], va="top")
+        figure.text(0.012, 0.952, note, fontsize=8.6, color=_COLORS["iaq-min"], va="top")
         left, right = figure.subplots(2, 2, width_ratios=(1.25, 1)).T
         _draw_accuracy(left[0], report)
         _draw_skewed(left[1], report)
@@ -114,7 +114,7 @@ def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
                     base + step * 0.72, color=_COLORS[label], linewidth=2.5)
         within = int(np.count_nonzero((values >= low - 1e-6) & (values <= high + 1e-6)))
         places.append(base + step * 0.42)
-        names.append(f"{label}\n{within} of 16 used")
+        names.append(f"{label}\n{within} of 16 within")
     axes.set_xlim(low - margin, high + margin)
     axes.set_ylim(-step * (len(names) + 0.3), counts.max() * 1.05)
     axes.set_yticks(places, names, fontsize=8.5)
