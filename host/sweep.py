@@ -110,7 +110,7 @@ class SweepConfig:
     epochs, steps : int, optional
         Of digits and of text, in place of those that ``full`` decides.
     synth : bool
-        Whether codecs are placed.
+        Whether codecs are placed; of gradients' codecs, see :meth:`places`.
     """
 
     formats: tuple[str, ...] | None = None
@@ -145,6 +145,11 @@ class SweepConfig:
         if workload is WorkloadName.TEXT and not self.full:
             return [pair for pair in pairs if pair in MAIN]
         return pairs
+
+    def places(self, gradients: str) -> bool:
+        """Whether the way of gradients through a codec is placed, which takes longer than everything else on a format:
+        unless asked for, that of the few in :data:`BOTH` alone."""
+        return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
         """How long a run is, and on what it is measured."""
@@ -213,11 +218,11 @@ def plan(config: SweepConfig) -> Plan:
         return job.name
 
     def place(kind: str, name: str) -> str | None:
-        unit = _unit(kind, name) if config.synth else None
+        unit = _unit(kind, name) if config.synth and (kind == "weight" or config.places(name)) else None
         if unit is None:
             return None
         return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
-                       estimate={"weight": 15, "gradient": 45}[kind]))
+                       estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 150))
 
     for workload in config.workloads:
         text = workload is WorkloadName.TEXT

@@ -106,6 +106,12 @@ class TestPlan:
             "build-text-raw+zero_value", "run-text-raw+zero_value-n3-steps200-interval20-sample1"]
         assert [(point.weights, point.gradients) for point in plan.points] == [(None, None)] * 2
 
+    @pytest.mark.parametrize(("options", "gradients", "placed"), [
+        ({}, "zero_value", True), ({}, "mx9", True), ({}, "mxint8", False), ({"full": True}, "mxint8", True),
+        ({"formats": ("bf16",)}, "bf16", True), ({"full": True, "synth": False}, "zero_value", False)])
+    def test_placement_of_gradients(self, options, gradients, placed):
+        assert SweepConfig(**options).places(gradients) is placed
+
     def test_every_node_can_be_configured(self):
         for job in sweep.plan(SweepConfig(full=True, synth=False)).jobs:
             config = NodeConfig(**job.parameters["configuration"])
