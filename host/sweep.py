@@ -147,7 +147,7 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the way of gradients through a codec is placed, which takes longer than everything else on a format:
+        """Whether the way of gradients through a codec is placed, which takes longer than all else about a format:
         unless asked for, that of the few in :data:`BOTH` alone."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
