@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 
-from hdl.compression.codecs import RAW, WEIGHT_CODECS
+from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 
 __all__ = ["NodeConfig"]
 
@@ -39,6 +39,11 @@ class NodeConfig:
         How a fused update sends new weights: a name of :data:`hdl.compression.codecs.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
         were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory.
+    gradient_codec : str
+        How gradients and their sums are sent: a name of :data:`hdl.compression.codecs.GRADIENT_CODECS`. Those of
+        ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
+        every hop, and the node has one more memory, of ``gradient_words`` elements, for what this has lost, which is
+        added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     """
@@ -55,6 +60,7 @@ class NodeConfig:
     masking: bool = True
     error_feedback: bool = True
     weight_codec: str = RAW
+    gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
 
     def __post_init__(self):
@@ -79,6 +85,12 @@ class NodeConfig:
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.weight_codec not in WEIGHT_CODECS:
             raise ValueError(f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not {self.weight_codec!r}")
+        if self.gradient_codec not in GRADIENT_CODECS:
+            names = ", ".join(GRADIENT_CODECS)
+            if self.gradient_codec in WEIGHT_CODECS:
+                raise ValueError(f"Gradient codec must take any number, since a sum of values in a codebook need not be "
+                                 f"in it: one of {names}, not {self.gradient_codec!r}")
+            raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
             raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
 
@@ -88,10 +100,21 @@ class NodeConfig:
         return self.weight_codec != RAW
 
     @property
+    def adds_compressed(self):
+        """Whether gradients are added in the form in which zero-value compression has them."""
+        return self.gradient_codec == ZERO_VALUE
+
+    @property
+    def has_residual(self):
+        """Whether the gradient codec loses something, and the node keeps that."""
+        return not (self.adds_compressed or GRADIENT_CODECS[self.gradient_codec].exact)
+
+    @property
     def spaces(self):
-        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters."""
+        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters and
+        residuals."""
         planes = [self.state_words] * (self.state_planes + self.has_master)
-        return self.gradient_words, self.weight_words, *planes
+        return self.gradient_words, self.weight_words, *planes, *[self.gradient_words] * self.has_residual
 
     @property
     def hash(self):

@@ -67,30 +67,33 @@ class PacketDemux(wiring.Component):
     ----------
     outputs : int
         At least 1.
+    shape : Layout, optional
+        Payload of the stream, with a field ``last``; by default that of words.
 
     Members
     -------
     route : In(stream of outputs bits)
         One per packet: a mask of the outputs it goes to. Taken with the packet's last word.
-    i : In(stream of word_layout())
-    o : array of Out(stream of word_layout())
+    i : In(stream of shape)
+    o : array of Out(stream of shape)
     """
 
-    def __init__(self, *, outputs):
+    def __init__(self, *, outputs, shape=None):
         if not isinstance(outputs, int) or outputs < 1:
             raise ValueError(f"Output count must be a positive integer, not {outputs!r}")
         self._outputs = outputs
+        self._shape = word_layout() if shape is None else shape
         super().__init__(
             {
                 "route": In(stream.Signature(outputs)),
-                "i": In(stream.Signature(word_layout())),
-                "o": Out(stream.Signature(word_layout())).array(outputs),
+                "i": In(stream.Signature(self._shape)),
+                "o": Out(stream.Signature(self._shape)).array(outputs),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.fork = fork = Fork(shape=word_layout(), outputs=self._outputs)
+        m.submodules.fork = fork = Fork(shape=self._shape, outputs=self._outputs)
         m.d.comb += [
             fork.enable.eq(self.route.payload),
             fork.i.payload.eq(self.i.payload),
@@ -112,23 +115,26 @@ class PacketMux(wiring.Component):
     ----------
     inputs : int
         At least 2.
+    shape : Layout, optional
+        Payload of the stream, with a field ``last``; by default that of words.
 
     Members
     -------
     route : In(stream of range(inputs))
         One per packet: the input it comes from. Taken with the packet's last word.
-    i : array of In(stream of word_layout())
-    o : Out(stream of word_layout())
+    i : array of In(stream of shape)
+    o : Out(stream of shape)
     """
 
-    def __init__(self, *, inputs):
+    def __init__(self, *, inputs, shape=None):
         if not isinstance(inputs, int) or inputs < 2:
             raise ValueError(f"Input count must be an integer of at least 2, not {inputs!r}")
+        shape = word_layout() if shape is None else shape
         super().__init__(
             {
                 "route": In(stream.Signature(range(inputs))),
-                "i": In(stream.Signature(word_layout())).array(inputs),
-                "o": Out(stream.Signature(word_layout())),
+                "i": In(stream.Signature(shape)).array(inputs),
+                "o": Out(stream.Signature(shape)),
             }
         )
 

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
-__all__ = ["RowAssembler", "RowSerializer", "SegmentBuffer"]
+__all__ = ["BlockBuffer", "RowAssembler", "RowSerializer", "SegmentBuffer"]
 
 
 class RowSerializer(wiring.Component):
@@ -177,4 +177,68 @@ class SegmentBuffer(wiring.Component):
             leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
         ]
         m.d.sync += complete.eq(complete + arrives - leaves)
+        return m
+
+
+class BlockBuffer(wiring.Component):
+    """Holds beats back until the whole block they belong to has arrived, so that it leaves without a pause.
+
+    Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
+    ``i.ready`` depends on registers alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+    beats : int
+        Beats of a block; 1 to 32. The last block of a packet may be shorter.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+    o : Out(stream of beat_layout(lanes))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, beats):
+        check_lanes(lanes)
+        if not isinstance(beats, int) or not 1 <= beats <= 32:
+            raise ValueError(f"Beats of a block must be an integer between 1 and 32, not {beats!r}")
+        self._lanes = lanes
+        self._beats = beats
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(lanes))),
+                "o": Out(stream.Signature(beat_layout(lanes))),
+            }
+        )
+
+    @property
+    def depth(self):
+        """Beats that it holds: two blocks, to fill one while the other leaves."""
+        return 2 * self._beats + 1
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
+        complete = Signal(range(self.depth + 1))  # blocks of which the last beat is in the queue
+        connect_stream(m, self.i, queue.i)
+        m.d.comb += [
+            self.o.payload.eq(queue.o.payload),
+            self.o.valid.eq(queue.o.valid & (complete != 0)),
+            queue.o.ready.eq(self.o.ready & (complete != 0)),
+        ]
+
+        def ends(name, port):
+            """The last beat of a block is taken at this port."""
+            place = Signal(range(max(self._beats, 2)), name=f"{name}_place")
+            ending = Signal(name=f"{name}_ending")
+            taken = port.valid & port.ready
+            m.d.comb += ending.eq((place == self._beats - 1) | port.payload.last)
+            with m.If(taken):
+                m.d.sync += place.eq(Mux(ending, 0, place + 1))
+            return taken & ending
+
+        m.d.sync += complete.eq(complete + ends("filling", self.i) - ends("leaving", self.o))
         return m

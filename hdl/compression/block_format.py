@@ -110,6 +110,8 @@ class BlockCodec:
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
 
+    exact = False
+
     def __post_init__(self):
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")

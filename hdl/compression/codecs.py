@@ -1,8 +1,9 @@
 # amaranth: UnusedElaboratable=no
-"""The codecs that weights can go through on the ring, by name, and units that take them from and to the link's words.
+"""The codecs that weights and gradients can go through on the ring, by name, and units that take them from and to the
+link's words.
 
 Every codec has ``words(count)``, ``create_encoder(lanes=)`` and ``create_decoder(lanes=)``; a packet of elements is a
-segment, and what follows it owes nothing to it.
+segment, and what follows it owes nothing to it. Those with ``exact`` give back every element as it was.
 """
 
 import dataclasses
@@ -18,8 +19,8 @@ from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.rows import RowAssembler, RowSerializer
 from hdl.stream import beat_layout, check_lanes, connect_stream, word_layout
 
-__all__ = ["BF16", "BFP8", "RAW", "WEIGHT_CODECS", "BFloat16", "BFloat16Decoder", "BFloat16Encoder", "WordDecoder",
-           "WordEncoder", "count_words"]
+__all__ = ["BF16", "BFP8", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "BFloat16Decoder",
+           "BFloat16Encoder", "Passage", "Raw", "WordDecoder", "WordEncoder", "count_words", "gradient_codecs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class BFloat16:
 
     block = 2
     block_bits = 32
+    exact = False
 
     def words(self, count):
         """Words of a packet of ``count`` elements."""
@@ -112,6 +114,59 @@ class BFloat16Decoder(_BFloat16Unit):
     _unit = MomentUnpacker
 
 
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    """Elements as they are, one to a word."""
+
+    block = 1
+    block_bits = 32
+    exact = True
+
+    def words(self, count):
+        """Words of a packet of ``count`` elements."""
+        return count
+
+    def create_encoder(self, *, lanes):
+        """The unit that encodes: a :class:`Passage`."""
+        return Passage(lanes=lanes)
+
+    def create_decoder(self, *, lanes):
+        """The unit that decodes: a :class:`Passage`."""
+        return Passage(lanes=lanes)
+
+
+class Passage(wiring.Component):
+    """Encode or decode what is the same in either form: wires alone, in both directions.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+    """
+
+    latency = 0
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({"i": In(beats), "o": Out(beats)})
+
+    @property
+    def words(self):
+        """Words in a beat on the side of the words."""
+        return self._lanes
+
+    def elaborate(self, platform):
+        m = Module()
+        connect_stream(m, self.i, self.o)
+        return m
+
+
 BF16 = BFloat16()
 BFP8 = SharedExponent(difference_bits=0, mantissa_bits=7)
 
@@ -135,6 +190,22 @@ WEIGHT_CODECS = {
     "mxfp6_e3m2": microscaling.MXFP6_E3M2,
     "mxfp4_e2m1": microscaling.MXFP4_E2M1,
 }
+
+ZERO_VALUE = "zero_value"
+"""Name of what gradients are compressed by without a codec of this table: see :mod:`hdl.compression.zero_value`."""
+
+
+def gradient_codecs(codecs):
+    """Those of ``codecs`` that gradients can go through: such as take any number, since a sum may be any.
+
+    What has a ``codebook`` takes none but the values in it, and those that it was made for: sums of them are others.
+    """
+    return {name: codec for name, codec in codecs.items() if not hasattr(codec, "codebook")}
+
+
+#: Codecs of gradients by their names. ZERO_VALUE has none: it is added as it is, and so are words of RAW. What all
+#: others make of a sum is not the sum of what they make: at each hop it is decoded, added, and encoded again.
+GRADIENT_CODECS = {ZERO_VALUE: None, **gradient_codecs(WEIGHT_CODECS), RAW: Raw()}
 
 
 def count_words(codec, count):

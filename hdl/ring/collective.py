@@ -4,14 +4,14 @@ from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.codecs import WEIGHT_CODECS
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.dataflow import Dataflow
 from hdl.ring.director import longest_vector, setup_layout
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
-from hdl.ring.packet import Depacketizer, Packetizer, PacketType, packet_words
+from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
 from hdl.ring.schedule import Planner
 from hdl.stream import connect_stream
 
@@ -80,7 +80,7 @@ class CollectiveEngine(wiring.Component):
     ring_i : In(LinkSignature())
     ring_o : Out(LinkSignature())
     gradient_read, gradient_write, weight_read, weight_write, state_read, state_write : memory ports
-    master_read, master_write : memory ports
+    master_read, master_write, residual_read, residual_write : memory ports
         As those of :class:`~hdl.ring.dataflow.Dataflow`.
     """
 
@@ -102,7 +102,7 @@ class CollectiveEngine(wiring.Component):
                 "count": Out(counts_layout()),
                 "ring_i": In(LinkSignature()),
                 "ring_o": Out(LinkSignature()),
-                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(3),
+                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(2 + config.adds_compressed),
                 "gradient_write": Out(write_signature(gradient_rows, lanes)),
                 "weight_read": Out(read_signature(weight_rows, lanes)),
                 "weight_write": Out(write_signature(weight_rows, lanes)).array(2 - config.has_master),
@@ -110,6 +110,8 @@ class CollectiveEngine(wiring.Component):
                 "state_write": Out(write_signature(state_rows, lanes)).array(planes),
                 "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
                 "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
+                "residual_read": Out(read_signature(gradient_rows, lanes)).array(config.has_residual),
+                "residual_write": Out(write_signature(gradient_rows, lanes)).array(config.has_residual),
             }
         )
 
@@ -123,7 +125,12 @@ class CollectiveEngine(wiring.Component):
         dataflow = Dataflow(config=config)
         m.submodules.dataflow = ResetInserter(idle)(dataflow)
         m.submodules.packetizer = packetizer = Packetizer()
-        m.submodules.depacketizer = depacketizer = Depacketizer(codec=WEIGHT_CODECS[config.weight_codec])
+        second = None
+        if config.has_residual:  # what has none is either raw or of zero-value compression
+            second = Codec[config.gradient_codec.upper()], GRADIENT_CODECS[config.gradient_codec]
+        m.submodules.depacketizer = depacketizer = Depacketizer(
+            codec=WEIGHT_CODECS[config.weight_codec], second=second
+        )
         m.submodules.transmitter = transmitter = LinkTransmitter(
             segments=config.ingress_segments, egress_words=longest_packet
         )
@@ -139,7 +146,10 @@ class CollectiveEngine(wiring.Component):
         wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
         for name in ("gradient_write", "weight_read"):
             wiring.connect(m, flow=getattr(dataflow, name), memory=wiring.flipped(getattr(self, name)))
-        for name in ("gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write"):
+        for name in (
+            "gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write",
+            "residual_read", "residual_write",
+        ):
             for inner, outer in zip(getattr(dataflow, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 

@@ -4,17 +4,32 @@ It is a set of units that meet only in streams. The :class:`~hdl.ring.director.D
 by a queue of routes, one per packet, and gives the readers and writers their jobs, so no unit knows of another.
 """
 
+from types import SimpleNamespace
+
 from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression import zero_value
-from hdl.compression.codecs import WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES
-from hdl.ring.director import Decoded, Director, Passed, Received, Restored, Sent, Summed, setup_layout
+from hdl.ring.director import (
+    Coded,
+    Decoded,
+    Director,
+    Landed,
+    Passed,
+    Received,
+    Restored,
+    Sent,
+    Shared,
+    Summed,
+    setup_layout,
+)
 from hdl.ring.packet import expected_layout, header_layout
 from hdl.ring.schedule import GROUP
 from hdl.route import Fork, PacketDemux, PacketMux
@@ -67,13 +82,15 @@ class Dataflow(wiring.Component):
     ingress : In(stream of word_layout())
         To and from the depacketizer: the packets to come, and their payload once the header has matched.
     gradient_read : array of 3 Out(read_signature)
-        The optimizer's local gradient, then what is sent first, then what is added.
+        The optimizer's local gradient, then what is sent first, then what is added; where gradients are not added in
+        compressed form only 2, the second for all that is sent.
     gradient_write : Out(write_signature)
     weight_read : Out(read_signature)
     weight_write : array of 2 Out(write_signature)
         From the ring, then from the optimizer; with a weight codec only one, for what has been decoded.
     state_read, state_write : arrays of one port per state plane
     master_read, master_write : arrays of one port with a weight codec, else none
+    residual_read, residual_write : arrays of one port with a gradient codec that loses something, else none
     pulses : Out(pulses_layout())
     """
 
@@ -92,7 +109,7 @@ class Dataflow(wiring.Component):
                 "egress": Out(stream.Signature(word_layout())),
                 "expected": Out(stream.Signature(expected_layout())),
                 "ingress": In(stream.Signature(word_layout())),
-                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(3),
+                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(2 + config.adds_compressed),
                 "gradient_write": Out(write_signature(gradient_rows, lanes)),
                 "weight_read": Out(read_signature(weight_rows, lanes)),
                 "weight_write": Out(write_signature(weight_rows, lanes)).array(2 - config.has_master),
@@ -100,6 +117,8 @@ class Dataflow(wiring.Component):
                 "state_write": Out(write_signature(state_rows, lanes)).array(config.state_planes),
                 "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
                 "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
+                "residual_read": Out(read_signature(gradient_rows, lanes)).array(config.has_residual),
+                "residual_write": Out(write_signature(gradient_rows, lanes)).array(config.has_residual),
                 "pulses": Out(pulses_layout()),
             }
         )
@@ -111,7 +130,6 @@ class Dataflow(wiring.Component):
         gradient_rows = config.gradient_words // lanes
         weight_rows = config.weight_words // lanes
         state_rows = config.state_words // lanes
-        compressed_segment = segment + segment // GROUP
 
         m.submodules.director = director = Director(config=config)
         m.d.comb += [director.start.eq(self.start), director.setup.eq(setup), self.busy.eq(director.busy)]
@@ -122,19 +140,6 @@ class Dataflow(wiring.Component):
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=gradient_rows, lanes=lanes, elements=segment, gradients=True
         )
-        # What is sent in the first step and what is added to ingress later have an encoder each: together they make
-        # N words for each N - 1 words on the link.
-        readers, encoders = [], []
-        for name in ("sending", "adding"):
-            reader = RowReader(rows=gradient_rows, lanes=lanes, elements=segment, gradients=True)
-            encoder = zero_value.Encoder(lanes=lanes)
-            m.submodules[f"{name}_reader"] = reader
-            m.submodules[f"{name}_encoder"] = encoder
-            connect_stream(m, getattr(director, f"{name}_job"), reader.job)
-            connect_stream(m, reader.o, encoder.i)
-            readers.append(reader)
-            encoders.append(encoder)
-        sending, adding = encoders
         m.submodules.weight_reader = weight_reader = RowReader(rows=weight_rows, lanes=lanes, elements=segment)
         # What the optimizer makes of weights: with a weight codec those of the own block, kept apart.
         if config.has_master:
@@ -150,8 +155,6 @@ class Dataflow(wiring.Component):
         m.submodules.landing_writer = landing_writer = RowWriter(rows=landing_rows, lanes=lanes, elements=segment)
         m.submodules.landing = landing = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
-        m.submodules.adder = adder = zero_value.Adder()
-        m.submodules.decoder = decoder = zero_value.Decoder(lanes=lanes)
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=lanes,
@@ -162,18 +165,13 @@ class Dataflow(wiring.Component):
             dsps=config.multiplier_dsps,
         )
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
-        # A segment can wait at each way out, so that neither the encoder nor the ingress waits for the one before it,
-        # and on the way to the decoder, which may still be busy with a sum that has just left the adder.
-        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
-        m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        # What is passed on can wait for its turn, so that the ingress does not wait for the one before it.
         m.submodules.to_pass = to_pass = Queue(shape=word_layout(), depth=2 * segment, block=True)
-        m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
-        # What the own block gives to the gather, which lags one segment behind: new weights, or compressed sums.
+        # What the own block gives to the gather, which lags one segment behind.
         if not config.has_master:
             m.submodules.kept_weights = kept_weights = Queue(
                 shape=beat_layout(lanes), depth=2 * segment // lanes, block=True
             )
-        m.submodules.kept_sums = kept_sums = Queue(shape=word_layout(), depth=2 * compressed_segment, block=True)
         state_readers, state_writers = [], []
         for plane in range(config.state_planes):
             reader = RowReader(rows=state_rows, lanes=lanes, elements=segment)
@@ -200,38 +198,16 @@ class Dataflow(wiring.Component):
 
         # Packets on their way.
         m.submodules.sent = sent = PacketMux(inputs=len(Sent))
-        m.submodules.passed = passed = PacketMux(inputs=len(Passed))
-        m.submodules.decoded = decoded = PacketMux(inputs=len(Decoded))
         m.submodules.received = received = PacketDemux(outputs=len(Received))
-        m.submodules.summed = summed = PacketDemux(outputs=len(Summed))
-        for unit, routes in (
-            (sent, director.sent),
-            (passed, director.passed),
-            (decoded, director.decoded),
-            (received, director.received),
-            (summed, director.summed),
-        ):
-            connect_stream(m, routes, unit.route)
-        connect_stream(m, sending.o, to_send.i)
-        connect_stream(m, to_send.o, sent.i[Sent.ENCODER])
-        connect_stream(m, adding.o, to_add.i)
+        connect_stream(m, director.sent, sent.route)
+        connect_stream(m, director.received, received.route)
         # Here, where all ways out of the ingress meet, no ready goes further back.
         m.submodules.arriving = arriving = SkidBuffer(shape=word_layout())
         connect_stream(m, self.ingress, arriving.i)
         connect_stream(m, arriving.o, received.i)
-        connect_stream(m, received.o[Received.ADDER], adder.a)
-        connect_stream(m, received.o[Received.DECODER], to_decode.i)
-        connect_stream(m, to_decode.o, decoded.i[Decoded.INGRESS])
         if not config.has_master:
             connect_stream(m, received.o[Received.ASSEMBLER], assembler.i)
-        connect_stream(m, received.o[Received.EGRESS], passed.i[Passed.INGRESS])
-        connect_stream(m, adder.o, summed.i)
-        connect_stream(m, summed.o[Summed.EGRESS], passed.i[Passed.ADDER])
-        connect_stream(m, summed.o[Summed.KEPT], kept_sums.i)
-        connect_stream(m, summed.o[Summed.DECODER], decoded.i[Decoded.ADDER])
-        connect_stream(m, passed.o, to_pass.i)
         connect_stream(m, to_pass.o, sent.i[Sent.PASSED])
-        connect_stream(m, decoded.o, decoder.i)
         connect_stream(m, sent.o, self.egress)
 
         connect_stream(m, gradient_reader.o, optimizer.gradients[1])
@@ -248,34 +224,30 @@ class Dataflow(wiring.Component):
         m.d.comb += optimizer.settings.eq(setup.settings)
 
         # Streams that a command uses in one way or the other.
+        sums = (self._sum_compressed if config.adds_compressed else self._sum_decoded)(
+            m, director, received, to_pass, sent, optimizer, landing
+        )
         with m.If(setup.fused):
-            connect_stream(m, decoder.o, optimizer.gradients[0])
             connect_stream(m, optimizer_reader.o, optimizer.weights)
             if not config.has_master:
                 connect_stream(m, kept_weights.o, serializer.i)
         with m.Else():
             connect_stream(m, weight_reader.o, serializer.i)
-        with m.If(setup.sum):
-            connect_stream(m, decoder.o, landing.i)
-            connect_stream(m, kept_sums.o, sent.i[Sent.OWN])
-        with m.Else():
+        with m.If(~setup.sum):
             connect_stream(m, assembler.o, landing.i)
             connect_stream(m, serializer.o, sent.i[Sent.OWN])
-        with m.If(setup.alone):  # nothing to add, and nobody to give new weights to
-            connect_stream(m, to_add.o, decoded.i[Decoded.ENCODER])
-            if not config.has_master:
+        if not config.has_master:
+            with m.If(setup.alone):  # nobody to give new weights to
                 m.d.comb += optimizer.broadcast[0].ready.eq(1)
-        with m.Else():
-            connect_stream(m, to_add.o, adder.b)
-            if not config.has_master:
+            with m.Else():
                 connect_stream(m, optimizer.broadcast[0], kept_weights.i)
         if config.has_master:
             self._code_weights(m, director, optimizer, received, assembler, landing, sent)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))
-        wiring.connect(m, reader=readers[0].port, memory=wiring.flipped(self.gradient_read[1]))
-        wiring.connect(m, reader=readers[1].port, memory=wiring.flipped(self.gradient_read[2]))
+        for reader, port in zip(sums.readers, self.gradient_read[1:], strict=True):
+            wiring.connect(m, reader=reader.port, memory=wiring.flipped(port))
         wiring.connect(m, reader=weight_reader.port, memory=wiring.flipped(self.weight_read))
         if config.has_master:
             wiring.connect(m, reader=optimizer_reader.port, memory=wiring.flipped(self.master_read[0]))
@@ -302,7 +274,7 @@ class Dataflow(wiring.Component):
 
         starved = sent.route.valid & self.egress.ready & ~self.egress.valid
         infinite = Cat(
-            decoder.o.payload.elements[lane][23:31].all() & decoder.o.payload.keep[lane] for lane in range(lanes)
+            sums.o.payload.elements[lane][23:31].all() & sums.o.payload.keep[lane] for lane in range(lanes)
         ).any()
         refused = [
             port.valid & ~port.ready
@@ -315,28 +287,156 @@ class Dataflow(wiring.Component):
                 *self.state_write,
                 *self.master_read,
                 *self.master_write,
+                *self.residual_read,
+                *self.residual_write,
             )
         ]
         pulses = self.pulses
         m.d.comb += [
             pulses.compressed_words.eq(taken(self.egress) & (director.scattering | setup.sum)),
-            pulses.encodes.eq(sum(taken(encoder.o) & encoder.o.payload.last for encoder in encoders)),
+            pulses.encodes.eq(sum(taken(encoder.o) & encoder.o.payload.last for encoder in sums.encoders)),
             pulses.elements_encoded.eq(
-                sum(taken(encoder.i) & encoder.i.payload.keep[lane] for encoder in encoders for lane in range(lanes))
+                sum(
+                    taken(encoder.i) & encoder.i.payload.keep[lane]
+                    for encoder in sums.encoders
+                    for lane in range(lanes)
+                )
             ),
-            pulses.compressed_adds.eq(taken(adder.o) & adder.o.payload.last),
-            pulses.positions_added.eq(adder.position),
-            pulses.decodes.eq(taken(decoder.o) & decoder.o.payload.last),
+            pulses.compressed_adds.eq(sums.added),
+            pulses.positions_added.eq(sums.position),
+            pulses.decodes.eq(taken(sums.decoder.o) & sums.decoder.o.payload.last),
             pulses.optimizer_bursts.eq(optimizer.bursts),
             pulses.scatter_reduce.eq(self.busy & director.scattering),
             pulses.stall_encoder.eq(starved & (sent.route.payload == Sent.ENCODER)),
             pulses.stall_optimizer.eq(starved & (sent.route.payload == Sent.OWN) & setup.fused),
             pulses.stall_memory.eq(Cat(*refused).any()),
-            pulses.local_nan.eq(gradient_reader.nan | readers[0].nan | readers[1].nan),
-            pulses.not_finite.eq(optimizer.nonfinite | (setup.sum & taken(decoder.o) & infinite)),
-            pulses.malformed.eq(adder.error),
+            pulses.local_nan.eq(Cat(gradient_reader.nan, *(reader.nan for reader in sums.readers)).any()),
+            pulses.not_finite.eq(optimizer.nonfinite | (setup.sum & taken(sums.o) & infinite)),
+            pulses.malformed.eq(sums.error),
         ]
         return m
+
+    def _sum_compressed(self, m, director, received, to_pass, sent, optimizer, landing):
+        """Add the way of gradients in compressed form, in which they are added, and what of it is counted."""
+        setup, lanes, segment = self.setup, self._config.lanes, self._config.segment
+        rows = self._config.gradient_words // lanes
+        # What is sent in the first step and what is added to ingress later have an encoder each: together they make
+        # N words for each N - 1 words on the link.
+        readers, encoders = [], []
+        for name in ("sending", "adding"):
+            reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True)
+            encoder = zero_value.Encoder(lanes=lanes)
+            m.submodules[f"{name}_reader"] = reader
+            m.submodules[f"{name}_encoder"] = encoder
+            connect_stream(m, getattr(director, f"{name}_job"), reader.job)
+            connect_stream(m, reader.o, encoder.i)
+            readers.append(reader)
+            encoders.append(encoder)
+        sending, adding = encoders
+        m.submodules.adder = adder = zero_value.Adder()
+        m.submodules.decoder = decoder = zero_value.Decoder(lanes=lanes)
+        # A segment can wait at each way out, so that the encoder does not wait for the one before it, and on the way
+        # to the decoder, which may still be busy with a sum that has just left the adder.
+        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
+        m.submodules.kept_sums = kept_sums = Queue(
+            shape=word_layout(), depth=2 * (segment + segment // GROUP), block=True
+        )
+        m.submodules.passed = passed = PacketMux(inputs=len(Passed))
+        m.submodules.decoded = decoded = PacketMux(inputs=len(Decoded))
+        m.submodules.summed = summed = PacketDemux(outputs=len(Summed))
+        connect_stream(m, director.passed, passed.route)
+        connect_stream(m, director.decoded, decoded.route)
+        connect_stream(m, director.summed, summed.route)
+        connect_stream(m, sending.o, to_send.i)
+        connect_stream(m, to_send.o, sent.i[Sent.ENCODER])
+        connect_stream(m, adding.o, to_add.i)
+        connect_stream(m, received.o[Received.ADDER], adder.a)
+        connect_stream(m, received.o[Received.DECODER], to_decode.i)
+        connect_stream(m, to_decode.o, decoded.i[Decoded.INGRESS])
+        connect_stream(m, received.o[Received.EGRESS], passed.i[Passed.INGRESS])
+        connect_stream(m, adder.o, summed.i)
+        connect_stream(m, summed.o[Summed.EGRESS], passed.i[Passed.ADDER])
+        connect_stream(m, summed.o[Summed.KEPT], kept_sums.i)
+        connect_stream(m, summed.o[Summed.DECODER], decoded.i[Decoded.ADDER])
+        connect_stream(m, passed.o, to_pass.i)
+        connect_stream(m, decoded.o, decoder.i)
+        with m.If(setup.fused):
+            connect_stream(m, decoder.o, optimizer.gradients[0])
+        with m.If(setup.sum):
+            connect_stream(m, decoder.o, landing.i)
+            connect_stream(m, kept_sums.o, sent.i[Sent.OWN])
+        with m.If(setup.alone):  # nothing to add
+            connect_stream(m, to_add.o, decoded.i[Decoded.ENCODER])
+        with m.Else():
+            connect_stream(m, to_add.o, adder.b)
+        return SimpleNamespace(
+            readers=readers, encoders=encoders, decoder=decoder, o=decoder.o, position=adder.position,
+            added=adder.o.valid & adder.o.ready & adder.o.payload.last, error=adder.error,
+        )
+
+    def _sum_decoded(self, m, director, received, to_pass, sent, optimizer, landing):
+        """Add the way of gradients through a codec, with one path for all that is sent: what came in is decoded, the
+        local gradient is added, with what was lost before, and the sum is encoded. And what of it is counted."""
+        config, setup = self._config, self.setup
+        lanes, segment, beats = config.lanes, config.segment, beat_layout(config.lanes)
+        codec = GRADIENT_CODECS[config.gradient_codec]
+        rows, words = config.gradient_words // lanes, codec.words(segment)
+        m.submodules.summing_reader = reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True)
+        m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
+        m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
+        m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
+        m.submodules.coded = coded = PacketDemux(outputs=len(Coded))
+        m.submodules.shared = shared = PacketDemux(outputs=len(Shared), shape=beats)
+        m.submodules.landed = landed = PacketMux(inputs=len(Landed), shape=beats)
+        # A segment can wait where it is sent, so that the path goes on, and on its way into it; sums that are kept are
+        # given to the gather, which lags one segment behind.
+        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
+        m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
+        m.submodules.kept_sums = kept_sums = Queue(shape=word_layout(), depth=2 * words, block=True)
+
+        connect_stream(m, director.summing_job, reader.job)
+        connect_stream(m, director.paired, adder.paired)
+        connect_stream(m, director.coded, coded.route)
+        connect_stream(m, director.shared, shared.route)
+        connect_stream(m, director.restore, encoder.restore)
+        connect_stream(m, director.landed_from, landed.route)
+        connect_stream(m, received.o[Received.DECODER], to_decode.i)
+        connect_stream(m, received.o[Received.EGRESS], to_pass.i)
+        connect_stream(m, to_decode.o, decoder.i)
+        connect_stream(m, decoder.o, shared.i)
+        connect_stream(m, shared.o[Shared.ADDER], adder.b)
+        connect_stream(m, shared.o[Shared.OPTIMIZER], optimizer.gradients[0])
+        connect_stream(m, shared.o[Shared.LANDING], landed.i[Landed.INGRESS])
+        connect_stream(m, adder.o, encoder.i)
+        connect_stream(m, encoder.o, coded.i)
+        connect_stream(m, encoder.restored, landed.i[Landed.OWN])
+        connect_stream(m, coded.o[Coded.EGRESS], to_send.i)
+        connect_stream(m, coded.o[Coded.KEPT], kept_sums.i)
+        connect_stream(m, to_send.o, sent.i[Sent.ENCODER])
+        with m.If(setup.sum):
+            connect_stream(m, landed.o, landing.i)
+            connect_stream(m, kept_sums.o, sent.i[Sent.OWN])
+        if config.has_residual:
+            m.submodules.residual_reader = lost_reader = RowReader(rows=rows, lanes=lanes, elements=segment)
+            m.submodules.residual_writer = lost_writer = RowWriter(rows=rows, lanes=lanes, elements=segment)
+            m.submodules.residual_adder = residual_adder = PacketAdder(lanes=lanes)
+            connect_stream(m, director.residual_job, lost_reader.job)
+            connect_stream(m, director.residual_write_job, lost_writer.job)
+            connect_stream(m, reader.o, residual_adder.a)
+            connect_stream(m, lost_reader.o, residual_adder.b)
+            connect_stream(m, residual_adder.o, adder.a)
+            connect_stream(m, encoder.error, lost_writer.i)
+            m.d.comb += director.residuals_written.eq(lost_writer.done)
+            wiring.connect(m, reader=lost_reader.port, memory=wiring.flipped(self.residual_read[0]))
+            wiring.connect(m, writer=lost_writer.port, memory=wiring.flipped(self.residual_write[0]))
+        else:
+            connect_stream(m, reader.o, adder.a)
+        return SimpleNamespace(
+            readers=[reader], encoders=[encoder], decoder=decoder, o=landed.o, position=0,
+            added=director.paired.ready & director.paired.payload, error=0,
+        )
 
     def _code_weights(self, m, director, optimizer, received, assembler, landing, sent):
         """Add the weight codec, which takes the place of raw weights in a fused update: new weights go to the ring

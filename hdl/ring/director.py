@@ -5,7 +5,7 @@ Walks follow the order of :mod:`hdl.ring.schedule`, one for each participant:
 ======== ====================================================================================
 egress   heads each packet that is sent, and names the source of its payload
 ingress  says which packet is expected next, and where its payload goes
-encode   reads the local gradients that are compressed
+encode   reads the local gradients that are compressed, or summed before they are
 own      updates the own block with the optimizer; without one, reads what it gives away
 landing  with a weight codec, decodes and writes new weights: the own segment, then what is gathered
 ======== ====================================================================================
@@ -26,8 +26,8 @@ from hdl.ring.schedule import GROUP, Phase, Walk, plan_layout, record_layout, to
 from hdl.route import Fork
 from hdl.stream import Queue, connect_stream
 
-__all__ = ["Decoded", "Director", "Passed", "Received", "Restored", "Sent", "Summed", "longest_vector",
-           "setup_layout"]
+__all__ = ["Coded", "Decoded", "Director", "Landed", "Passed", "Received", "Restored", "Sent", "Shared", "Summed",
+           "longest_vector", "setup_layout"]
 
 #: Headers, routes and jobs that a walk may be ahead of the data.
 _AHEAD = 5
@@ -71,6 +71,28 @@ class Summed(enum.IntEnum):
     EGRESS = 0
     KEPT = 1
     DECODER = 2
+
+
+class Coded(enum.IntEnum):
+    """Where a sum that has gone through a codec goes."""
+
+    EGRESS = 0
+    KEPT = 1
+
+
+class Shared(enum.IntEnum):
+    """Where a segment that has been decoded by a codec goes."""
+
+    ADDER = 0
+    OPTIMIZER = 1
+    LANDING = 2
+
+
+class Landed(enum.IntEnum):
+    """Where a sum that comes to rest comes from, decoded by a codec."""
+
+    OWN = 0
+    INGRESS = 1
 
 
 class Restored(enum.IntEnum):
@@ -147,12 +169,31 @@ class Director(wiring.Component):
         The header taken last was one of a scatter-reduce, or the first will be.
     header : Out(stream of header_layout())
     expected : Out(stream of expected_layout())
-    sent, passed, decoded : Out(stream of Sent, Passed, Decoded)
+    sent : Out(stream of Sent)
         Source of each payload.
-    received, summed : Out(stream of a bit for each of Received, Summed)
+    received : Out(stream of a bit for each of Received)
         Sinks of each payload.
+    passed, decoded : Out(stream of Passed, Decoded)
+        Source of each payload. This and those of the next three lines are there where gradients are added in
+        compressed form only.
+    summed : Out(stream of a bit for each of Summed)
+        Sinks of each sum.
     sending_job, adding_job : Out(stream of job_layout)
         Reads of gradients to be encoded: for the first step of a segment, and for what is added to ingress.
+    summing_job : Out(stream of job_layout)
+        Reads of gradients to be encoded, in the order of sending. This and those down to ``residuals_written`` are
+        there where gradients are added in another form only.
+    paired : Out(stream of 1 bit)
+        Whether such gradients are added to ingress.
+    coded, shared : Out(stream of a bit for each of Coded, Shared)
+        Sinks of each sum that has been encoded, and of each segment that has been decoded.
+    restore : Out(stream of 1 bit)
+        Whether a sum that has been encoded comes to rest, decoded again.
+    landed_from : Out(stream of Landed)
+        Source of each sum that comes to rest.
+    residual_job, residual_write_job : Out(stream of job_layout)
+        Reads and writes of what encoding has lost; these and the next with residuals only.
+    residuals_written : In(1)
     gradient_job, weight_job : Out(stream of job_layout)
         Reads for the optimizer; the latter also of weights to be gathered.
     state_jobs : array of Out(stream of job_layout)
@@ -189,6 +230,25 @@ class Director(wiring.Component):
             }
         else:
             masters = {"weight_write_job": Out(weight_job), "weights_written": In(1)}
+        if config.adds_compressed:
+            sums = {
+                "passed": Out(stream.Signature(range(len(Passed)))),
+                "decoded": Out(stream.Signature(range(len(Decoded)))),
+                "summed": Out(stream.Signature(len(Summed))),
+                "sending_job": Out(gradient_job),
+                "adding_job": Out(gradient_job),
+            }
+        else:
+            sums = {
+                "summing_job": Out(gradient_job),
+                "paired": Out(stream.Signature(1)),
+                "coded": Out(stream.Signature(len(Coded))),
+                "shared": Out(stream.Signature(len(Shared))),
+                "restore": Out(stream.Signature(1)),
+                "landed_from": Out(stream.Signature(range(len(Landed)))),
+            }
+        if config.has_residual:
+            sums.update(residual_job=Out(gradient_job), residual_write_job=Out(gradient_job), residuals_written=In(1))
         super().__init__(
             {
                 "start": In(1),
@@ -198,12 +258,8 @@ class Director(wiring.Component):
                 "header": Out(stream.Signature(header_layout())),
                 "expected": Out(stream.Signature(expected_layout())),
                 "sent": Out(stream.Signature(range(len(Sent)))),
-                "passed": Out(stream.Signature(range(len(Passed)))),
-                "decoded": Out(stream.Signature(range(len(Decoded)))),
                 "received": Out(stream.Signature(len(Received))),
-                "summed": Out(stream.Signature(len(Summed))),
-                "sending_job": Out(gradient_job),
-                "adding_job": Out(gradient_job),
+                **sums,
                 "gradient_job": Out(gradient_job),
                 "weight_job": Out(weight_job),
                 "state_jobs": Out(state_job).array(planes),
@@ -285,7 +341,7 @@ class Director(wiring.Component):
         weights = Codec.RAW
         if self._config.has_master:
             weights = Mux(self.setup.fused, Codec[self._config.weight_codec.upper()], Codec.RAW)
-        return Mux(scatter | self.setup.sum, Codec.ZERO_VALUE, weights)
+        return Mux(scatter | self.setup.sum, Codec[self._config.gradient_codec.upper()], weights)
 
     def _direct_egress(self, m):
         setup = self.setup
@@ -318,11 +374,12 @@ class Director(wiring.Component):
             m.d.sync += self.scattering.eq(queue.o.payload.phase == Phase.SCATTER)
 
         first = Mux(scatter, Sent.ENCODER, Mux(setup.relay, Sent.PASSED, Sent.OWN))
-        self._route(m, "sent", fork.o[1], Mux(at.first, first, Sent.PASSED))
+        encoded = at.first if self._config.adds_compressed else at.first | scatter
+        self._route(m, "sent", fork.o[1], Mux(encoded, first, Sent.PASSED))
 
     def _direct_ingress(self, m):
         setup = self.setup
-        at, fork = self._walk(m, "ingress", 6)
+        at, fork = self._walk(m, "ingress", 5 + self._config.adds_compressed)
         some = at.length != 0
         scatter = at.phase == Phase.SCATTER
         gather = ~scatter
@@ -335,9 +392,15 @@ class Director(wiring.Component):
 
         # A ring of one expects nothing and lands its own sums.
         packet = some & ~setup.alone
-        m.d.comb += fork.enable.eq(
-            Cat(~setup.alone, packet, packet & summed, some & decoded, some & landing, packet & passed)
-        )
+        if self._config.adds_compressed:
+            m.d.comb += fork.enable.eq(
+                Cat(~setup.alone, packet, packet & summed, some & decoded, some & landing, packet & passed)
+            )
+        else:
+            comes_to_rest = decoded & setup.sum
+            m.d.comb += fork.enable.eq(
+                Cat(~setup.alone, packet, packet & (scatter | setup.sum), some & comes_to_rest, some & landing)
+            )
         coming = Signal(expected_layout())
         queue = self._queue(m, "expectations", fork.o[0], expected_layout(), coming)
         connect_stream(m, queue.o, self.expected)
@@ -354,21 +417,31 @@ class Director(wiring.Component):
         self._pending.append(queue.level != 0)
 
         sinks = {
-            Received.ADDER: summed,
-            Received.DECODER: ~summed & decoded,
+            Received.ADDER: summed if self._config.adds_compressed else 0,
+            Received.DECODER: ~summed & decoded if self._config.adds_compressed else scatter | setup.sum,
             Received.ASSEMBLER: gather & ~setup.sum,
             Received.EGRESS: gather & passed,
         }
         self._route(m, "received", fork.o[1], Cat(sinks[sink] for sink in Received))
-        sinks = {Summed.EGRESS: ~final, Summed.KEPT: final & setup.gather, Summed.DECODER: final}
-        self._route(m, "summed", fork.o[2], Cat(sinks[sink] for sink in Summed))
-        own = Mux(setup.alone, Decoded.ENCODER, Decoded.ADDER)
-        self._route(m, "decoded", fork.o[3], Mux(final & setup.sum, own, Decoded.INGRESS))
+        if self._config.adds_compressed:
+            self._direct_compressed(m, fork, gather, final)
+        else:
+            sinks = {Shared.ADDER: summed, Shared.OPTIMIZER: final & setup.fused, Shared.LANDING: gather}
+            self._route(m, "shared", fork.o[2], Cat(sinks[sink] for sink in Shared))
+            self._route(m, "landed_from", fork.o[3], Mux(scatter, Landed.OWN, Landed.INGRESS))
         base = Mux(setup.sum, setup.gradient_row, setup.weight_row)
         lands, group, length = fork.o[4], at.group, at.length
         if self._config.has_master:
             lands, group, length = self._direct_landing(m, lands, at)
         self._job(m, "landing_jobs", lands, self.landing_job, base, group, length, done=self.landed)
+
+    def _direct_compressed(self, m, fork, gather, final):
+        """Where compressed sums go, and what is decoded and passed on."""
+        setup = self.setup
+        sinks = {Summed.EGRESS: ~final, Summed.KEPT: final & setup.gather, Summed.DECODER: final}
+        self._route(m, "summed", fork.o[2], Cat(sinks[sink] for sink in Summed))
+        own = Mux(setup.alone, Decoded.ENCODER, Decoded.ADDER)
+        self._route(m, "decoded", fork.o[3], Mux(final & setup.sum, own, Decoded.INGRESS))
         self._route(m, "passed", fork.o[5], Mux(gather, Passed.INGRESS, Passed.ADDER))
 
     def _direct_landing(self, m, others, other):
@@ -388,6 +461,9 @@ class Director(wiring.Component):
 
     def _direct_encode(self, m):
         setup = self.setup
+        if not self._config.adds_compressed:
+            self._direct_recode(m)
+            return
         at, fork = self._walk(m, "encode", 2)
         sent = at.first & ~setup.alone  # as it is; all others are added to what comes in
         m.d.comb += fork.enable.eq(Cat(sent, ~sent) & (at.length != 0).replicate(2))
@@ -396,6 +472,24 @@ class Director(wiring.Component):
             ("adding_jobs", fork.o[1], self.adding_job),
         ):
             self._job(m, name, port, sink, setup.gradient_row, at.group, at.length)
+
+    def _direct_recode(self, m):
+        """Sums that go through a codec, in the order of sending; those that stay come last of their segment."""
+        setup, has_residual = self.setup, self._config.has_residual
+        at, fork = self._walk(m, "encode", 4 + 2 * has_residual)
+        own = at.last & setup.sum
+        m.d.comb += fork.enable.eq((at.length != 0).replicate(4 + 2 * has_residual))
+        where = setup.gradient_row, at.group, at.length
+        self._job(m, "summing_jobs", fork.o[0], self.summing_job, *where)
+        self._route(m, "paired", fork.o[1], ~at.first)
+        sinks = {Coded.EGRESS: ~own, Coded.KEPT: own & setup.gather & ~setup.alone}
+        self._route(m, "coded", fork.o[2], Cat(sinks[sink] for sink in Coded))
+        self._route(m, "restore", fork.o[3], own)
+        if has_residual:
+            self._job(m, "residual_jobs", fork.o[4], self.residual_job, *where)
+            self._job(
+                m, "residual_write_jobs", fork.o[5], self.residual_write_job, *where, done=self.residuals_written
+            )
 
     def _direct_own(self, m):
         setup = self.setup

@@ -46,7 +46,7 @@ class Codec(enum.Enum, shape=4):
     ZERO_VALUE = 1
     """Per group of 32 elements a mask word, then the elements that are not zero."""
     BF16 = 2
-    """This and those below: weights, as :data:`hdl.compression.codecs.WEIGHT_CODECS` has it."""
+    """This and those below: weights or gradients, as :mod:`hdl.compression.codecs` has it."""
     MX9 = 3
     MX6 = 4
     MX4 = 5
@@ -287,6 +287,8 @@ class Depacketizer(wiring.Component):
     ----------
     codec : one of WEIGHT_CODECS
         That of packets which are neither RAW nor ZERO_VALUE, or None. No other may be expected.
+    second : tuple of Codec and one of WEIGHT_CODECS, optional
+        But this one, with its number.
 
     Members
     -------
@@ -337,8 +339,9 @@ class Depacketizer(wiring.Component):
     starved: Out(1)
     clear: In(1)
 
-    def __init__(self, *, codec=None):
+    def __init__(self, *, codec=None, second=None):
         self._codec = codec
+        self._second = second
         super().__init__()
 
     def elaborate(self, platform):
@@ -379,9 +382,14 @@ class Depacketizer(wiring.Component):
 
         # The payload that is still to come. A record stands for two cycles before its packet's words are counted.
         units = (header.length + 31) >> 5
-        if self._codec is not None:
+        if self._codec is not None or self._second is not None:
             coded = Signal(12)
-            m.d.sync += coded.eq(count_words(self._codec, expected.length))
+            lengths = [count_words(codec, expected.length) for codec in (self._codec,) if codec is not None]
+            if self._second is not None:
+                number, codec = self._second
+                length = count_words(codec, expected.length)
+                lengths = [Mux(expected.codec == number, length, lengths[0]) if lengths else length]
+            m.d.sync += coded.eq(lengths[0])
             units = Mux(expected.codec == Codec.ZERO_VALUE, units, coded)
         codec = Signal(Codec)
         missing = Signal(12)  # elements of a RAW packet, groups of a ZERO_VALUE packet, words of any other

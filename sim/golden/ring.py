@@ -9,6 +9,11 @@ even. Wherever a gradient is read, -0.0 becomes +0.0 and a NaN the canonical one
 At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
 sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_bounds`);
 a block that is too short sends an empty packet in its place.
+
+With a codec of gradients each segment is a packet of its own for it. What comes in is decoded, the local gradient is
+added, and what is sent is encoded again. A rank keeps what this has lost of each element that it has encoded, its
+residual: the sum less what is decoded of its words, or +0.0 where this is not finite; it is added to the rank's
+gradient the next time, before anything else is.
 """
 
 import dataclasses
@@ -17,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating, moments, optimizer
-from sim.golden.codecs import WeightCodec
+from sim.golden.codecs import GradientCodec, WeightCodec
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
            "broadcast", "canonical", "distribute", "floats", "fused_update", "reduce_scatter", "segment_bounds",
@@ -98,7 +103,7 @@ class Traffic:
     - the payload's words (the link moves one word per cycle),
     - the segment's elements / lanes (a memory moves one row per cycle), rounded up, and
     - the non-zero positions of both addends, where the segment leaves the compressed-domain adder (which takes one
-      per cycle).
+      per cycle); there is none with a codec of gradients.
 
     The bound of a rank is the sum of that over the segments it sends; the bound of the collective is that of the
     rank which has the most to do. Headers, CRC, latency and the fill of the pipeline are not part of a bound, nor are
@@ -203,8 +208,14 @@ class _Schedule:
         steps.payload[hop, rank] = payload
         steps.cost[hop, rank] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
 
-    def reduce(self, gradients: Bits) -> tuple[Bits, _Steps]:
-        """Sum of the gradients, and the N segment steps that form it, of which the last stays at the owner."""
+    def reduce(self, gradients: Bits, codec: GradientCodec | None = None, residuals: Bits | None = None, *,
+               keep: bool = False) -> tuple[Bits, _Steps]:
+        """Sum of the gradients, and the N segment steps that form it, of which the last stays at the owner.
+
+        With a codec ``residuals`` are replaced, and ``keep`` tells whether the last step goes through it as well.
+        """
+        if codec is not None:
+            return self._reduce(gradients, codec, residuals, keep)
         nodes = self.nodes
         total = np.empty(gradients.shape[1], dtype=np.uint32)
         steps = self.empty(nodes)
@@ -221,6 +232,39 @@ class _Schedule:
             total[start:stop] = partial
         return total, steps
 
+    def _reduce(self, gradients: Bits, codec: GradientCodec, residuals: Bits | None,
+                keep: bool) -> tuple[Bits, _Steps]:
+        total = np.empty(gradients.shape[1], dtype=np.uint32)
+        steps = self.empty(self.nodes)
+        if not codec.exact and (residuals is None or residuals.shape != gradients.shape):
+            raise ValueError("Residuals must be there with a codec that is not exact, one row per rank")
+        for block, (start, stop) in enumerate(self.blocks):
+            addends = canonical(gradients[:, start:stop])
+            partial = np.zeros(stop - start, dtype=np.uint32)
+            for hop in range(self.nodes):
+                rank = (block + hop) % self.nodes
+                addend = addends[rank]
+                encoded = keep or hop < self.nodes - 1
+                if encoded and residuals is not None and not codec.exact:
+                    addend = floating.add(addend, residuals[rank, start:stop])
+                partial = floating.add(partial, addend) if hop else addend
+                if encoded:
+                    total[start:stop] = partial
+                    decoded = self.through(codec, total, block)[start:stop]
+                    if residuals is not None and not codec.exact:
+                        lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
+                        residuals[rank, start:stop] = np.where(np.isfinite(floats(lost)), lost, 0)
+                    partial = decoded
+                self.fill(steps, hop, rank, block, partial, 0)
+            total[start:stop] = partial
+        self._charge(steps, codec)
+        return total, steps
+
+    def _charge(self, steps: _Steps, codec: WeightCodec) -> None:
+        """Words and costs of steps that go through a codec."""
+        steps.payload[...] = np.vectorize(codec.words, otypes=[np.int64])(steps.elements)
+        steps.cost[...] = np.maximum(steps.payload, -(-steps.elements // self.lanes))
+
     def gather(self, values: Bits | None = None, codec: WeightCodec | None = None) -> _Steps:
         """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
         words of a codec."""
@@ -230,14 +274,14 @@ class _Schedule:
                 payload = None if values is None else values[start:stop]
                 self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0)
         if codec is not None:
-            steps.payload[...] = np.vectorize(codec.words, otypes=[np.int64])(steps.elements)
-            steps.cost[...] = np.maximum(steps.payload, -(-steps.elements // self.lanes))
+            self._charge(steps, codec)
         return steps
 
-    def through(self, codec: WeightCodec, values: Bits) -> Bits:
-        """What is decoded of values, of which each segment is a packet."""
+    def through(self, codec: WeightCodec, values: Bits, block: int | None = None) -> Bits:
+        """What is decoded of values, or of one block of them, of which each segment is a packet."""
         result = np.empty_like(values)
-        for start, stop in self.segments.reshape(-1, 2).tolist():
+        segments = self.segments if block is None else self.segments[block]
+        for start, stop in segments.reshape(-1, 2).tolist():
             result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
         return result
 
@@ -252,11 +296,15 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
     return int(cost.sum(axis=(0, 2)).max())
 
 
-def all_reduce(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """The sum that every rank ends with, all-gather being compressed."""
+def all_reduce(gradients: Bits, *, gradient_codec: GradientCodec | None = None, residuals: Bits | None = None,
+               segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+    """The sum that every rank ends with, all-gather being compressed, or of words of a codec.
+
+    With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
+    """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
-    total, steps = schedule.reduce(gradients)
-    gather = schedule.gather(total)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
+    gather = schedule.gather(total, gradient_codec)
     # The finished sum goes straight from the adder into the first hop of all-gather.
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
@@ -264,11 +312,13 @@ def all_reduce(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[
     return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
 
 
-def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """The gradient memory of every rank afterwards: its own block is the sum, all else is as before."""
+def reduce_scatter(gradients: Bits, *, gradient_codec: GradientCodec | None = None, residuals: Bits | None = None,
+                   segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+    """The gradient memory of every rank afterwards: its own block is the sum, all else is as before. With a codec,
+    the sum is what an all-reduce would give to all ranks."""
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes)
-    total, steps = schedule.reduce(gradients)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     result = gradients.copy()
     for block, (start, stop) in enumerate(schedule.blocks):
         result[(block - 1) % nodes, start:stop] = total[start:stop]
@@ -277,10 +327,14 @@ def reduce_scatter(gradients: Bits, *, segment: int = 256, lanes: int = 4) -> tu
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
-                 packed_state: bool = False, weight_codec: WeightCodec | None = None, segment: int = 256,
+                 packed_state: bool = False, weight_codec: WeightCodec | None = None,
+                 gradient_codec: GradientCodec | None = None, residuals: Bits | None = None, segment: int = 256,
                  lanes: int = 4) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
     of a codec.
+
+    With a gradient codec that is not exact, ``residuals`` has a row per rank and is replaced. The owner adds its own
+    gradient to what is decoded at the end, and encodes nothing.
 
     With a codec ``weights`` are masters: the optimizer makes new ones of them, and all ranks, the owner too, have
     what is decoded of those. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
@@ -288,7 +342,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     weights come of what it was before.
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
-    total, steps = schedule.reduce(gradients)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals)
     gather = schedule.gather(codec=weight_codec)
     scatter = steps[:-1]
     traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))

@@ -1,0 +1,205 @@
+"""Sums of packets, and codecs with error feedback: what encoding has lost is told, so that it can be added later."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.codecs import WordDecoder, WordEncoder
+from hdl.delay import DelayLine
+from hdl.floating.add import FloatAdder
+from hdl.route import Fork, PacketDemux
+from hdl.rows import BlockBuffer
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
+
+__all__ = ["FeedbackEncoder", "PacketAdder"]
+
+
+class PacketAdder(wiring.Component):
+    """Add packets of elements, or subtract them, in binary32, rounding to nearest even.
+
+    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: what it has
+    beyond is dropped, a beat per cycle, and ``keep`` and ``last`` of the result are those of ``a``. Results which are
+    not finite can be made +0.0.
+
+    A pair that finds the queue of results empty is offered :attr:`latency` cycles after it was taken; throughput is
+    one beat per cycle. No ready runs through the arithmetic: a pair is taken when the queue has a place for it.
+    ``a.ready`` depends combinationally on ``b.valid`` and ``paired.valid``, ``b.ready`` on ``a.valid`` and
+    ``paired.valid``; the output is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+    subtract : bool
+        Whether ``b`` is subtracted from ``a``.
+    finite : bool
+        Whether a result that is not finite is +0.0 in its place.
+    choice : bool
+        Whether packets of ``a`` can do without one of ``b``: then +0.0 is added, which leaves all but -0.0 as it is.
+
+    Members
+    -------
+    a, b : In(stream of beat_layout(lanes))
+    paired : In(stream of 1 bit)
+        With ``choice`` only: whether ``b`` has a packet for the next one of ``a``. Taken with its last beat.
+    o : Out(stream of beat_layout(lanes))
+    """
+
+    latency = FloatAdder.latency + 1
+    #: Beats that the queue has places for: those under way at full rate, as a multiple of LUT memory.
+    depth = 17
+
+    def __init__(self, *, lanes, subtract=False, finite=False, choice=False):
+        check_lanes(lanes)
+        for name, value in (("Subtract", subtract), ("Finite", finite), ("Choice", choice)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} must be True or False, not {value!r}")
+        self._lanes = lanes
+        self._subtract = subtract
+        self._finite = finite
+        self._choice = choice
+        beats = stream.Signature(beat_layout(lanes))
+        paired = {"paired": In(stream.Signature(1))} if choice else {}
+        super().__init__({"a": In(beats), "b": In(beats), **paired, "o": Out(beats)})
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, a, b = self._lanes, self.a, self.b
+        room = Signal()
+        dropping = Signal()  # of a packet of `b`, what has no counterpart
+        wanted = Signal()
+        there = Signal()
+        taken = Signal()
+        m.d.comb += [
+            wanted.eq(self.paired.payload if self._choice else 1),
+            there.eq(self.paired.valid if self._choice else 1),
+            a.ready.eq(room & there & (~wanted | (b.valid & ~dropping))),
+            b.ready.eq(dropping | (room & there & wanted & a.valid)),
+            taken.eq(a.valid & a.ready),
+        ]
+        if self._choice:
+            m.d.comb += self.paired.ready.eq(taken & a.payload.last)
+        with m.If(dropping):
+            with m.If(b.valid):
+                m.d.sync += dropping.eq(~b.payload.last)
+        with m.Elif(taken & wanted):
+            m.d.sync += dropping.eq(a.payload.last & ~b.payload.last)
+
+        # Whether there is a beat must be known from reset on, and goes through flip-flops.
+        valid = taken
+        for cycle in range(FloatAdder.latency):
+            following = Signal(name=f"valid_{cycle + 1}")
+            m.d.sync += following.eq(valid)
+            valid = following
+        framing = data.StructLayout({"keep": lanes, "last": 1})
+        m.submodules.framing = frame = DelayLine(shape=framing, cycles=FloatAdder.latency)
+        m.submodules.queue = queue = Queue(shape=beat_layout(lanes), depth=self.depth)
+        m.d.comb += [
+            frame.i.keep.eq(a.payload.keep),
+            frame.i.last.eq(a.payload.last),
+            queue.i.valid.eq(valid),  # the queue has a place
+            queue.i.payload.keep.eq(frame.o.keep),
+            queue.i.payload.last.eq(frame.o.last),
+        ]
+        for lane in range(lanes):
+            m.submodules[f"adder_{lane}"] = adder = FloatAdder()
+            element = b.payload.elements[lane]
+            addend = Signal(32, name=f"addend_{lane}")
+            special = adder.o[23:31].all() if self._finite else 0
+            m.d.comb += [
+                addend.eq(Mux(wanted, Cat(element[:31], element[31] ^ self._subtract), 0)),
+                adder.a.eq(a.payload.elements[lane]),
+                adder.b.eq(addend),
+                queue.i.payload.elements[lane].eq(Mux(special, 0, adder.o)),
+            ]
+        connect_stream(m, queue.o, self.o)
+        # A pair reserves its place when it is taken.
+        places = Signal(range(self.depth + 1), init=self.depth)
+        m.d.comb += room.eq(places != 0)
+        m.d.sync += places.eq(places - taken + (self.o.valid & self.o.ready))
+        return m
+
+
+class FeedbackEncoder(wiring.Component):
+    """Encode packets of elements to words of a link, and tell what that has lost.
+
+    With a codec that is not exact, words are decoded again as they leave, and the error of an element is it less what
+    is decoded, or +0.0 where one of them is not finite. A block of the codec enters as a whole, when all of it is
+    there, so a packet leaves to its last word and its last error without regard to what comes behind it.
+
+    Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered as
+    late as the codec's :class:`~hdl.compression.codecs.WordEncoder` has it, and a cycle later, after its last beat;
+    with an exact codec as that has it. An output that stalls holds up the others, after a while; none waits for
+    another to begin. ``i.ready`` depends on registers alone, or with an exact codec on ``o.ready`` and
+    ``restored.ready``.
+
+    Parameters
+    ----------
+    codec : one of GRADIENT_CODECS
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+    restore : In(stream of 1 bit)
+        One per packet: whether ``restored`` gets it as well. Taken with its last beat.
+    o : Out(stream of word_layout())
+    restored : Out(stream of beat_layout(lanes))
+        What a decoder makes of the words: whole blocks of the codec.
+    error : Out(stream of beat_layout(lanes))
+        Not with an exact codec.
+    """
+
+    def __init__(self, *, codec, lanes):
+        check_lanes(lanes)
+        self._codec = codec
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({
+            "i": In(beats), "restore": In(stream.Signature(1)), "o": Out(stream.Signature(word_layout())),
+            "restored": Out(beats), **({} if codec.exact else {"error": Out(beats)}),
+        })
+
+    @property
+    def depth(self):
+        """Elements, in beats, that can be on their way through encoder and decoder."""
+        return 2 * max(self._codec.block // self._lanes, 1) + 49
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, codec = self._lanes, self._codec
+        beats = beat_layout(lanes)
+        m.submodules.encoder = encoder = WordEncoder(codec=codec, lanes=lanes)
+        m.submodules.known = known = PacketDemux(outputs=2, shape=beats)
+        m.d.comb += [
+            known.route.valid.eq(self.restore.valid),
+            known.route.payload.eq(Cat(1, self.restore.payload)),
+            self.restore.ready.eq(known.route.ready),
+        ]
+        connect_stream(m, known.o[1], self.restored)
+        if codec.exact:
+            connect_stream(m, self.i, known.i)
+            connect_stream(m, known.o[0], encoder.i)
+            connect_stream(m, encoder.o, self.o)
+            return m
+
+        m.submodules.buffer = buffer = BlockBuffer(lanes=lanes, beats=max(codec.block // lanes, 1))
+        m.submodules.given = given = Fork(shape=beats, outputs=2)
+        m.submodules.delayed = delayed = Queue(shape=beats, depth=self.depth, block=False)
+        m.submodules.encoded = encoded = Fork(shape=encoder.o.payload.shape(), outputs=2)
+        m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
+        m.submodules.difference = difference = PacketAdder(lanes=lanes, subtract=True, finite=True)
+        m.d.comb += [given.enable.eq(0b11), encoded.enable.eq(0b11)]
+        connect_stream(m, self.i, buffer.i)
+        connect_stream(m, buffer.o, given.i)
+        connect_stream(m, given.o[0], encoder.i)
+        connect_stream(m, given.o[1], delayed.i)
+        connect_stream(m, encoder.o, encoded.i)
+        connect_stream(m, encoded.o[0], self.o)
+        connect_stream(m, encoded.o[1], decoder.i)
+        connect_stream(m, decoder.o, known.i)
+        connect_stream(m, delayed.o, difference.a)
+        connect_stream(m, known.o[0], difference.b)
+        connect_stream(m, difference.o, self.error)
+        return m

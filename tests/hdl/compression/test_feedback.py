@@ -1,0 +1,228 @@
+# amaranth: UnusedElaboratable=no
+"""Sums of packets and codecs with error feedback against the golden models: hdl/compression/feedback.py."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.compression import codecs as gateware
+from hdl.compression.codecs import WordEncoder
+from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.stream import beat_layout, word_layout
+from sim.golden import floating
+from sim.golden.codecs import GRADIENT_CODECS
+from sim.payload import pack, unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+
+CYCLES = 20_000
+SPECIAL = np.array([0, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 1, 0x7F7F_FFFF, 0xFF7F_FFFF], np.uint32)
+
+
+@functools.cache
+def adder(lanes, **options):
+    return Unit(PacketAdder(lanes=lanes, **options))
+
+
+@functools.cache
+def encoder(name, lanes):
+    return Unit(FeedbackEncoder(codec=gateware.GRADIENT_CODECS[name], lanes=lanes))
+
+
+def elements(generator, count):
+    """Numbers near each other, and now and then one of any kind."""
+    values = generator.standard_normal(count).astype(np.float32).view(np.uint32)
+    return np.where(generator.random(count) < 0.01, generator.choice(SPECIAL, count), values).astype(np.uint32)
+
+
+def lengths(generator):
+    return [256, 1, 31, 32, 33, 3, 2, 256, 1, 1, *generator.integers(1, 257, 6).tolist()]
+
+
+def rows(vectors, lanes):
+    """Beats of a row each; what is not kept is noise."""
+    parts = [[], [], []]
+    for vector in vectors:
+        beats = -(-len(vector) // lanes)
+        padded = np.full(beats * lanes, 0xDEAD_BEEF, np.uint32)
+        padded[:len(vector)] = vector
+        keep = (np.arange(beats * lanes) < len(vector)).reshape(beats, lanes)
+        parts[0].append(padded.reshape(beats, lanes))
+        parts[1].append((keep << np.arange(lanes)).sum(axis=1))
+        parts[2].append(np.arange(beats) == beats - 1)
+    values, keep, last = map(np.concatenate, parts)
+    return pack(beat_layout(lanes), {"elements": values, "keep": keep, "last": last})
+
+
+def taken(trace, name, layout):
+    when = trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool)
+    return unpack(layout, trace[f"{name}__payload"][when])
+
+
+def packets(trace, name, lanes):
+    """The packets of an output of beats."""
+    found = taken(trace, name, beat_layout(lanes))
+    kept = (found["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
+    values = found["elements"].reshape(-1, lanes)
+    ends = np.flatnonzero(found["last"]) + 1
+    assert not len(found["last"]) or ends[-1] == len(found["last"])
+    return [values[start:stop][kept[start:stop]].tolist() for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def add(lanes, a, b, given, *, paired=None, sink, seed, **options):
+    unit = adder(lanes, **options)
+    unit.reset()
+    sources = {"a": Feed(rows(a, lanes), stall_array(given[0], CYCLES, seed=seed)),
+               "b": Feed(rows(b, lanes), stall_array(given[1], CYCLES, seed=seed + 1))}
+    if paired is not None:
+        sources["paired"] = Feed(np.array(paired, np.uint8), stall_array(given[0], CYCLES, seed=seed + 2))
+    trace = unit.lockstep(sources=sources, sinks={"o": stall_array(sink, CYCLES, seed=seed + 3)}, seed=seed)
+    return packets(trace, "o", lanes)
+
+
+class TestPacketAdder:
+    @pytest.mark.parametrize("lanes", [1, 4, 8])
+    @pytest.mark.parametrize("sink", STALLS)
+    def test_sums(self, lanes, sink):
+        """What is longer is cut off, whole blocks of it too."""
+        for place, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
+            seed = 10 + place
+            generator = np.random.default_rng(seed)
+            counts = lengths(generator)
+            a = [elements(generator, count) for count in counts]
+            b = [elements(generator, -(-count // 32) * 32) for count in counts]
+            b[1] = elements(generator, 128)
+            found = add(lanes, a, b, kinds, sink=sink, seed=seed)
+            expected = [floating.add(x, y[:len(x)]).tolist() for x, y in zip(a, b, strict=True)]
+            assert found == expected, f"{seed=}"
+
+    @pytest.mark.parametrize("sink", STALLS)
+    def test_differences(self, sink):
+        for seed in (3, 4):
+            generator = np.random.default_rng(seed)
+            a, b = ([elements(generator, count) for count in lengths(np.random.default_rng(0))] for _ in range(2))
+            found = add(4, a, b, ("geometric", "none"), sink=sink, seed=seed, subtract=True, finite=True)
+            for x, y, values in zip(a, b, found, strict=True):
+                exact = floating.add(x, y ^ 0x8000_0000)
+                assert values == np.where(np.isfinite(exact.view(np.float32)), exact, 0).tolist(), f"{seed=}"
+
+    @pytest.mark.parametrize("sink", STALLS)
+    def test_choice(self, sink):
+        for seed in (5, 6):
+            generator = np.random.default_rng(seed)
+            counts = lengths(generator)
+            a = [elements(generator, count) for count in counts]
+            paired = generator.random(len(a)) < 0.6
+            b = [elements(generator, count) for count, one in zip(counts, paired, strict=True) if one]
+            found = add(4, a, b, ("geometric", "geometric"), paired=paired, sink=sink, seed=seed, choice=True)
+            others = iter(b)
+            assert found == [floating.add(x, next(others)).tolist() if one else x.tolist()
+                             for x, one in zip(a, paired, strict=True)], f"{seed=}"
+
+    def test_latency_and_rate(self):
+        given = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
+        unit = adder(4)
+        unit.reset()
+        beats = rows(given, 4)
+        trace = unit.lockstep(sources={"a": Feed(beats), "b": Feed(beats)}, sinks={"o": True}, cycles=300)
+        first = np.flatnonzero(trace["a__valid"] & trace["a__ready"])[0]
+        assert np.flatnonzero(trace["o__valid"]).tolist() == list(
+            range(first + PacketAdder.latency, first + PacketAdder.latency + 256))
+
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"lanes": 3}, r"^Lane count must be 1, 2, 4 or 8, not 3$"),
+        ({"lanes": 1, "subtract": 1}, r"^Subtract must be True or False, not 1$"),
+        ({"lanes": 1, "finite": None}, r"^Finite must be True or False, not None$"),
+        ({"lanes": 1, "choice": 0}, r"^Choice must be True or False, not 0$")])
+    def test_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            PacketAdder(**options)
+
+
+def errors(codec, vector):
+    """What is lost of a packet."""
+    decoded = codec.decode(codec.encode(vector), len(vector))
+    lost = floating.add(vector, decoded ^ 0x8000_0000)
+    return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
+
+
+def encode(name, lanes, source, sinks, *, seed):
+    codec = GRADIENT_CODECS[name]
+    generator = np.random.default_rng(seed)
+    given = [elements(generator, count) for count in lengths(generator)]
+    restore = generator.random(len(given)) < 0.5
+    unit = encoder(name, lanes)
+    unit.reset()
+    outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
+    trace = unit.lockstep(
+        sources={"i": Feed(rows(given, lanes), stall_array(source, CYCLES, seed=seed)),
+                 "restore": Feed(restore.astype(np.uint8), stall_array(source, CYCLES, seed=seed + 1))},
+        sinks={name: stall_array(sink, CYCLES, seed=seed + 2 + place)
+               for place, (name, sink) in enumerate(zip(outputs, sinks, strict=False))}, seed=seed)
+    found = taken(trace, "o", word_layout())
+    ends = np.flatnonzero(found["last"]) + 1
+    encoded = [codec.encode(vector) for vector in given]
+    assert found["data"].tolist() == np.concatenate(encoded).tolist(), f"{seed=}"
+    assert ends.tolist() == np.cumsum([len(words) for words in encoded]).tolist(), f"{seed=}"
+    restored = packets(trace, "restored", lanes)
+    wanted = [words for words, one in zip(encoded, restore, strict=True) if one]
+    assert [values[:codec.block * len(values)] for values in restored] == [
+        codec.decode(words).tolist() for words in wanted], f"{seed=}"
+    if not codec.exact:
+        assert packets(trace, "error", lanes) == [errors(codec, vector).tolist() for vector in given], f"{seed=}"
+
+
+class TestFeedbackEncoder:
+    @pytest.mark.parametrize(("name", "lanes"), [
+        ("raw", 4), ("raw", 1), ("bf16", 1), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4),
+        ("mxfp8_e4m3", 8), ("mxfp4_e2m1", 1), ("mxint8", 4)])
+    def test_words_and_errors(self, name, lanes):
+        for seed, (source, *sinks) in enumerate([
+                ("none", "none", "none", "none"), ("geometric", "geometric", "freeze", "geometric"),
+                ("none", "freeze", "geometric", "alternating"), ("alternating", "none", "geometric", "freeze")]):
+            encode(name, lanes, source, sinks, seed=20 + seed)
+
+    @pytest.mark.parametrize("name", ["mx9", "mx4", "mxfp8_e4m3", "bf16", "raw"])
+    @pytest.mark.parametrize("lanes", [1, 4, 8])
+    def test_rate(self, name, lanes):
+        """A beat, or a word, per cycle, whichever takes longer."""
+        codec = GRADIENT_CODECS[name]
+        count = 8
+        given = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
+        unit = encoder(name, lanes)
+        unit.reset()
+        total = count * max(codec.words(256), 256 // lanes)
+        outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
+        trace = unit.lockstep(
+            sources={"i": Feed(rows(given, lanes)), "restore": Feed(np.zeros(count, np.uint8))},
+            sinks=dict.fromkeys(outputs, True), cycles=total + 300)
+        when = np.flatnonzero(trace["o__valid"])
+        assert len(when) == count * codec.words(256)
+        assert when[-1] <= total + 2 * codec.block // lanes + 22
+
+    def test_ends_by_itself(self):
+        """The last block of a packet leaves although the next one has begun and is not whole."""
+        vector = elements(np.random.default_rng(1), 7)
+        unit = encoder("mx9", 4)
+        unit.reset()
+        beats = rows([vector, np.ones(16, np.uint32)], 4)[:4]
+        trace = unit.lockstep(sources={"i": Feed(beats), "restore": Feed(np.zeros(2, np.uint8))},
+                              sinks=dict.fromkeys(("o", "restored", "error"), True), cycles=100)
+        assert taken(trace, "o", word_layout())["data"].tolist() == GRADIENT_CODECS["mx9"].encode(vector).tolist()
+        assert packets(trace, "error", 4) == [errors(GRADIENT_CODECS["mx9"], vector).tolist()]
+
+    def test_refused(self):
+        with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
+            FeedbackEncoder(codec=gateware.MX9, lanes=3)
+
+
+class TestRaw:
+    @pytest.mark.parametrize("lanes", [1, 4])
+    def test_words(self, lanes):
+        generator = np.random.default_rng(7)
+        given = [elements(generator, count) for count in lengths(generator)]
+        unit = Unit(WordEncoder(codec=gateware.GRADIENT_CODECS["raw"], lanes=lanes))
+        trace = unit.lockstep(sources={"i": Feed(rows(given, lanes), stall_array("geometric", CYCLES, seed=1))},
+                              sinks={"o": stall_array("geometric", CYCLES, seed=2)})
+        assert taken(trace, "o", word_layout())["data"].tolist() == np.concatenate(given).tolist()
