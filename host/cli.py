@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from hdl.compression.codecs import WEIGHT_CODECS
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report, sweep, sweep_jobs
 from host import weights as weights_files
@@ -159,6 +159,10 @@ def train_command(
     weights: Annotated[str, typer.Option(
         help=f"How nodes send new weights, of which owners keep the fp32 masters: {', '.join(WEIGHT_CODECS)}.")
     ] = NodeConfig.weight_codec,
+    gradients: Annotated[str, typer.Option(
+        help=f"How nodes send gradients and their sums; what is lost by it is added to the next ones: "
+             f"{', '.join(GRADIENT_CODECS)}.")
+    ] = NodeConfig.gradient_codec,
     density: Annotated[float | None, typer.Option(
         help="Part of the elements that nodes send, on average over the hops of scatter-reduce: the largest ones; "
              "the others wait. [default: all that are not zero]", show_default=False)] = None,
@@ -197,7 +201,7 @@ def train_command(
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
     plain = _plain(config, name, text=text, asked=compare)
-    node = NodeConfig(weight_codec=weights)
+    node = NodeConfig(weight_codec=weights, gradient_codec=gradients)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None

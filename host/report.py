@@ -207,6 +207,9 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     codec = report["configuration"].get("weight_codec", "raw")
     if codec != "raw":
         setup.append(("new weights on the ring", codec))
+    gradients = report["configuration"].get("gradient_codec", "zero_value")
+    if gradients != "zero_value":
+        setup.append(("gradients on the ring", gradients))
     simulated = [
         ("simulated cycles", f"{report['cycles']:,}"),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),

@@ -272,6 +272,16 @@ class Ring:
         """Name of the codec that new weights go through in a fused update."""
         return str(self._config.weight_codec)
 
+    @property
+    def gradient_codec(self) -> str:
+        """Name of the codec that gradients and their sums go through."""
+        return str(self._config.gradient_codec)
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether nodes keep what the gradient codec loses."""
+        return bool(self._config.has_residual)
+
     def connect(self) -> None:
         """Make sure that every device is a node of the expected configuration, and bring the ring in order.
 
@@ -388,8 +398,11 @@ class Ring:
         """The same weights to all nodes, as they have them after a fused update.
 
         With a weight codec each block becomes the master of the node that owns it, and all nodes have what is decoded
-        of it: a fused update of zeros makes that, with settings of its own. Gradients are zeros afterwards.
+        of it: a fused update of zeros makes that, with settings of its own. Gradients are zeros afterwards, and so are
+        residuals.
         """
+        if self.has_residual:  # what there is would be added to those zeros
+            self.clear_residual(len(weights))
         if not self._config.has_master:
             self.write_weights(weights)
             return
@@ -397,6 +410,20 @@ class Ring:
         self.write_gradients([np.zeros(len(weights), dtype=np.uint32)] * self.nodes)
         self.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.0, learning_rate=0.0))
         self.fused_update(len(weights))
+
+    def clear_residual(self, length: int) -> None:
+        """Zeros as what the gradient codec has lost of a vector of this length, on every node."""
+        self._write(self._residual_space(), [np.zeros(length, dtype=np.uint32)] * self.nodes)
+
+    def read_residual(self, length: int) -> Vector:
+        """What the gradient codec has lost, and is added to the next gradients; one row per node."""
+        return self._read(self._residual_space(), length, range(self.nodes))
+
+    def _residual_space(self) -> int:
+        if not self.has_residual:
+            raise ValueError(f"Nodes must have a gradient codec that loses something to have residuals, not "
+                             f"{self.gradient_codec}")
+        return len(self._config.spaces) - 1
 
     def _master_space(self) -> int:
         if not self._config.has_master:

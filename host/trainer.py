@@ -4,7 +4,8 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
 node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
 that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
-back through it, gradients are those at the decoded weights, and the owners' masters are compared as well.
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well. Where they
+have a gradient codec that loses something, so is what each of them has kept of that, at the end of the run.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
@@ -202,22 +203,26 @@ class _Reference:
         What nodes compute with, and what it is encoded from; the same without a weight codec.
     coded : bool
         Whether there is a weight codec.
+    residuals : array of uint32, optional
+        What the gradient codec has lost on each node, where it loses something.
     """
 
     def __init__(self, ring: Ring, weights: Array, planes: int):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
         from sim.golden import masking
         from sim.golden import ring as golden
-        from sim.golden.codecs import WEIGHT_CODECS
+        from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 
         self._golden = golden
         self._masking = masking
         self._ring = ring
         self._codec = WEIGHT_CODECS[ring.weight_codec]
+        self._gradient_codec = GRADIENT_CODECS[ring.gradient_codec]
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+        self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
 
     @property
     def coded(self) -> bool:
@@ -238,7 +243,8 @@ class _Reference:
         packed_state = numbers.pop("packed_state")
         update: Update = golden.fused_update(
             golden.bits(np.stack(gradients)), self.master, self.state, golden.settings(**numbers),
-            packed_state=packed_state, weight_codec=self._codec, segment=self._ring.segment, lanes=self._ring.lanes)
+            packed_state=packed_state, weight_codec=self._codec, gradient_codec=self._gradient_codec,
+            residuals=self.residuals, segment=self._ring.segment, lanes=self._ring.lanes)
         self.weights = update.weights
         self.master = update.master
         self.state = update.state
@@ -451,7 +457,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
     reference = _Reference(ring, parameters, planes)
     masks = _Masks(ring, reference, config)
-    ring.distribute(parameters)
+    ring.distribute(parameters)  # residuals are zeros afterwards
     if reference.coded:
         parameters[...] = _read_weights(ring, reference, config, 0)
     if planes:
@@ -528,7 +534,10 @@ def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, trai
         _compare_state(names[plane], number, expected, found.view(np.uint32), ring.nodes)
     if config.density is not None:
         for rank, errors in enumerate(ring.read_errors(length).view(np.uint32)):
-            _compare_errors(number, rank, reference.errors[rank], errors)
+            _compare_errors("errors", number, rank, reference.errors[rank], errors)
+    if reference.residuals is not None:
+        for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
+            _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
     _compare("weights", number, reference.weights, ring.read_weights(length).view(np.uint32))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
@@ -537,12 +546,12 @@ def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, trai
             f"{training.mask_words_fetched} words fetched, and must have counted {replaced} and {words}")
 
 
-def _compare_errors(number: int, rank: int, expected: npt.NDArray[np.uint32],
+def _compare_errors(name: str, number: int, rank: int, expected: npt.NDArray[np.uint32],
                     found: npt.NDArray[np.uint32]) -> None:
-    """A node's errors against the golden model."""
+    """What a node has kept of its gradients against the golden model."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
         raise DivergenceError(
-            f"Step {number}: {wrong.size} of {len(expected)} errors of node {rank} differ from the golden model, "
+            f"Step {number}: {wrong.size} of {len(expected)} {name} of node {rank} differ from the golden model, "
             f"first number {index}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")

@@ -249,8 +249,8 @@ class _Schedule:
                     addend = floating.add(addend, residuals[rank, start:stop])
                 partial = floating.add(partial, addend) if hop else addend
                 if encoded:
-                    total[start:stop] = partial
-                    decoded = self.through(codec, total, block)[start:stop]
+                    # Segments begin where blocks of every codec do, so it makes no difference that they are packets.
+                    decoded = codec.decode(codec.encode(partial), stop - start)
                     if residuals is not None and not codec.exact:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
                         residuals[rank, start:stop] = np.where(np.isfinite(floats(lost)), lost, 0)
@@ -277,11 +277,10 @@ class _Schedule:
             self._charge(steps, codec)
         return steps
 
-    def through(self, codec: WeightCodec, values: Bits, block: int | None = None) -> Bits:
-        """What is decoded of values, or of one block of them, of which each segment is a packet."""
+    def through(self, codec: WeightCodec, values: Bits) -> Bits:
+        """What is decoded of values, of which each segment is a packet."""
         result = np.empty_like(values)
-        segments = self.segments if block is None else self.segments[block]
-        for start, stop in segments.reshape(-1, 2).tolist():
+        for start, stop in self.segments.reshape(-1, 2).tolist():
             result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
         return result
 

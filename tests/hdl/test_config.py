@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from hdl.compression import codecs
 from hdl.config import NodeConfig
 
 
@@ -24,6 +25,8 @@ from hdl.config import NodeConfig
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
                                   r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
+        ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, mxint8, "
+                                    r"mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
     ],
 )
@@ -32,11 +35,25 @@ def test_errors(options, message):
         NodeConfig(**options)
 
 
+def test_codebooks_are_not_for_gradients(monkeypatch):
+    """Such codecs are not closed under addition: what tells them is that they have a codebook, whatever their name."""
+    class Table:
+        codebook = ()
+
+    codecs_with_table = {**codecs.WEIGHT_CODECS, "table": Table()}
+    assert "table" not in codecs.gradient_codecs(codecs_with_table)
+    assert list(codecs.gradient_codecs(codecs_with_table)) == list(codecs.WEIGHT_CODECS)
+    monkeypatch.setitem(codecs.WEIGHT_CODECS, "table", Table())
+    with pytest.raises(ValueError, match=r"^Gradient codec must take any number, since a sum of values in a codebook "
+                                         r"need not be in it: one of zero_value, raw, .*, not 'table'$"):
+        NodeConfig(gradient_codec="table")
+
+
 def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
     changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
                "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
-               "masking": False, "error_feedback": False, "weight_codec": "mx9"}
+               "masking": False, "error_feedback": False, "weight_codec": "mx9", "gradient_codec": "raw"}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
@@ -45,9 +62,18 @@ def test_hash_covers_every_parameter():
 
 
 def test_spaces():
-    """Masters come behind the state planes."""
+    """Masters come behind the state planes, and what is lost of gradients behind all."""
     sizes = {"gradient_words": 96, "weight_words": 64, "state_words": 32}
     assert NodeConfig(**sizes).spaces == (96, 64, 32, 32)
     assert NodeConfig(**sizes, state_planes=0).spaces == (96, 64)
     assert NodeConfig(**sizes, weight_codec="mx9").spaces == (96, 64, 32, 32, 32)
     assert NodeConfig(**sizes, state_planes=0, weight_codec="bf16").spaces == (96, 64, 32)
+    assert NodeConfig(**sizes, gradient_codec="raw").spaces == (96, 64, 32, 32)
+    assert NodeConfig(**sizes, gradient_codec="mx9").spaces == (96, 64, 32, 32, 96)
+    assert NodeConfig(**sizes, state_planes=0, weight_codec="mx9", gradient_codec="bf16").spaces == (96, 64, 32, 96)
+
+
+def test_what_a_gradient_codec_makes_of_a_node():
+    assert [(config.adds_compressed, config.has_residual)
+            for config in (NodeConfig(gradient_codec=name) for name in ("zero_value", "raw", "bf16", "mx4"))
+            ] == [(True, False), (False, False), (False, True), (False, True)]

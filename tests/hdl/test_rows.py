@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from hdl.rows import RowAssembler, RowSerializer, SegmentBuffer
+from hdl.rows import BlockBuffer, RowAssembler, RowSerializer, SegmentBuffer
 from hdl.stream import beat_layout, word_layout
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack, unpack
@@ -50,6 +50,12 @@ def test_lanes_must_be_supported(unit, lanes):
 def test_segment_buffer_must_hold_something():
     with pytest.raises(ValueError, match=r"^Segment buffer depth must be an integer of at least 4, not 3$"):
         SegmentBuffer(lanes=4, depth=3)
+
+
+@pytest.mark.parametrize("beats", [0, 33, None])
+def test_block_buffer_must_hold_something(beats):
+    with pytest.raises(ValueError, match=rf"^Beats of a block must be an integer between 1 and 32, not {beats}$"):
+        BlockBuffer(lanes=4, beats=beats)
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -146,3 +152,38 @@ def test_segment_buffer_drops_a_part_on_reset():
     done = np.flatnonzero(trace["o__valid"])
     assert len(done) == 1
     assert (unpack(beat_layout(2), trace["o__payload"][done])["elements"] == 9).all()
+
+
+@pytest.mark.parametrize("size", [1, 3, 32])
+def test_block_buffer_gives_whole_blocks_only(size):
+    """And all of one without a pause, however late its beats were."""
+    lanes = 2
+    unit = Unit(BlockBuffer(lanes=lanes, beats=size))
+    for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):
+        lengths, values = packets(seed, lanes)
+        expected = as_beats(lengths, values, lanes)
+        cycles = 12 * len(values) + 800
+        ready = stall_array(take, cycles, seed=seed)
+        unit.reset()
+        trace = unit.lockstep(
+            sources={"i": Feed(pack(beat_layout(lanes), expected), willing=stall_array(give, cycles, seed=seed + 99))},
+            sinks={"o": ready},
+        )
+        arrived = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))
+        offered = trace["o__valid"].astype(bool)
+        done = np.flatnonzero(offered & ready[: len(offered)])
+        beats = unpack(beat_layout(lanes), trace["o__payload"][done])
+        assert (beats["elements"] == expected["elements"]).all(), f"seed {seed}"
+        assert (beats["last"] == expected["last"]).all(), f"seed {seed}"
+        place, ends = 0, []
+        for last in expected["last"]:
+            ends.append(bool(last) or place == size - 1)
+            place = 0 if ends[-1] else place + 1
+        block = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(int)
+        completed = arrived[np.flatnonzero(ends)]
+        assert (done > completed[block]).all(), f"seed {seed}"
+        inside = np.flatnonzero(~np.array(ends))
+        for first, following in zip(done[inside], done[inside + 1], strict=True):
+            assert offered[first:following].all(), f"seed {seed}"
+        if give == take == "none":
+            assert done[0] == completed[0] + BlockBuffer.latency

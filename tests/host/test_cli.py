@@ -119,7 +119,19 @@ class TestTrain:
         # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
+    def test_gradients(self, run, tmp_path):
+        code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
+                             "--gradients", "raw", "--threads", 1, "--output", tmp_path)
+        assert (code, err) == (0, "")
+        assert "gradients on the ring" in out
+        result = json.loads((tmp_path / "report.json").read_text())
+        assert result["bit_exact"] is True
+        assert result["configuration"]["gradient_codec"] == "raw"
+        assert result["words_scatter_reduce"] == result["steps"] * (650 + 4 * 4)
+
     @pytest.mark.parametrize(("arguments", "message"), [
+        (["--gradients", "mx7"], "error: Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
+                                 "mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'\n"),
         (["--weights", "mx7"], "error: Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, "
                                "mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'\n"),
         (["--epochs", 1, "--steps", 2], "error: Epochs or steps must be given, not both: 1 and 2\n"),

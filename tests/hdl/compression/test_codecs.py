@@ -74,6 +74,16 @@ class TestTable:
         assert list(gateware.WEIGHT_CODECS) == list(model.WEIGHT_CODECS)
         assert gateware.WEIGHT_CODECS["raw"] is model.WEIGHT_CODECS["raw"] is None
 
+    def test_gradients(self):
+        """Each codec of weights, raw words as a codec too, and zero-value compression, which is none of these."""
+        for table in (gateware, model):
+            assert list(table.GRADIENT_CODECS) == ["zero_value", "raw", *NAMES]
+            assert table.GRADIENT_CODECS["zero_value"] is None
+            assert {name: table.GRADIENT_CODECS[name] for name in NAMES} == {
+                name: table.WEIGHT_CODECS[name] for name in NAMES}
+            assert [name for name in ("raw", *NAMES) if table.GRADIENT_CODECS[name].exact] == ["raw"]
+        assert all(Codec[name.upper()] for name in gateware.GRADIENT_CODECS)
+
     def test_each_has_a_number(self):
         assert [Codec[name.upper()].value for name in NAMES] == list(range(2, 13))
         assert len(Codec) == 2 + len(NAMES)

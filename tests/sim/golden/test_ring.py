@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sim.golden import optimizer, ring
-from sim.golden.codecs import WEIGHT_CODECS
+from sim.golden import floating, optimizer, ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 
 SIZES = [1, 2, 3, 4, 5, 8, 16]
 LENGTHS = [0, 1, 31, 32, 33, 100, 511, 1000]
@@ -332,3 +332,94 @@ class TestWeightCodecs:
         traffic = ring.fused_update(gradients, gradients[0], [], settings, weight_codec=WEIGHT_CODECS[name]).traffic
         assert traffic.scatter_bound == 3 * 16 * 264
         assert traffic.bound == 3 * 16 * (264 + words)
+
+
+def recoded(codec, segments, values):
+    """Values after each segment has been a packet."""
+    result = values.copy()
+    for start, stop in segments:
+        result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
+    return result
+
+
+def lost(values, decoded):
+    return np.where(np.isfinite(ring.floats(values)) & np.isfinite(ring.floats(decoded)),
+                    floating.add(values, decoded ^ 0x8000_0000), 0)
+
+
+class TestGradientCodecs:
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+    @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
+    def test_values_words_and_residuals(self, name, nodes):
+        """Hop by hop, element by element in order of ranks: twice, the second time with what the first has lost."""
+        codec = GRADIENT_CODECS[name]
+        generator = np.random.default_rng(nodes)
+        length, segment = 1000, 64
+        bounds, segments = ring.block_bounds(length, nodes), ring.segment_bounds(length, nodes, segment)
+        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=0.5, learning_rate=0.1)
+        weights = ring.bits(generator.standard_normal(length))
+        for kept, operation in ((False, ring.fused_update), (True, ring.all_reduce), (True, ring.reduce_scatter)):
+            residuals = np.zeros((nodes, length), np.uint32)
+            due = residuals.copy()
+            for step in range(2):
+                gradients = random_gradients(generator, nodes, length, density=0.8)
+                gradients[0, 5], gradients[-1, 500] = ring.bits([np.nan, np.inf])
+                options = {"gradient_codec": codec, "residuals": residuals, "segment": segment}
+                total = np.zeros(length, np.uint32)
+                for (start, stop), packets, block in zip(bounds, segments, range(nodes), strict=True):
+                    partial = np.zeros(length, np.uint32)
+                    for hop in range(nodes):
+                        rank = (block + hop) % nodes
+                        last = hop == nodes - 1
+                        addend = ring.canonical(gradients[rank])
+                        if (kept or not last) and name != "raw":
+                            addend = floating.add(addend, due[rank])
+                        partial = floating.add(partial, addend)
+                        if kept or not last:
+                            decoded = recoded(codec, packets, partial)
+                            due[rank, start:stop] = lost(partial, decoded)[start:stop]
+                            partial = decoded
+                    total[start:stop] = partial[start:stop]
+                if kept:
+                    found, traffic = operation(gradients, **options)
+                else:
+                    update = operation(gradients, weights, [], settings, **options)
+                    found, traffic = update.total, update.traffic
+                for rank in range(nodes if operation is ring.reduce_scatter else 0):
+                    start, stop = bounds[(rank + 1) % nodes]
+                    assert np.array_equal(found[rank, start:stop], total[start:stop]), f"{step=}"
+                assert operation is ring.reduce_scatter or np.array_equal(found, total), f"{step=}"
+                assert np.array_equal(residuals, due), f"{step=}"
+                assert np.isfinite(ring.floats(residuals)).all()
+                for hop in range(nodes - 1):
+                    for rank in range(nodes):
+                        words = sum(4 + codec.words(stop - start) for start, stop in segments[(rank - hop) % nodes])
+                        assert traffic.scatter_words[hop, rank] == words
+                        if operation is ring.all_reduce:
+                            words = sum(4 + codec.words(stop - start)
+                                        for start, stop in segments[(rank + 1 - hop) % nodes])
+                            assert traffic.gather_words[hop, rank] == words
+
+    @pytest.mark.parametrize(("name", "words"), [("raw", 256), ("mx9", 72), ("mx4", 64)])
+    def test_dense_bound(self, name, words):
+        """With four lanes, no segment takes fewer than 64 cycles."""
+        gradients = ring.bits(np.ones((4, 16384)))
+        settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
+        options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
+        traffic = ring.fused_update(gradients, gradients[0], [], settings, **options).traffic
+        assert traffic.scatter_bound == 3 * 16 * words
+        assert traffic.bound == 3 * 16 * (words + 256)
+        assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
+
+    def test_raw_sums_are_exact(self):
+        """Those of zero-value compression."""
+        gradients = random_gradients(np.random.default_rng(1), 4, 500, density=0.5)
+        raw, _ = ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["raw"])
+        assert np.array_equal(raw, ring.all_reduce(gradients)[0])
+
+    @pytest.mark.parametrize("residuals", [None, np.zeros((2, 99), np.uint32)])
+    def test_residuals_must_be_there(self, residuals):
+        gradients = np.zeros((2, 100), np.uint32)
+        message = r"^Residuals must be there with a codec that is not exact, one row per rank$"
+        with pytest.raises(ValueError, match=message):
+            ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["mx9"], residuals=residuals)
