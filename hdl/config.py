@@ -88,8 +88,8 @@ class NodeConfig:
         if self.gradient_codec not in GRADIENT_CODECS:
             names = ", ".join(GRADIENT_CODECS)
             if self.gradient_codec in WEIGHT_CODECS:
-                raise ValueError(f"Gradient codec must take any number, since a sum of values in a codebook need not be "
-                                 f"in it: one of {names}, not {self.gradient_codec!r}")
+                raise ValueError("Gradient codec must take any number, since a sum of values in a codebook need not "
+                                 f"be in it: one of {names}, not {self.gradient_codec!r}")
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
             raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")

@@ -398,8 +398,8 @@ class Ring:
         """The same weights to all nodes, as they have them after a fused update.
 
         With a weight codec each block becomes the master of the node that owns it, and all nodes have what is decoded
-        of it: a fused update of zeros makes that, with settings of its own. Gradients are zeros afterwards, and so are
-        residuals.
+        of it: a fused update of zeros makes that, with settings of its own. Gradients and residuals are zeros
+        afterwards.
         """
         if self.has_residual:  # what there is would be added to those zeros
             self.clear_residual(len(weights))

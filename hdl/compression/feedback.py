@@ -17,9 +17,9 @@ __all__ = ["FeedbackEncoder", "PacketAdder"]
 class PacketAdder(wiring.Component):
     """Add packets of elements, or subtract them, in binary32, rounding to nearest even.
 
-    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: what it has
-    beyond is dropped, a beat per cycle, and ``keep`` and ``last`` of the result are those of ``a``. Results which are
-    not finite can be made +0.0.
+    The n-th beat of a packet at ``a`` is taken together with the n-th at ``b``, which is at least as long: what that
+    has beyond is dropped, a beat per cycle, and ``keep`` and ``last`` of the result are those of ``a``. Results which
+    are not finite can be made +0.0.
 
     A pair that finds the queue of results empty is offered :attr:`latency` cycles after it was taken; throughput is
     one beat per cycle. No ready runs through the arithmetic: a pair is taken when the queue has a place for it.

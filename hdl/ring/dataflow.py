@@ -390,8 +390,8 @@ class Dataflow(wiring.Component):
         m.submodules.coded = coded = PacketDemux(outputs=len(Coded))
         m.submodules.shared = shared = PacketDemux(outputs=len(Shared), shape=beats)
         m.submodules.landed = landed = PacketMux(inputs=len(Landed), shape=beats)
-        # A segment can wait where it is sent, so that the path goes on, and on its way into it; sums that are kept are
-        # given to the gather, which lags one segment behind.
+        # A segment can wait where it is sent, so that the path goes on, and on its way into it. Sums that are kept
+        # are given to the gather, which lags one segment behind.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.kept_sums = kept_sums = Queue(shape=word_layout(), depth=2 * words, block=True)
@@ -427,7 +427,10 @@ class Dataflow(wiring.Component):
             connect_stream(m, reader.o, residual_adder.a)
             connect_stream(m, lost_reader.o, residual_adder.b)
             connect_stream(m, residual_adder.o, adder.a)
-            connect_stream(m, encoder.error, lost_writer.i)
+            # Nor does anything come to rest of what a corrupt packet would make of a residual.
+            m.submodules.lost = lost = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
+            connect_stream(m, encoder.error, lost.i)
+            connect_stream(m, lost.o, lost_writer.i)
             m.d.comb += director.residuals_written.eq(lost_writer.done)
             wiring.connect(m, reader=lost_reader.port, memory=wiring.flipped(self.residual_read[0]))
             wiring.connect(m, writer=lost_writer.port, memory=wiring.flipped(self.residual_write[0]))

@@ -13,8 +13,8 @@ from hdl.compression.codecs import RAW, ZERO_VALUE
 from sim.golden import microscaling, moments
 from sim.golden.shared_exponent import MX4, MX6, MX9, SharedExponent
 
-__all__ = ["BF16", "BFP8", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "GradientCodec", "Raw",
-           "WeightCodec"]
+__all__ = ["BF16", "BFP8", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "GradientCodec",
+           "Raw", "WeightCodec"]
 
 Bits = npt.NDArray[np.uint32]
 

@@ -25,8 +25,9 @@ from hdl.config import NodeConfig
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
                                   r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
-        ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, mxint8, "
-                                    r"mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
+        ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
+                                    r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
+                                    r"not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
     ],
 )
@@ -36,7 +37,7 @@ def test_errors(options, message):
 
 
 def test_codebooks_are_not_for_gradients(monkeypatch):
-    """Such codecs are not closed under addition: what tells them is that they have a codebook, whatever their name."""
+    """Such codecs are not closed under addition. What tells them is that they have a codebook."""
     class Table:
         codebook = ()
 

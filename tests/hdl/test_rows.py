@@ -166,7 +166,7 @@ def test_block_buffer_gives_whole_blocks_only(size):
         ready = stall_array(take, cycles, seed=seed)
         unit.reset()
         trace = unit.lockstep(
-            sources={"i": Feed(pack(beat_layout(lanes), expected), willing=stall_array(give, cycles, seed=seed + 99))},
+            sources={"i": Feed(pack(beat_layout(lanes), expected), stall_array(give, cycles, seed=seed + 99))},
             sinks={"o": ready},
         )
         arrived = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))
