@@ -174,7 +174,8 @@ def encode(name, lanes, source, sinks, *, seed):
 
 
 #: Codecs of each kind, and one with every number of lanes.
-CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8), ("mxfp4_e2m1", 1)]
+CASES = [("raw", 4), ("bf16", 4), ("mx9", 1), ("mx9", 4), ("mx9", 8), ("mx4", 4), ("mxfp8_e4m3", 8),
+         ("mxfp4_e2m1", 1)]
 
 
 class TestFeedbackEncoder:
