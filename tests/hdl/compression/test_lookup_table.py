@@ -8,7 +8,6 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression import planes as hardware
 from hdl.compression.lookup_table import Decoder, Encoder
 from hdl.floating.format import BF16
 from hdl.stream import beat_layout, connect_stream
@@ -105,12 +104,6 @@ def test_parameters(unit):
     for lanes in (0, 3, 16, "4", None):
         with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
             unit(table=PLAIN, lanes=lanes)
-
-
-@pytest.mark.parametrize("unit", [hardware.BytePacker, hardware.ByteUnpacker])
-def test_words(unit):
-    with pytest.raises(ValueError, match=r"^Word count must be 1, 2 or 4, not 3$"):
-        unit(words=3)
 
 
 @units
@@ -419,7 +412,6 @@ class _Holds(wiring.Component):
 
 
 def test_offers_stand_for_all_time():
-    formal.prove(_Holds(hardware.BytePacker(words=1), ["i"]), depth=2)
     formal.prove(_Holds(Decoder(table=SMALL, lanes=1), ["i"]), depth=2)
 
 

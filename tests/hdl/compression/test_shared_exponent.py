@@ -1,142 +1,30 @@
 # amaranth: UnusedElaboratable=no
-import dataclasses
-import functools
 import re
 
-import cocotb
 import numpy as np
 import pytest
 
-from hdl.compression import microscaling as mx_gateware
-from hdl.compression import shared_exponent as gateware
 from hdl.compression.block_coding import Decoder, Encoder
-from hdl.compression.block_format import Rounding, block_layout
+from hdl.compression.block_format import block_layout
+from hdl.compression.microscaling import MXINT8
 from hdl.compression.packing import Packer, Unpacker
 from hdl.compression.quantizer import Dequantizer, Quantizer
-from hdl.compression.shared_exponent import SharedExponent
-from hdl.floating.format import BF16, FP16, FP32
+from hdl.compression.shared_exponent import MX9, SharedExponent
+from hdl.floating.format import BF16, FP16
 from hdl.stream import beat_layout
-from sim import regression
-from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
-from sim.payload import pack, unpack
-from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.streams import STALLS
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression import blocks
+from tests.hdl.compression.blocks import as_beats, as_rows, taken
 
 LANES = (1, 4, 8)
-MX = ("MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")
-STOCHASTIC = {"rounding": Rounding.STOCHASTIC, "seed": 7}
-PARAMETERS = {
-    "MX9": {"mantissa_bits": 7}, "MX6": {"mantissa_bits": 4}, "MX4": {"mantissa_bits": 2},
-    "flat": {"difference_bits": 0, "mantissa_bits": 7},
-    "deep": {"block": 32, "subset": 4, "difference_bits": 2, "mantissa_bits": 5},
-    "narrow": {"exponent_bits": 4, "mantissa_bits": 3},
-    "small": {"block": 8, "mantissa_bits": 7},
-    "long": {"block": 8, "subset": 8, "exponent_bits": 5, "difference_bits": 3, "mantissa_bits": 8},
-    "single": {"block": 32, "subset": 1, "mantissa_bits": 1},
-    "MX9 stochastic": {"mantissa_bits": 7, **STOCHASTIC},
-    "single stochastic": {"block": 32, "subset": 1, "mantissa_bits": 1, **STOCHASTIC},
-}
-NAMES = (*PARAMETERS, *MX, *(f"{name} stochastic" for name in ("MXINT8", "MXFP8_E4M3", "MXFP4_E2M1")))
-MAIN = ("MX9", "MX6", "MX4", *MX)
-#: The named formats with each number of lanes, the others with one of them.
-CASES = [*((name, lanes) for name in MAIN for lanes in LANES),
-         *((name, LANES[place % 3]) for place, name in enumerate(NAMES) if name not in MAIN)]
-
-
-def codec(name, source=gateware):
-    """The codec of a name, in gateware or as the model."""
-    if name in PARAMETERS:
-        return (SharedExponent if source is gateware else model.SharedExponent)(**PARAMETERS[name])
-    base, _, rounding = name.partition(" ")
-    found = getattr(mx_gateware if source is gateware else mx, base)
-    return dataclasses.replace(found, **STOCHASTIC) if rounding else found
-
-
-@functools.cache
-def _unit(kind, name, lanes, format=FP32):
-    formats = {"format": format} if kind in (Encoder, Decoder, Quantizer, Dequantizer) else {}
-    return Unit(kind(codec=codec(name), lanes=lanes, **formats))
-
-
-def _elements(generator, count):
-    """Numbers of all kinds: any bits, and runs of exponents near one another, at both ends and in the middle."""
-    bits = generator.integers(0, 1 << 32, count, dtype=np.uint32)
-    runs = np.arange(count) // int(generator.integers(1, 40))
-    center = generator.choice([0, 1, 5, 15, 30, 120, 127, 133, 240, 254], runs[-1] + 1)[runs]
-    exponent = np.clip(center - generator.integers(0, 12, count), 0, 254)
-    near = generator.random(runs[-1] + 1)[runs] < 0.9
-    bits = np.where(near, bits & 0x807F_FFFF | exponent.astype(np.uint32) << np.uint32(23), bits)
-    # Fractions near to where rounding changes, and to one.
-    low = generator.choice([0, 1, 0x8000, 0x7FFF, 0x8001, 0xFFFF], count).astype(np.uint32)
-    ties = bits & ~np.uint32(0xFFFF) | low
-    bits = np.where(generator.random(count) < 0.5, ties, bits)
-    bits = np.where(generator.random(count) < 0.1, bits | np.uint32(0x7E_0000), bits)
-    return np.where(generator.random(count) < 0.05, bits & np.uint32(0x8000_0000), bits).astype(np.uint32)
-
-
-def _packets(generator, total, block):
-    packets = []
-    while sum(map(len, packets)) < total:
-        packets.append(_elements(generator, int(generator.integers(1, 6 * block))))
-    return packets
-
-
-def _rows(packets, lanes, generator):
-    """Packets as elements, keep and last of beats. What is not kept is noise."""
-    rows, keep, last = [], [], []
-    for packet in packets:
-        beats = -(-len(packet) // lanes)
-        padded = generator.integers(0, 1 << 32, beats * lanes, dtype=np.uint32)
-        padded[:len(packet)] = packet
-        rows.append(padded.reshape(beats, lanes))
-        keep.append((np.arange(beats * lanes) < len(packet)).reshape(beats, lanes))
-        last.append(np.arange(beats) == beats - 1)
-    return np.concatenate(rows), np.concatenate(keep), np.concatenate(last)
-
-
-def _beats(rows, keep, last, format=FP32):
-    lanes = rows.shape[1]
-    return pack(beat_layout(lanes, format.width), {
-        "elements": rows >> (32 - format.width), "keep": (keep << np.arange(lanes)).sum(axis=1), "last": last})
-
-
-def _word_rows(packets, words):
-    """Packets of words as beats, all of them whole but the last."""
-    beats = []
-    for packet in packets:
-        for begin in range(0, len(packet), words):
-            row = packet[begin:begin + words]
-            beats.append(([*row, *[0xDEAD_BEEF] * (words - len(row))], (1 << len(row)) - 1,
-                          begin + words >= len(packet)))
-    elements, keep, last = zip(*beats, strict=True)
-    return pack(beat_layout(words), {"elements": np.array(elements, np.uint32), "keep": np.array(keep),
-                                     "last": np.array(last)}), np.array(last)
-
-
-def _taken(trace, layout, name="o"):
-    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-    return unpack(layout, trace[f"{name}__payload"][when]), when
-
-
-def _kept(payload):
-    """Words of beats of words, one after the other."""
-    words = payload["elements"]
-    return words[(payload["keep"][:, np.newaxis] >> np.arange(words.shape[1]) & 1).astype(bool)]
-
-
-def _reference(name, packets):
-    """Words of packets from the model. Its random bits run on."""
-    golden = codec(name, model)
-    random = golden.random()
-    return [golden.encode(packet, random=random) for packet in packets]
-
-
-def _same(trace, expected, seed, names=("i_valid", "i_ready", "o_valid")):
-    for name in names:
-        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
-    assert expected.o_valid.any()
-
+#: One format with each number of lanes, the others with one of them; tests/hdl/compression/test_codecs.py has all
+#: named ones with four.
+CASES = [*(("MX9", lanes) for lanes in LANES), ("MX6", 8), ("MX4", 1), ("flat", 4), ("deep", 8), ("narrow", 1),
+         ("small", 4), ("long", 8), ("single", 1), ("MX9 stochastic", 4), ("single stochastic", 8)]
+NAMED = [(name, lanes) for name, lanes in CASES if name in ("MX9", "MX6", "MX4")]
+SPECIAL = (0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001)
 
 # --- construction
 
@@ -145,7 +33,7 @@ def _same(trace, expected, seed, names=("i_valid", "i_ready", "o_valid")):
 @pytest.mark.parametrize("lanes", [0, 3, 32, 4.0, "4", None])
 def test_lanes(unit, lanes):
     with pytest.raises(ValueError, match=rf"^Lane count must be a power of two between 1 and 16, not {lanes!r}$"):
-        unit(codec=gateware.MX9, lanes=lanes)
+        unit(codec=MX9, lanes=lanes)
 
 
 @pytest.mark.parametrize("unit", [Encoder, Decoder, Quantizer, Dequantizer, Packer, Unpacker])
@@ -157,7 +45,7 @@ def test_codec(unit):
 @pytest.mark.parametrize("unit", [Encoder, Decoder, Quantizer, Dequantizer])
 def test_format(unit):
     with pytest.raises(ValueError, match=f"^{re.escape(f'Format must be FP32 or BF16, not {FP16!r}')}$"):
-        unit(codec=gateware.MX9, lanes=4, format=FP16)
+        unit(codec=MX9, lanes=4, format=FP16)
     with pytest.raises(ValueError, match=r"^Magnitudes must be of at most 8 bits, not 9$"):
         unit(codec=SharedExponent(mantissa_bits=9), lanes=4, format=BF16)
 
@@ -166,201 +54,79 @@ def test_format(unit):
 @pytest.mark.parametrize("words", [1, 0, 2.0, "3"])
 def test_words(unit, words):
     with pytest.raises(ValueError, match=rf"^Word count must be an integer of at least 3, not {words!r}$"):
-        unit(codec=mx_gateware.MXINT8, lanes=8, words=words)
+        unit(codec=MXINT8, lanes=8, words=words)
 
 
 def test_ports():
-    encoder, decoder = gateware.MX9.create_encoder(lanes=8), gateware.MX9.create_decoder(lanes=8, words=4)
+    encoder, decoder = MX9.create_encoder(lanes=8), MX9.create_decoder(lanes=8, words=4)
     assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(8)
-    assert (encoder.words, decoder.words, gateware.MX9.create_encoder(lanes=1).words) == (3, 4, 1)
+    assert (encoder.words, decoder.words, MX9.create_encoder(lanes=1).words) == (3, 4, 1)
     assert encoder.o.payload.shape() == beat_layout(3)
     assert decoder.i.payload.shape() == beat_layout(4)
-    assert gateware.MX9.create_encoder(lanes=4, format=BF16).i.payload.shape() == beat_layout(4, 16)
+    assert MX9.create_encoder(lanes=4, format=BF16).i.payload.shape() == beat_layout(4, 16)
     assert (encoder.latency, decoder.latency) == (11, 3)
-    assert Quantizer(codec=gateware.MX9, lanes=16).o.payload.shape() == block_layout(gateware.MX9, 16)
+    assert Quantizer(codec=MX9, lanes=16).o.payload.shape() == block_layout(MX9, 16)
 
 
 # --- every cycle against the model
 
 
-def _encode_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32):
-    generator = np.random.default_rng(seed)
-    component = Encoder(codec=codec(name), lanes=lanes, format=format)
-    packets = _packets(generator, count * lanes // 2, component._codec.block)
-    if format is BF16:
-        packets = [packet & np.uint32(0xFFFF_0000) for packet in packets]
-    rows, keep, last = _rows(packets, lanes, generator)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = _unit(Encoder, name, lanes, format)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(_beats(rows, keep, last, format), willing)}, sinks={"o": ready},
-                          seed=seed)
-    golden = codec(name, model)
-    expected = model.trace_encoder(golden, last, lanes=lanes, latency=component.latency, willing=willing, ready=ready)
-    _same(trace, expected, seed)
-    words = _reference(name, packets)
-    assert [len(packet) for packet in words] == [golden.words(len(packet)) for packet in packets]
-    beats = [(packet[begin:end], ends) for packet, parts in zip(
-        words, model.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes), strict=True)
-        for begin, end, ends in parts if end > begin]
-    payload = unpack(beat_layout(component.words), trace["o__payload"])
-    for cycle in np.flatnonzero(expected.o_valid).tolist():
-        wanted, ends = beats[expected.offered[cycle]]
-        keep = (1 << len(wanted)) - 1
-        assert (payload["keep"][cycle], payload["last"][cycle]) == (keep, ends), f"{cycle=}, {seed=}"
-        assert payload["elements"][cycle][:len(wanted)].tolist() == wanted.tolist(), f"{cycle=}, {seed=}"
-    assert expected.offered.max() > 10
-
-
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("name", ["MX9", "MXFP8_E4M3"])
-def test_encoder_lockstep(name, lanes, source, sink):
-    _encode_lockstep(name, lanes, source, sink, STALLS.index(source) + 4 * STALLS.index(sink))
+def test_encoder_lockstep(lanes, source, sink):
+    blocks.encoder_lockstep("MX9", lanes, source, sink, STALLS.index(source) + 4 * STALLS.index(sink))
 
 
-@pytest.mark.parametrize(("name", "lanes"), CASES)
+@pytest.mark.parametrize(("name", "lanes"), [*CASES, ("MX4", 2), ("MX6", 16), ("MX9 stochastic", 16)])
 def test_encoder_lockstep_of_formats(name, lanes):
     for seed in range(2):
-        _encode_lockstep(name, lanes, "geometric", "geometric", seed)
+        blocks.encoder_lockstep(name, lanes, "geometric", "geometric", seed)
 
 
-@pytest.mark.parametrize(("name", "lanes"), [("MX9", 16), ("MX4", 2), ("MXINT8", 16), ("MXINT8", 32),
-                                             ("MXFP4_E2M1", 32), ("MX6", 16), ("MX9 stochastic", 16)])
-def test_encoder_lockstep_of_other_lanes(name, lanes):
-    for seed in range(2):
-        _encode_lockstep(name, lanes, "geometric", "geometric", seed)
-
-
-@pytest.mark.parametrize("lanes", [1, 8])
-@pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP8_E5M2", "MX9 stochastic"])
+@pytest.mark.parametrize(("name", "lanes"), [("MX9", 1), ("MX9", 8), ("MX4", 1), ("MX9 stochastic", 4)])
 def test_encoder_lockstep_of_bfloat16(name, lanes):
-    _encode_lockstep(name, lanes, "geometric", "geometric", 5, format=BF16)
-
-
-def _decode_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP32, noise=False):
-    generator = np.random.default_rng(seed)
-    component = Decoder(codec=codec(name), lanes=lanes, format=format)
-    golden = codec(name, model)
-    packets = [golden.encode(packet) for packet in _packets(generator, count * lanes, golden.block)]
-    if noise:
-        packets = [generator.integers(0, 1 << 32, len(packet), dtype=np.uint32) for packet in packets]
-    beats, last = _word_rows(packets, component.words)
-    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
-    unit = _unit(Decoder, name, lanes, format)
-    unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(beats, willing)}, sinks={"o": ready}, seed=seed)
-    expected = model.trace_decoder(golden, last, [len(packet) for packet in packets], lanes=lanes,
-                                   words=component.words, latency=component.latency, willing=willing, ready=ready)
-    _same(trace, expected, seed)
-    elements = [golden.decode(packet, bf16=format is BF16) for packet in packets]
-    ends = np.concatenate([np.arange(len(part) // lanes) == len(part) // lanes - 1 for part in elements])
-    rows = np.concatenate(elements).reshape(-1, lanes)
-    payload = unpack(beat_layout(lanes, format.width), trace["o__payload"])
-    valid = expected.o_valid
-    offered = expected.offered[valid]
-    np.testing.assert_array_equal(payload["elements"].reshape(-1, lanes)[valid], rows[offered], f"{seed=}")
-    np.testing.assert_array_equal(payload["last"][valid], ends[offered], f"{seed=}")
-    assert (payload["keep"][valid] == (1 << lanes) - 1).all()
-    assert not trace["error"].any()
-    assert offered.max() > 10
+    blocks.encoder_lockstep(name, lanes, "geometric", "geometric", 5, format=BF16)
 
 
 @pytest.mark.parametrize("sink", STALLS)
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("name", ["MX9", "MXINT8"])
-def test_decoder_lockstep(name, lanes, source, sink):
-    _decode_lockstep(name, lanes, source, sink, STALLS.index(source) + 4 * STALLS.index(sink))
+def test_decoder_lockstep(lanes, source, sink):
+    blocks.decoder_lockstep("MX9", lanes, source, sink, STALLS.index(source) + 4 * STALLS.index(sink))
 
 
-@pytest.mark.parametrize(("name", "lanes"), [case for case in CASES if "stochastic" not in case[0]])
+@pytest.mark.parametrize(("name", "lanes"), [
+    *((name, lanes) for name, lanes in CASES if "stochastic" not in name), ("MX4", 2), ("MX6", 16)])
 def test_decoder_lockstep_of_formats(name, lanes):
     """What an encoder made, and words of any bits."""
     for seed in range(2):
-        _decode_lockstep(name, lanes, "geometric", "geometric", seed, noise=bool(seed))
+        blocks.decoder_lockstep(name, lanes, "geometric", "geometric", seed, noise=bool(seed))
 
 
-@pytest.mark.parametrize(("name", "lanes"), [("MX9", 16), ("MX4", 2), ("MXINT8", 32), ("MX6", 16)])
-def test_decoder_lockstep_of_other_lanes(name, lanes):
+def test_decoder_lockstep_of_bfloat16():
     for seed in range(2):
-        _decode_lockstep(name, lanes, "geometric", "geometric", seed, noise=bool(seed))
-
-
-@pytest.mark.parametrize("name", ["MX9", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2"])
-def test_decoder_lockstep_of_bfloat16(name):
-    for seed in range(2):
-        _decode_lockstep(name, 4, "geometric", "geometric", seed, noise=bool(seed), format=BF16)
+        blocks.decoder_lockstep("MX9", 4, "geometric", "geometric", seed, noise=bool(seed), format=BF16)
 
 
 # --- values
 
 
-def _encode(name, lanes, packets, format=FP32):
-    """Run an encoder without stalls; its words, and the cycles of its beats."""
-    rows, keep, last = _rows(packets, lanes, np.random.default_rng(1))
-    unit = _unit(Encoder, name, lanes, format)
-    component = Encoder(codec=codec(name), lanes=lanes, format=format)
-    unit.reset()
-    block = component._codec.block
-    beats = sum(-(-len(packet) // block) for packet in packets) * block // lanes
-    trace = unit.lockstep(sources={"i": Feed(_beats(rows, keep, last, format))}, sinks={"o": True},
-                          cycles=beats + component.latency + block // lanes + 5)
-    payload, when = _taken(trace, beat_layout(component.words))
-    return _kept(payload), when, beats, component
+@pytest.mark.parametrize(("name", "lanes"), [
+    *((name, lanes) for name, lanes in CASES[2:] if "single" not in name)])
+def test_every_fraction(name, lanes):
+    blocks.every_fraction(name, lanes)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "single" not in name])
-def test_every_fraction(name):
-    """All upper halves of binary32 below exponents of a block that differ by little: every amount of every shift."""
-    lanes = dict(CASES)[name]
-    golden = codec(name, model)
-    halves = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
-    halves = halves[(halves >> 23 & 255) >= 100]
-    halves = halves[(halves >> 23 & 255) <= 135]
-    rows = halves.reshape(-1, golden.block // 2)
-    packet = np.concatenate([rows, rows[np.random.default_rng(2).permutation(len(rows))]], axis=1).reshape(-1)
-    data, *_ = _encode(name, lanes, [packet])
-    assert data.tolist() == golden.encode(packet).tolist()
+@pytest.mark.parametrize(("name", "lanes"), NAMED[2:])
+def test_every_code(name, lanes):
+    blocks.every_code(name, lanes)
 
 
-@pytest.mark.parametrize("name", MAIN)
-def test_every_code(name):
-    """Every code below every exponent, and every difference."""
-    lanes = dict(CASES)[name]
-    golden = codec(name, model)
-    codes = np.tile(np.arange(1 << golden.code_bits), 32)[:max(1 << golden.code_bits, golden.block)]
-    exponents = np.arange(1 << golden.exponent_bits)
-    rows = np.tile(codes, len(exponents) * (1 << golden.difference_bits)).reshape(-1, golden.block)
-    per_code = len(codes) // golden.block
-    differences = np.arange(1 << golden.difference_bits).repeat(len(exponents) * per_code)
-    blocks = model.Blocks(np.tile(exponents.repeat(per_code), 1 << golden.difference_bits),
-                          np.tile(differences[:, np.newaxis], (1, golden.subsets)), rows)
-    words = golden.pack(blocks)
-    component = Decoder(codec=codec(name), lanes=lanes)
-    beats, _ = _word_rows([words], component.words)
-    unit = _unit(Decoder, name, lanes)
-    unit.reset()
-    count = rows.size // lanes
-    trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    payload, _ = _taken(trace, beat_layout(lanes))
-    np.testing.assert_array_equal(payload["elements"].reshape(-1), golden.dequantise(blocks))
-
-
-@pytest.mark.parametrize("name", ["MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3"])
-@pytest.mark.parametrize("special", [0, 0x8000_0000, 1, 0x807F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0001])
-@pytest.mark.parametrize("lanes", [1, 8])
-def test_special_blocks(name, special, lanes):
-    """A block of zeros, subnormals, infinities or NaNs, alone and among others, and mixed with ones."""
-    golden = codec(name, model)
-    one = np.float32(1.5).view(np.uint32)
-    block = np.full(golden.block, special, np.uint32)
-    mixed = np.where(np.arange(golden.block) == 5, special, one).astype(np.uint32)
-    others = np.full(golden.block, one)
-    packets = [block, np.concatenate([others, block, others, mixed, others]), mixed]
-    data, *_ = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate([golden.encode(packet) for packet in packets]).tolist()
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize(("name", "lanes"), NAMED)
+def test_special_blocks(name, lanes, special):
+    blocks.special_blocks(name, special, lanes)
 
 
 @pytest.mark.parametrize("name", ["MX9", "MX6", "MX4"])
@@ -372,9 +138,9 @@ def test_known(name):
     expected = {7: [96, -48, 19, 13, 125, 0, -64, 16], 4: [12, -6, 2, 2, 15, 0, -8, 2],
                 2: [3, -2, 1, 0, 3, 0, -2, 0]}[mantissa]
     unit = Unit(Quantizer(codec=SharedExponent(**parameters), lanes=4))
-    trace = unit.lockstep(sources={"i": Feed(_beats(*_rows([known], 4, np.random.default_rng(1))))},
+    trace = unit.lockstep(sources={"i": Feed(as_beats(*as_rows([known], 4, np.random.default_rng(1))))},
                           sinks={"o": True}, cycles=30)
-    payload, _ = _taken(trace, block_layout(SharedExponent(**parameters), 4))
+    payload, _ = taken(trace, block_layout(SharedExponent(**parameters), 4))
     assert payload["exponent"].tolist() == [128, 128]
     assert payload["differences"].tolist() == [[1, 1, 0, 0]] * 2
     integers = model.SharedExponent(**parameters).integers(payload["codes"].astype(np.int64))
@@ -387,129 +153,24 @@ def test_known(name):
 
 @pytest.mark.parametrize(("name", "lanes"), CASES)
 def test_encoder_throughput(name, lanes):
-    """A beat in every cycle, from block to block and packet to packet, and the words of the formula."""
-    golden = codec(name, model)
-    packets = [_elements(np.random.default_rng(seed), blocks * golden.block)
-               for seed, blocks in enumerate((5, 1, 2, 9))]
-    data, when, beats, component = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate(_reference(name, packets)).tolist()
-    assert len(data) == sum(golden.words(len(packet)) for packet in packets)
-    # The last beat is that of the last block: in between nothing was held up.
-    assert when[-1] == beats - 1 + component.latency + golden.block // lanes - 1
+    blocks.encoder_throughput(name, lanes)
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("name", ["MX9", "MX4", "MXINT8", "MXFP6_E2M3", "MXFP4_E2M1"])
+@pytest.mark.parametrize(("name", "lanes"), NAMED)
 def test_partial_blocks(name, lanes):
-    """A packet takes as many cycles as its whole blocks."""
-    golden = codec(name, model)
-    packets = [_elements(np.random.default_rng(count), count) for count in range(1, 2 * golden.block + 2)]
-    data, when, beats, component = _encode(name, lanes, packets)
-    assert data.tolist() == np.concatenate(_reference(name, packets)).tolist()
-    assert len(data) == sum(golden.words(len(packet)) for packet in packets)
-    assert when[-1] == beats - 1 + component.latency + golden.block // lanes - 1
+    blocks.partial_blocks(name, lanes)
 
 
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize(("name", "lanes"), NAMED)
 def test_decoder_throughput(name, lanes):
-    golden = codec(name, model)
-    packets = [golden.encode(_elements(np.random.default_rng(seed), blocks * golden.block))
-               for seed, blocks in enumerate((5, 1, 2, 9))]
-    component = Decoder(codec=codec(name), lanes=lanes)
-    beats, _ = _word_rows(packets, component.words)
-    unit = _unit(Decoder, name, lanes)
-    unit.reset()
-    count = 17 * golden.block // lanes
-    trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    payload, when = _taken(trace, beat_layout(lanes))
-    assert payload["elements"].reshape(-1).tolist() == np.concatenate([golden.decode(p) for p in packets]).tolist()
-    assert when.tolist() == list(range(component.latency, component.latency + count))
+    blocks.decoder_throughput(name, lanes)
 
 
-# --- words that end inside a block
-
-
-@pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("name", ["MX9", "MX6", "MXINT8", "MXFP4_E2M1"])
+@pytest.mark.parametrize(("name", "lanes"), NAMED)
 def test_cut_packets(name, lanes):
-    """What is missing is NaN, an error is told once, and the next packet is sound."""
-    golden = codec(name, model)
-    elements = _elements(np.random.default_rng(1), 3 * golden.block)
-    whole = golden.encode(elements)
-    component = Decoder(codec=codec(name), lanes=lanes)
-    unit = _unit(Decoder, name, lanes)
-    for length in range(1, len(whole)):
-        packets = [whole[:length], whole, whole[:length]]
-        beats, _ = _word_rows(packets, component.words)
-        unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=14 * golden.block // lanes + 20)
-        parts = model.split(golden, [len(packet) for packet in packets], lanes, component.words)
-        payload, _ = _taken(trace, beat_layout(lanes))
-        rows = golden.decode(whole).reshape(-1, lanes)
-        expected, last = [], []
-        for packet in parts:
-            for beat, (_, lacks, ends) in enumerate(packet):
-                expected.append([0x7FC0_0000] * lanes if lacks else rows[beat].tolist())
-                last.append(int(ends))
-        assert payload["elements"].reshape(-1, lanes).tolist() == expected, f"{length=}"
-        assert payload["last"].tolist() == last, f"{length=}"
-        cut = any(lacks for _, lacks, _ in parts[0])
-        assert trace["error"].sum() == 2 * cut, f"{length=}"
-
-
-# --- the same under cocotb, after a reset in the middle of a block
-
-
-@cocotb.test(timeout_time=1, timeout_unit="ms")
-async def streams(dut):
-    parameters = regression.parameters()
-    given, wanted = (beat_layout(*shape) for shape in parameters["shapes"])
-    await start(dut)
-    dut.i__payload.value = int("5" * (len(dut.i__payload) // 4), 16)
-    dut.i__valid.value = 1
-    dut.o__ready.value = 1
-    await cycles(dut, parameters["given"])
-    dut.rst.value = 1
-    dut.i__valid.value = 0
-    await cycles(dut, 1)
-    dut.rst.value = 0
-    kind = parameters["stalls"]
-    source = Source(dut, "i", given, stalls=stalls(kind, seed=1))
-    sink = Sink(dut, "o", wanted, stalls=stalls(kind, seed=2))
-    monitors = [Monitor(dut, "i", given), Monitor(dut, "o", wanted)]
-    cocotb.start_soon(source.send(parameters["i"]))
-    got = await sink.receive(len(parameters["o"]))
-    for beat, expected in zip(got, parameters["o"], strict=True):
-        kept = expected["keep"].bit_count()
-        assert beat["elements"][:kept] == expected["elements"][:kept]
-        assert (beat["keep"], beat["last"]) == (expected["keep"], expected["last"])
-    assert [len(monitor.beats) for monitor in monitors] == [len(parameters["i"]), len(parameters["o"])]
-
-
-def _fields(layout, rows):
-    payload = unpack(layout, rows)
-    return [{"elements": np.atleast_1d(elements).tolist(), "keep": int(keep), "last": int(last)}
-            for elements, keep, last in zip(payload["elements"], payload["keep"], payload["last"], strict=True)]
+    blocks.cut_packets(name, lanes)
 
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
-@pytest.mark.parametrize(("name", "lanes"), [("MX9", 4), ("MXFP6_E3M2", 8), ("MX9 stochastic", 8)])
-def test_cocotb(name, lanes, kind):
-    golden = codec(name, model)
-    generator = np.random.default_rng(3)
-    packets = _packets(generator, 20 * golden.block, golden.block)
-    words = _reference(name, packets)
-    encoder, decoder = Encoder(codec=codec(name), lanes=lanes), Decoder(codec=codec(name), lanes=lanes)
-    joined = model.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes)
-    beats = [{"elements": packet[begin:end].tolist(), "keep": (1 << end - begin) - 1, "last": int(ends)}
-             for packet, parts in zip(words, joined, strict=True) for begin, end, ends in parts if end > begin]
-    regression.run(encoder, module=__name__, parameters={
-        "shapes": [[lanes, 32], [encoder.words, 32]], "stalls": kind, "given": 23,
-        "i": _fields(beat_layout(lanes), _beats(*_rows(packets, lanes, generator))), "o": beats})
-    elements = [golden.decode(packet).reshape(-1, lanes).tolist() for packet in words]
-    regression.run(decoder, module=__name__, parameters={
-        "shapes": [[decoder.words, 32], [lanes, 32]], "stalls": kind, "given": 23,
-        "i": _fields(beat_layout(decoder.words), _word_rows(words, decoder.words)[0]),
-        "o": [{"elements": row, "keep": (1 << lanes) - 1, "last": int(beat == len(rows) - 1)}
-              for rows in elements for beat, row in enumerate(rows)]})
+def test_cocotb(kind):
+    blocks.run_cocotb("MX9 stochastic", 4, kind)

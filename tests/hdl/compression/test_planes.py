@@ -1,0 +1,359 @@
+# amaranth: UnusedElaboratable=no
+import functools
+
+import numpy as np
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.planes import (
+    GROUP,
+    PLANE,
+    BytePacker,
+    ByteUnpacker,
+    GroupAssembler,
+    GroupSplitter,
+    chunk_layout,
+    code_layout,
+    word_count,
+)
+from hdl.stream import beat_layout, connect_stream
+from sim import formal
+from sim.golden import planes as model
+from sim.golden.stream import Feed as Source
+from sim.golden.stream import first_from
+from sim.payload import pack, unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression import packets
+
+#: Lanes and most bits of a code: eights of one chunk and of several, and every number of words.
+CASES = [(1, 3), (2, 9), (4, 17), (8, 6), (8, 16)]
+cases = pytest.mark.parametrize(("lanes", "width"), CASES)
+
+
+class _Pack(wiring.Component):
+    """Codes to words."""
+
+    def __init__(self, *, lanes, width):
+        self.assembler = GroupAssembler(lanes=lanes, width=width)
+        self.words = self.assembler.words
+        super().__init__({
+            "i": In(stream.Signature(code_layout(lanes, width))), "size": In(range(width + 1)),
+            "o": Out(stream.Signature(beat_layout(self.words)))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.assembler = assembler = self.assembler
+        m.submodules.packer = packer = BytePacker(words=self.words)
+        connect_stream(m, self.i, assembler.i)
+        connect_stream(m, assembler.o, packer.i)
+        connect_stream(m, packer.o, self.o)
+        m.d.comb += assembler.size.eq(self.size)
+        return m
+
+
+class _Unpack(wiring.Component):
+    """Words to codes."""
+
+    def __init__(self, *, lanes, width):
+        self.splitter = GroupSplitter(lanes=lanes, width=width)
+        self.words = self.splitter.words
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(self.words))), "size": In(range(width + 1)),
+            "o": Out(stream.Signature(code_layout(lanes, width))), "ended": Out(1), "error": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unpacker = unpacker = ByteUnpacker(words=self.words)
+        m.submodules.splitter = splitter = self.splitter
+        connect_stream(m, self.i, unpacker.i)
+        connect_stream(m, splitter.o, self.o)
+        m.d.comb += [
+            splitter.window.eq(unpacker.window), splitter.enough.eq(unpacker.enough),
+            splitter.stops.eq(unpacker.stops), splitter.take.eq(unpacker.take), splitter.run.eq(1),
+            splitter.size.eq(self.size), unpacker.want.eq(splitter.want), unpacker.allow.eq(splitter.allow),
+            unpacker.done.eq(splitter.ended), self.ended.eq(splitter.ended), self.error.eq(splitter.error),
+        ]
+        return m
+
+
+class _Bytes(wiring.Component):
+    """A :class:`ByteUnpacker` that is done with a packet where its last bytes are taken."""
+
+    def __init__(self, *, words):
+        self._words = words
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(words))), "window": Out(32 * words), "shown": Out(1),
+            "want": In(range(4 * words + 1)), "align": In(1), "enough": Out(1), "stops": Out(1), "allow": In(1),
+            "take": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unpacker = unpacker = ByteUnpacker(words=self._words)
+        connect_stream(m, self.i, unpacker.i)
+        m.d.comb += [
+            *(getattr(self, name).eq(getattr(unpacker, name))
+              for name in ("window", "shown", "enough", "stops", "take")),
+            *(getattr(unpacker, name).eq(getattr(self, name)) for name in ("want", "align", "allow")),
+            unpacker.done.eq(unpacker.take & unpacker.stops),
+        ]
+        return m
+
+
+@functools.cache
+def _unit(kind, **parameters):
+    return Unit(kind(**parameters), name=f"Planes{kind.__name__.strip('_')}")
+
+
+def _codes(generator, width, total):
+    """Packets of codes, in whole groups."""
+    vectors = []
+    while sum(map(len, vectors)) < total:
+        vectors.append(generator.integers(0, 1 << width, GROUP * int(generator.integers(1, 6)), dtype=np.uint32))
+    return vectors
+
+
+def _rows(vectors, lanes, width):
+    codes = np.concatenate(vectors).reshape(-1, lanes)
+    ends = np.cumsum([len(vector) // lanes for vector in vectors]) - 1
+    return pack(code_layout(lanes, width), {"codes": codes, "last": np.isin(np.arange(len(codes)), ends)})
+
+
+def _sizes(width):
+    """Widths of codes, of which a packet may use fewer than there are."""
+    return sorted({1, width // 2, width - 1, width})
+
+
+# --- construction
+
+
+@pytest.mark.parametrize("unit", [BytePacker, ByteUnpacker])
+def test_words(unit):
+    with pytest.raises(ValueError, match=r"^Word count must be 1, 2 or 4, not 3$"):
+        unit(words=3)
+
+
+@pytest.mark.parametrize("unit", [GroupAssembler, GroupSplitter])
+def test_lanes(unit):
+    for lanes in (0, 3, 16, "4", None):
+        with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
+            unit(lanes=lanes, width=4)
+
+
+@cases
+def test_ports(lanes, width):
+    assembler, splitter = GroupAssembler(lanes=lanes, width=width), GroupSplitter(lanes=lanes, width=width)
+    assert assembler.words == splitter.words == word_count(lanes, width) == model.word_count(lanes, width)
+    assert 32 * assembler.words >= lanes * width
+    assert assembler.i.payload.shape() == splitter.o.payload.shape() == code_layout(lanes, width)
+    assert assembler.o.payload.shape() == BytePacker(words=assembler.words).i.payload.shape() == chunk_layout(
+        assembler.words)
+    assert assembler.latency == (width > 4 * assembler.words)
+
+
+# --- every cycle against the model
+
+
+def _trace_pack(lanes, width, size, beats, willing, ready):
+    """Handshakes of an assembler and a packer: ready of the input, and the beat on offer in each cycle."""
+    words = model.word_count(lanes, width)
+    feed, packer = Source(sum(beats), willing), model.Packer(words, ready)
+    eights, sizes, held = model.Eights(packer), model.chunks(size, 4 * words), width > 4 * words
+    cycle = taken = 0
+    for count in beats:
+        for beat in range(count):
+            if (beat + 1) % (PLANE // lanes):
+                cycle = feed.accept(cycle) + 1
+                continue
+            cycle = feed.accept(max(cycle, taken) if held else packer.free(cycle))
+            _, taken = eights.give(cycle, 0, sizes, held=held, last=beat == count - 1)
+            cycle += 1
+    return feed, packer.output.offered
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+@cases
+def test_pack_lockstep(lanes, width, source, sink):
+    count, seed = 1_500, STALLS.index(source) + 4 * STALLS.index(sink)
+    generator = np.random.default_rng(seed)
+    size = int(generator.choice(_sizes(width)))
+    vectors = _codes(generator, size, 2 * count * lanes)
+    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
+    unit = _unit(_Pack, lanes=lanes, width=width)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(_rows(vectors, lanes, width), willing)}, sinks={"o": ready},
+                          inputs={"size": size})
+    feed, offered = _trace_pack(lanes, width, size, [len(vector) // lanes for vector in vectors], willing, ready)
+    for name, expected in (("i__valid", feed.valid), ("i__ready", feed.ready), ("o__valid", offered >= 0)):
+        np.testing.assert_array_equal(trace[name], expected, f"{name}, {size=}, {seed=}")
+    words = model.word_count(lanes, width)
+    rows = packets.beats([model.pack(vector, size) for vector in vectors], words)
+    got, want = (unpack(beat_layout(words), given) for given in (trace["o__payload"][offered >= 0],
+                                                                 rows[offered[offered >= 0]]))
+    keep = want["keep"][:, np.newaxis] >> np.arange(words) & 1
+    for field in ("keep", "last"):
+        np.testing.assert_array_equal(got[field], want[field], f"{field}, {size=}, {seed=}")
+    np.testing.assert_array_equal(got["elements"].reshape(-1, words) * keep,
+                                  want["elements"].reshape(-1, words) * keep, f"elements, {size=}, {seed=}")
+    assert offered.max() > 5
+
+
+def _trace_unpack(lanes, width, size, streams, willing, ready):
+    """Handshakes of an unpacker and a splitter: ready of the input, and the beat on offer in each cycle."""
+    words = model.word_count(lanes, width)
+    unpacker = model.Unpacker(words, sum(-(-len(stream_) // words) for stream_ in streams), willing)
+    sizes, sink = model.chunks(size, 4 * words), first_from(ready)
+    end = len(sink) - 1
+    offered = np.full(end, -1)
+    free = departed = beats = 0
+    for stream_ in streams:
+        eights = 4 * len(stream_) // size
+        for eight in range(eights):
+            for number, part in enumerate(sizes):
+                closing = number == len(sizes) - 1
+                cycle = max(free, unpacker.shown(part), departed if closing else 0)
+                unpacker.take(cycle, part, last=closing and eight == eights - 1)
+                free = cycle + 1
+            departed = cycle
+            for _ in range(PLANE // lanes):
+                first, departed = departed + 1, sink[min(departed + 1, end)]
+                offered[first:departed + 1] = beats
+                beats += 1
+    return unpacker.feed, offered
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+@cases
+def test_unpack_lockstep(lanes, width, source, sink):
+    count, seed = 1_500, STALLS.index(source) + 4 * STALLS.index(sink)
+    generator = np.random.default_rng(seed)
+    size = int(generator.choice(_sizes(width)))
+    vectors = _codes(generator, size, 2 * count * lanes)
+    streams = [model.pack(vector, size) for vector in vectors]
+    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
+    unit = _unit(_Unpack, lanes=lanes, width=width)
+    unit.reset()
+    trace = unit.lockstep(
+        sources={"i": Feed(packets.beats(streams, model.word_count(lanes, width)), willing)}, sinks={"o": ready},
+        inputs={"size": size})
+    feed, offered = _trace_unpack(lanes, width, size, streams, willing, ready)
+    for name, expected in (("i__valid", feed.valid), ("i__ready", feed.ready), ("o__valid", offered >= 0)):
+        np.testing.assert_array_equal(trace[name], expected, f"{name}, {size=}, {seed=}")
+    rows = _rows(vectors, lanes, width)
+    np.testing.assert_array_equal(trace["o__payload"][offered >= 0], rows[offered[offered >= 0]], f"{size=}, {seed=}")
+    assert not trace["error"].any(), f"{size=}, {seed=}"
+    assert offered.max() > 5
+
+
+# --- bytes, taken as they come
+
+
+@pytest.mark.parametrize("source", STALLS)
+@pytest.mark.parametrize("words", [1, 2, 4])
+def test_bytes(words, source):
+    """Any number of bytes at a time, now and then up to the end of a word: those of the packet, and no others."""
+    count, seed = 4_000, STALLS.index(source)
+    generator = np.random.default_rng(seed)
+    given = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
+    want, align = generator.integers(1, 4 * words + 1, count), generator.random(count) < 0.1
+    allow = generator.random(count) < 0.8
+    unit = _unit(_Bytes, words=words)
+    unit.reset()
+    trace = unit.lockstep(
+        sources={"i": Feed(packets.beats(given, words), stall_array(source, count, seed=seed))}, sinks={},
+        cycles=count, inputs={"want": want, "align": align, "allow": allow})
+    window = np.ascontiguousarray(trace["window"]).view(np.uint8).reshape(count, -1)
+    packet = place = taken = 0
+    for cycle in np.flatnonzero(trace["shown"]).tolist():
+        note = f"{cycle=}, {seed=}"
+        stored = given[packet].astype("<u4").view(np.uint8)
+        after = -(-place // 4) * 4 if align[cycle] else place + int(want[cycle])
+        enough, stops, take = (bool(trace[name][cycle]) for name in ("enough", "stops", "take"))
+        assert not enough or after <= len(stored), note
+        assert not stops or after >= len(stored), note
+        assert take == (bool(allow[cycle]) and (enough or stops)), note
+        if enough:
+            assert window[cycle][:after - place].tolist() == stored[place:after].tolist(), note
+        if take:
+            taken += 1
+            packet, place = (packet + 1, 0) if stops else (packet, after)
+    assert packet > 50
+    assert taken > 100
+    assert not trace["take"][trace["shown"] == 0].any()
+
+
+# --- packets that do not end with a group, and reset
+
+
+@cases
+def test_cut_packets(lanes, width):
+    """What there is of a packet comes, in whole eights; an error is told if it ends no group; the next is sound."""
+    words, size = model.word_count(lanes, width), width
+    vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
+    whole = model.pack(vector, size)
+    unit = _unit(_Unpack, lanes=lanes, width=width)
+    for length in range(1, len(whole)):
+        unit.reset()
+        trace = unit.lockstep(sources={"i": Feed(packets.beats([whole[:length], whole], words))}, sinks={"o": True},
+                              cycles=500, inputs={"size": size})
+        when = np.flatnonzero(trace["o__valid"])
+        got = unpack(code_layout(lanes, width), trace["o__payload"][when])
+        codes, ends = got["codes"].reshape(-1), np.flatnonzero(got["last"]) + 1
+        eights, rest = divmod(4 * length, size)
+        cut = PLANE * (eights + (rest > 0))
+        assert (ends * lanes).tolist() == [cut, cut + len(vector)], f"{length=}"
+        assert codes[:PLANE * eights].tolist() == vector[:PLANE * eights].tolist(), f"{length=}"
+        assert codes[cut:].tolist() == vector.tolist(), f"{length=}"
+        assert trace["error"].sum() == (length % size != 0), f"{length=}"
+        assert trace["ended"].sum() == 2, f"{length=}"
+
+
+@cases
+def test_reset_in_a_packet(lanes, width):
+    """Whatever is inside is forgotten."""
+    vectors = _codes(np.random.default_rng(1), width, 300)
+    streams = [model.pack(vector, width) for vector in vectors]
+    words = model.word_count(lanes, width)
+    for given in (3, 10, 25, 41):
+        for kind, rows in ((_Pack, _rows(vectors, lanes, width)), (_Unpack, packets.beats(streams, words))):
+            unit = _unit(kind, lanes=lanes, width=width)
+            unit.reset()
+            unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=given, inputs={"size": width})
+            unit.reset()
+            trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=2_000, inputs={"size": width})
+            if kind is _Pack:
+                got, rest, _ = packets.taken(trace, words)
+                assert [part.tolist() for part in got] == [part.tolist() for part in streams], f"{given=}"
+                assert len(rest) == 0, f"{given=}"
+            else:
+                np.testing.assert_array_equal(trace["o__payload"][trace["o__valid"] == 1],
+                                              _rows(vectors, lanes, width), f"{given=}")
+
+
+# --- handshakes, proven
+
+
+class _Holds(wiring.Component):
+    """Whatever the sink does, an offer stands until it is taken."""
+
+    def __init__(self, unit):
+        self._unit = unit
+        super().__init__({name: flow(stream.Signature(getattr(unit, name).payload.shape()))
+                          for name, flow in (("i", In), ("o", Out))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit
+        connect_stream(m, self.i, unit.i)
+        connect_stream(m, unit.o, self.o)
+        m.d.comb += [Assume(formal.holds(m, "i", self.i)), Assume(~ResetSignal()),
+                     Assert(formal.holds(m, "o", self.o))]
+        return m
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(_Holds(BytePacker(words=1)), depth=2)
