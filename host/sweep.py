@@ -222,7 +222,7 @@ def plan(config: SweepConfig) -> Plan:
         if unit is None:
             return None
         return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
-                       estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 150))
+                       estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 200))
 
     for workload in config.workloads:
         text = workload is WorkloadName.TEXT
@@ -247,26 +247,31 @@ def plan(config: SweepConfig) -> Plan:
 
 # What comes of it.
 
+CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Area:
     """What codecs take, out of context.
 
     Members
     -------
-    lut4, ccu2c, ff, dsp, bram : int
+    lut4, ccu2c, lut_ram, ff, dsp, bram : int
+        Cells, as :func:`boards.synth.measure` counts them.
     fmax_mhz : float or None
         Of the slowest; None where there is nothing.
     """
 
     lut4: int = 0
     ccu2c: int = 0
+    lut_ram: int = 0
     ff: int = 0
     dsp: int = 0
     bram: int = 0
     fmax_mhz: float | None = None
 
     def __add__(self, other: "Area") -> "Area":
-        counts = {name: getattr(self, name) + getattr(other, name) for name in ("lut4", "ccu2c", "ff", "dsp", "bram")}
+        counts = {name: getattr(self, name) + getattr(other, name) for name in CELLS}
         speeds = [area.fmax_mhz for area in (self, other) if area.fmax_mhz is not None]
         return Area(**counts, fmax_mhz=min(speeds, default=None))
 
@@ -280,7 +285,7 @@ def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> Area | None:
         if name is None or name not in results:
             return None
         found = results[name]
-        total += Area(**{key: found[key] for key in ("lut4", "ccu2c", "ff", "dsp", "bram")},
+        total += Area(**{key: found[key] for key in CELLS},
                       fmax_mhz=found["fmax_mhz"]["median"])
     return total
 

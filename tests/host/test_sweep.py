@@ -342,7 +342,7 @@ def results(plan, folder, *, without=()):
         if job.kind is JobKind.BUILD:
             result = {"library": str(folder)}
         elif job.kind is JobKind.PLACE:
-            result = {name: 100 * number + place for place, name in enumerate(("lut4", "ccu2c", "ff", "dsp", "bram"))}
+            result = {name: 100 * number + place for place, name in enumerate(sweep.CELLS)}
             result["fmax_mhz"] = {"median": 100.0 + number}
         else:
             words = 1000.0 * job.parameters["nodes"] / (1 if "raw+zero" in job.name else 2)
@@ -370,10 +370,10 @@ class TestRows:
         assert all(row["held_out_loss"] == 0.9 and row["accuracy"] is None for row in rows[4:])
         places = {job.name: 1 + number for number, job in enumerate(plan.jobs) if job.kind is JobKind.PLACE}
         zero_value, mx9 = places["place-gradient-zero_value"], places["place-weight-mx9"]
-        assert [rows[0][name] for name in ("lut4", "ccu2c", "ff", "dsp", "bram", "fmax_mhz")] == [
-            *(100 * zero_value + place for place in range(5)), 100 + zero_value]
+        assert [rows[0][name] for name in (*sweep.CELLS, "fmax_mhz")] == [
+            *(100 * zero_value + place for place in range(6)), 100 + zero_value]
         assert [rows[2][name] for name in ("lut4", "bram", "fmax_mhz")] == [
-            100 * (zero_value + mx9), 100 * (zero_value + mx9) + 8, 100 + min(zero_value, mx9)]
+            100 * (zero_value + mx9), 100 * (zero_value + mx9) + 10, 100 + min(zero_value, mx9)]
 
     def test_what_is_absent(self, plan, tmp_path):
         results(plan, tmp_path, without=("place-weight", "run-digits-raw+zero_value-n2"))
