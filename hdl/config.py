@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 
-from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, codebook_words
 
 __all__ = ["NodeConfig"]
 
@@ -38,7 +38,8 @@ class NodeConfig:
     weight_codec : str
         How a fused update sends new weights: a name of :data:`hdl.compression.codecs.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
-        were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory.
+        were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory. With
+        centroids it has another one, of :attr:`codebook_words`, which the host loads with them.
     gradient_codec : str
         How gradients and their sums are sent: a name of :data:`hdl.compression.codecs.GRADIENT_CODECS`. Those of
         ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
@@ -100,6 +101,11 @@ class NodeConfig:
         return self.weight_codec != RAW
 
     @property
+    def codebook_words(self):
+        """Words of the memory that the weight codec's centroids are loaded from: 0 where it has none."""
+        return codebook_words(WEIGHT_CODECS[self.weight_codec])
+
+    @property
     def adds_compressed(self):
         """Whether gradients are added in the form in which zero-value compression has them."""
         return self.gradient_codec == ZERO_VALUE
@@ -111,10 +117,12 @@ class NodeConfig:
 
     @property
     def spaces(self):
-        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters and
-        residuals."""
+        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters,
+        the codebook and residuals."""
         planes = [self.state_words] * (self.state_planes + self.has_master)
-        return self.gradient_words, self.weight_words, *planes, *[self.gradient_words] * self.has_residual
+        codebook = [self.codebook_words] if self.codebook_words else []
+        residuals = [self.gradient_words] * self.has_residual
+        return self.gradient_words, self.weight_words, *planes, *codebook, *residuals
 
     @property
     def hash(self):

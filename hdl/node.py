@@ -100,6 +100,8 @@ class Node(wiring.Component):
             )
         if config.has_master:
             memory("masters", 2 + config.state_planes, state_rows, engine.master_read, engine.master_write)
+        if config.codebook_words:
+            memory("codebook", 3 + config.state_planes, config.codebook_words // lanes, engine.codebook_read, [])
         if config.has_residual:
             memory("residuals", len(config.spaces) - 1, gradient_rows, engine.residual_read, engine.residual_write)
 

@@ -6,12 +6,16 @@ they are clustered again.
 """
 
 import dataclasses
+import itertools
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Codebook", "kmeans", "mantissa_centroids"]
+from hdl.compression.codecs import WEIGHT_CODECS, CentroidCodec, TableCodec
+
+__all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroids", "weight_centroids"]
 
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -57,6 +61,84 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
     centroids = np.unique(np.rint(found).astype(np.uint32))
     spare = np.setdiff1d(np.arange(2 * table.mantissas, dtype=np.uint32), centroids)
     return np.sort(np.concatenate([centroids, spare[:table.mantissas - len(centroids)]]))
+
+
+def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
+    """Centroids of weights, in ascending order; where there are fewer, the highest fills up the rest.
+
+    What is not finite does not count, and without a weight all are zero.
+    """
+    given = np.asarray(weights, np.float32).reshape(-1)
+    finite = given[np.isfinite(given)]
+    found = kmeans(finite, count).astype(np.float32) if len(finite) else np.zeros(1, np.float32)
+    return np.concatenate([found, np.repeat(found[-1:], count - len(found))])
+
+
+def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
+    """Centroids for a weight codec of weights: bits of fractions, or those of binary32 numbers."""
+    parameters = _with_centroids(codec)
+    given = np.ascontiguousarray(weights, dtype=np.float32)
+    if isinstance(parameters, TableCodec):
+        return mantissa_centroids(given.view(np.uint32), parameters.table)
+    return weight_centroids(given, parameters.centroids).view(np.uint32)
+
+
+def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
+    """What a node's codebook memory holds: the bounds between centroids, a word of zeros, and the centroids.
+
+    Parameters
+    ----------
+    codec : str
+        Name of a weight codec with centroids.
+    centroids : array of uint32
+        As :func:`codebook` gives them, in ascending order; equal ones are allowed.
+    """
+    parameters = _with_centroids(codec)
+    given = np.asarray(centroids)
+    if given.dtype != np.uint32 or given.shape != (parameters.centroids,):
+        raise ValueError(f"Codebook of {codec} must be {parameters.centroids} words, not "
+                         f"{given.dtype} of shape {given.shape!r}")
+    if isinstance(parameters, TableCodec):
+        bounds = _fraction_bounds(given.astype(np.int64), parameters.table)
+    else:
+        bounds = _number_bounds(given.view(np.float32))
+    return np.concatenate([bounds, np.zeros(1, np.uint32), given]).astype(np.uint32)
+
+
+def _with_centroids(codec: str) -> TableCodec | CentroidCodec:
+    parameters = WEIGHT_CODECS[codec]
+    if not isinstance(parameters, TableCodec | CentroidCodec):
+        raise ValueError(f"Weight codec must be one with a codebook, not {codec!r}")
+    return parameters
+
+
+def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
+    """The least of the compared bits of which the fraction in the middle is nearer to the upper centroid."""
+    if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
+        raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
+                         f"others")
+    step = 1 << (table.format.fraction_bits - table.compared_bits)
+    middles = np.arange(1 << table.compared_bits) * step + step // 2
+    bounds = np.searchsorted(2 * middles, fractions[:-1] + fractions[1:], side="right")
+    return np.minimum(bounds, len(middles) - 1).astype(np.uint32)
+
+
+def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+    """The least number above the middle of two, as bits; -0.0 where that is a zero."""
+    if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
+        raise ValueError("Centroids must be finite numbers in ascending order, not others")
+    bounds = []
+    for low, high in itertools.pairwise(numbers.tolist()):
+        middle = (Fraction(low) + Fraction(high)) / 2
+        bound = np.float32(float(middle))
+        while Fraction(float(bound)) > middle:
+            bound = np.nextafter(bound, np.float32(-np.inf))
+        while Fraction(float(bound)) <= middle:
+            bound = np.nextafter(bound, np.float32(np.inf))
+            if np.isinf(bound):
+                break
+        bounds.append(np.float32(-0.0) if bound == 0 else bound)
+    return np.array(bounds, np.float32).view(np.uint32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -93,6 +93,10 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "words_sent": sum(step.words_sent for step in steps),
         "words_scatter_reduce": sum(step.scatter_words for step in steps),
         "words_dense": sum(step.words_dense for step in steps),
+        "weight_elements": sum(step.weight_elements for step in steps),
+        "weight_words": sum(step.weight_words for step in steps),
+        "codebook_words": sum(step.codebook_words for step in steps),
+        "codebooks": sum(step.codebook_words > 0 for step in steps),
         "density_per_hop": density,
         "density": float(np.mean(density)) if density else None,
         "training": _settings(config),
@@ -207,6 +211,10 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     codec = report["configuration"].get("weight_codec", "raw")
     if codec != "raw":
         setup.append(("new weights on the ring", codec))
+        setup.append(("… words that they save", _ratio(report["weight_elements"], report["weight_words"])))
+        if report["codebooks"]:
+            setup.append(("codebooks · words to all nodes",
+                          f"{report['codebooks']} · {report['codebook_words']:,}"))
     gradients = report["configuration"].get("gradient_codec", "zero_value")
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.control.registers import register
+from host.clustering import codebook_words
 from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
 from host.masking import MaskJob, Matrices, Region, plan, unpack
 
@@ -273,6 +274,11 @@ class Ring:
         return str(self._config.weight_codec)
 
     @property
+    def has_codebook(self) -> bool:
+        """Whether that codec has centroids, which the host loads."""
+        return bool(self._config.codebook_words)
+
+    @property
     def gradient_codec(self) -> str:
         """Name of the codec that gradients and their sums go through."""
         return str(self._config.gradient_codec)
@@ -424,6 +430,28 @@ class Ring:
             raise ValueError(f"Nodes must have a gradient codec that loses something to have residuals, not "
                              f"{self.gradient_codec}")
         return len(self._config.spaces) - 1
+
+    def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
+        """The same centroids to all nodes: with a weight codec of such only.
+
+        Every fused update loads them at its start, so that they count from the next one on; while one runs, they must
+        not be written. Until the first time they are all zeros.
+
+        Parameters
+        ----------
+        centroids : array of uint32
+            As :func:`host.clustering.codebook` gives them.
+
+        Returns
+        -------
+        int
+            Words that all nodes were given.
+        """
+        if not self.has_codebook:
+            raise ValueError(f"Nodes must have a weight codec with a codebook, not {self.weight_codec}")
+        words = codebook_words(self.weight_codec, centroids)
+        self._write(self._master_space() + 1, [words] * self.nodes)
+        return self.nodes * len(words)
 
     def _master_space(self) -> int:
         if not self._config.has_master:

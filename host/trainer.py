@@ -4,8 +4,9 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
 node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
 that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
-back through it, gradients are those at the decoded weights, and the owners' masters are compared as well. Where they
-have a gradient codec that loses something, so is what each of them has kept of that, at the end of the run.
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec with
+a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a gradient
+codec that loses something, what each of them has kept of that is compared at the end of the run.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from host.clustering import codebook
 from host.data import Dataset
 from host.layers import Array
 from host.masking import MaskJob, Matrices
@@ -70,6 +72,9 @@ class TrainingConfig:
         they send what is not zero.
     seed : int
         Of the initial weights and of the order of the examples.
+    refresh : int
+        With a weight codec that has a codebook, steps between one that is made of the masters and the next. 12 is an
+        epoch of digits.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -84,10 +89,11 @@ class TrainingConfig:
     packed_state: bool = False
     density: float | None = None
     seed: int = 0
+    refresh: int = 12
     check: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch"):
+        for name in ("epochs", "batch", "refresh"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name.capitalize()} must be at least 1, not {getattr(self, name)!r}")
         for name, value in (("Steps", self.max_steps), ("Interval", self.interval)):
@@ -127,6 +133,10 @@ class Step:
         Non-zero elements at each hop of scatter-reduce.
     scatter_words : int
         Those of the words on all links that are scatter-reduce's.
+    weight_elements, weight_words : int
+        Weights that all links have carried, and words that those took, without headers and CRCs.
+    codebook_words : int
+        Words of codebooks that all nodes were given before this step.
     sparsify_cycles : int
         Of choosing what is sent, on the node that took longest; 0 where everything is.
     threshold : float, optional
@@ -148,6 +158,9 @@ class Step:
     words_dense: int
     density: list[float]
     scatter_words: int = 0
+    weight_elements: int = 0
+    weight_words: int = 0
+    codebook_words: int = 0
     sparsify_cycles: int = 0
     threshold: float | None = None
     mask_cycles: int = 0
@@ -207,7 +220,7 @@ class _Reference:
         What the gradient codec has lost on each node, where it loses something.
     """
 
-    def __init__(self, ring: Ring, weights: Array, planes: int):
+    def __init__(self, ring: Ring, weights: Array, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
         from sim.golden import masking
         from sim.golden import ring as golden
@@ -218,6 +231,8 @@ class _Reference:
         self._ring = ring
         self._codec = WEIGHT_CODECS[ring.weight_codec]
         self._gradient_codec = GRADIENT_CODECS[ring.gradient_codec]
+        if centroids is not None:
+            self.bind(centroids)
         self.master = golden.bits(weights).copy()
         self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
@@ -227,6 +242,13 @@ class _Reference:
     @property
     def coded(self) -> bool:
         return self._codec is not None
+
+    def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
+        """Go on with another codebook."""
+        from sim.golden.codecs import CentroidCodec, TableCodec
+
+        if isinstance(self._codec, TableCodec | CentroidCodec):
+            self._codec = self._codec.bind(centroids)
 
     def sparsify(self, gradients: Sequence[Array], threshold: float) -> tuple[list[Array], list[int]]:
         """What nodes send of their gradients, and how many elements each has dropped."""
@@ -257,6 +279,38 @@ class _Reference:
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
         values = masking.apply(job.matrices.view(np.uint32), kept, int(self._golden.bits([alternative])[0]))
         return values.astype(np.uint32, copy=False), int(kept.size - np.count_nonzero(kept))
+
+
+class _Codebooks:
+    """Gives nodes and the golden model their codebooks, where the weight codec has such.
+
+    Members
+    -------
+    words : int
+        Words that all nodes were given for the step to come, or for the first weights.
+    """
+
+    def __init__(self, ring: Ring, weights: Array, interval: int):
+        self._ring = ring
+        self._length = weights.size
+        self._interval = interval
+        self.first = self._load(weights) if ring.has_codebook else None
+
+    def _load(self, weights: Array) -> npt.NDArray[np.uint32]:
+        centroids = codebook(self._ring.weight_codec, weights)
+        self.words = self._ring.write_codebook(centroids)
+        return centroids
+
+    def refresh(self, number: int, reference: _Reference) -> int:
+        """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
+        the step before."""
+        if self.first is None:
+            return 0
+        if number > 1:
+            self.words = 0
+            if (number - 1) % self._interval == 0:
+                reference.bind(self._load(self._ring.read_master(self._length)))
+        return self.words
 
 
 class _Masks:
@@ -455,7 +509,8 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     length = parameters.size
     planes = config.optimizer.planes
     ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
-    reference = _Reference(ring, parameters, planes)
+    codebooks = _Codebooks(ring, parameters, config.refresh)
+    reference = _Reference(ring, parameters, planes, codebooks.first)
     masks = _Masks(ring, reference, config)
     ring.distribute(parameters)  # residuals are zeros afterwards
     if reference.coded:
@@ -473,6 +528,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
         number = masks.number = len(training.steps) + 1
         shares = np.array_split(batch, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
+        codebook_words = codebooks.refresh(number, reference)
         losses, gradients = zip(*workload.differentiate(shares, masks), strict=True)
         count = workload.count(batch)
         settings = dataclasses.replace(
@@ -501,6 +557,8 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
             scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
+            weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
+            codebook_words=codebook_words,
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements))

@@ -2,8 +2,8 @@
 # Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
 """Weights as indices into a table of centroids, and products with them that need no weights.
 
-A packet is the table, one word per centroid, and the indices, packed as in :mod:`hdl.compression.planes`. A decoder
-expands them to the centroids they stand for. A matrix is better not expanded: to each output, all inputs that meet
+A packet is the table, one word per centroid, unless decoders are loaded with it, and the indices, packed as in
+:mod:`hdl.compression.planes`. A decoder expands them to the centroids they stand for. A matrix is better not expanded: to each output, all inputs that meet
 the same centroid are added up first, and those few sums are multiplied.
 """
 
@@ -29,26 +29,36 @@ class CentroidTable:
     ----------
     centroids : int
         Of a table: 4, 8, 16, 32 or 64.
+    loaded : bool
+        Whether decoders are loaded with the table, which then is sent with no packet.
     """
 
     centroids: int = 16
+    loaded: bool = False
 
     def __post_init__(self):
         if self.centroids not in (4, 8, 16, 32, 64):
             raise ValueError(f"Centroid count must be 4, 8, 16, 32 or 64, not {self.centroids!r}")
+        if self.loaded not in (False, True):
+            raise ValueError(f"Loading must be True or False, not {self.loaded!r}")
 
     @property
     def index_bits(self):
         """Width of an index."""
         return self.centroids.bit_length() - 1
 
+    @property
+    def table_words(self):
+        """Words of the table in each packet."""
+        return 0 if self.loaded else self.centroids
+
     def bits(self, count):
         """Bits of so many weights and their table."""
-        return count * self.index_bits + 32 * self.centroids
+        return count * self.index_bits + 32 * self.table_words
 
     def words(self, count):
         """Words of a packet of so many weights."""
-        return self.centroids + self.index_bits * -(-count // GROUP)
+        return self.table_words + self.index_bits * -(-count // GROUP)
 
     def create_encoder(self, *, lanes):
         """An encoder of this format."""
@@ -81,7 +91,7 @@ class Encoder(wiring.Component):
     -------
     table : In(stream of {data, last})
         Of each packet, as many words as there are centroids. Zeros take the place of those that lack, and those
-        beyond are discarded.
+        beyond are discarded. There is none where decoders are loaded.
     i : In(stream of beat_layout(lanes, table.index_bits))
     o : Out(stream of beat_layout(words))
     error : Out(1)
@@ -94,7 +104,7 @@ class Encoder(wiring.Component):
         self._parameters = table
         self._lanes = lanes
         super().__init__({
-            "table": In(stream.Signature(word_layout())),
+            **({} if table.loaded else {"table": In(stream.Signature(word_layout()))}),
             "i": In(stream.Signature(beat_layout(lanes, table.index_bits))),
             "o": Out(stream.Signature(beat_layout(self.words))),
             "error": Out(1),
@@ -148,6 +158,10 @@ class Encoder(wiring.Component):
             m.d.sync += [beat.eq(beat + 1), valid.eq(held.last & ~closing), held.keep.eq(0)]
         with m.If(self.i.ready):
             m.d.sync += [held.eq(self.i.payload), valid.eq(self.i.valid)]
+
+        if self._parameters.loaded:
+            connect_stream(m, assembler.o, packer.i)
+            return m
 
         place = Signal(range(self._parameters.centroids))
         m.d.sync += self.error.eq(0)
@@ -206,11 +220,13 @@ class Decoder(wiring.Component):
     Members
     -------
     i : In(stream of beat_layout(words))
+    load : In(stream of {data, last})
+        Only if loaded and expanded: as many words as there are centroids. Taken at any time, and effective at once.
     o : Out(stream of beat_layout(lanes)), or of beat_layout(lanes, table.index_bits) if not expanded
     table : Out(stream of {data, last})
-        Only if not expanded. A table that is cut short is given up to where it is.
+        Only if neither loaded nor expanded. A table that is cut short is given up to where it is.
     error : Out(1)
-        Pulse: this packet is malformed.
+        Pulse: this packet is malformed, or a wrong number of words was loaded.
     """
 
     #: Cycles from the acceptance of the beat that completes eight indices to the offer of their first elements.
@@ -226,8 +242,9 @@ class Decoder(wiring.Component):
         self._expand = expand
         super().__init__({
             "i": In(stream.Signature(beat_layout(self.words))),
+            **({"load": In(stream.Signature(word_layout()))} if table.loaded and expand else {}),
             "o": Out(stream.Signature(beat_layout(lanes, 32 if expand else table.index_bits))),
-            **({} if expand else {"table": Out(stream.Signature(word_layout()))}),
+            **({} if table.loaded or expand else {"table": Out(stream.Signature(word_layout()))}),
             "error": Out(1),
         })
 
@@ -263,7 +280,74 @@ class Decoder(wiring.Component):
         place = Signal(range(self._parameters.centroids))
         room = Signal()
         error = Signal()
+        table_take = Signal()
+        entry = Signal(32)
         m.d.sync += self.error.eq(error)
+        if self._parameters.loaded:
+            m.d.comb += [
+                splitter.run.eq(1),
+                unpacker.want.eq(splitter.want),
+                unpacker.allow.eq(splitter.allow),
+                unpacker.done.eq(splitter.ended),
+                error.eq(splitter.error),
+            ]
+            if self._expand:
+                word = self.load.payload
+                m.d.comb += [
+                    self.load.ready.eq(1), table_take.eq(self.load.valid), entry.eq(word.data),
+                    error.eq(splitter.error | (self.load.valid & (word.last ^ place.all()))),
+                ]
+                with m.If(self.load.valid):
+                    m.d.sync += place.eq(Mux(word.last, 0, place + 1))
+        else:
+            m.d.comb += [table_take.eq(unpacker.take & ~splitter.run), entry.eq(unpacker.window)]
+            self._elaborate_packets(m, unpacker, splitter, place, room, error)
+        m.d.comb += self.o.payload.keep.eq(~0)
+
+        # Look up, and give.
+        looked = Signal(data.StructLayout({"last": 1, "valid": 1}))
+        looking = Signal()
+        giving = Signal()
+        m.d.comb += [
+            giving.eq(self.o.ready | ~self.o.valid),
+            looking.eq(giving | ~looked.valid),
+            splitter.o.ready.eq(looking),
+        ]
+        with m.If(looking):
+            m.d.sync += [looked.valid.eq(splitter.o.valid), looked.last.eq(splitter.o.payload.last)]
+        with m.If(giving):
+            m.d.sync += [self.o.valid.eq(looked.valid), self.o.payload.last.eq(looked.last)]
+        if not self._expand and not self._parameters.loaded:
+            m.d.comb += room.eq(self.table.ready | ~self.table.valid)
+            with m.If(room):
+                m.d.sync += [
+                    self.table.valid.eq(table_take),
+                    self.table.payload.data.eq(unpacker.window),
+                    self.table.payload.last.eq(place.all() | unpacker.stops),
+                ]
+        else:
+            m.d.comb += room.eq(1)
+        for lane in range(lanes):
+            if self._expand:
+                m.submodules[f"centroids_{lane}"] = memory = Memory(
+                    shape=32, depth=self._parameters.centroids, init=[])
+                write = memory.write_port()
+                read = memory.read_port()
+                m.d.comb += [
+                    write.addr.eq(place), write.data.eq(entry), write.en.eq(table_take),
+                    read.addr.eq(splitter.o.payload.codes[lane]), read.en.eq(looking),
+                ]
+                element = read.data
+            else:
+                element = Signal(width, name=f"index_{lane}")
+                with m.If(looking):
+                    m.d.sync += element.eq(splitter.o.payload.codes[lane])
+            with m.If(giving):
+                m.d.sync += self.o.payload.elements[lane].eq(element)
+        return m
+
+    def _elaborate_packets(self, m, unpacker, splitter, place, room, error):
+        """Take packets apart: the table, and then the indices."""
         with m.FSM():
             with m.State("Table"):
                 m.d.comb += [
@@ -288,50 +372,6 @@ class Decoder(wiring.Component):
                 ]
                 with m.If(splitter.ended):
                     m.next = "Table"
-        table_take = Signal()
-        m.d.comb += [table_take.eq(unpacker.take & ~splitter.run), self.o.payload.keep.eq(~0)]
-
-        # Look up, and give.
-        looked = Signal(data.StructLayout({"last": 1, "valid": 1}))
-        looking = Signal()
-        giving = Signal()
-        m.d.comb += [
-            giving.eq(self.o.ready | ~self.o.valid),
-            looking.eq(giving | ~looked.valid),
-            splitter.o.ready.eq(looking),
-        ]
-        with m.If(looking):
-            m.d.sync += [looked.valid.eq(splitter.o.valid), looked.last.eq(splitter.o.payload.last)]
-        with m.If(giving):
-            m.d.sync += [self.o.valid.eq(looked.valid), self.o.payload.last.eq(looked.last)]
-        if not self._expand:
-            m.d.comb += room.eq(self.table.ready | ~self.table.valid)
-            with m.If(room):
-                m.d.sync += [
-                    self.table.valid.eq(table_take),
-                    self.table.payload.data.eq(unpacker.window),
-                    self.table.payload.last.eq(place.all() | unpacker.stops),
-                ]
-        else:
-            m.d.comb += room.eq(1)
-        for lane in range(lanes):
-            if self._expand:
-                m.submodules[f"centroids_{lane}"] = memory = Memory(
-                    shape=32, depth=self._parameters.centroids, init=[])
-                write = memory.write_port()
-                read = memory.read_port()
-                m.d.comb += [
-                    write.addr.eq(place), write.data.eq(unpacker.window), write.en.eq(table_take),
-                    read.addr.eq(splitter.o.payload.codes[lane]), read.en.eq(looking),
-                ]
-                element = read.data
-            else:
-                element = Signal(width, name=f"index_{lane}")
-                with m.If(looking):
-                    m.d.sync += element.eq(splitter.o.payload.codes[lane])
-            with m.If(giving):
-                m.d.sync += self.o.payload.elements[lane].eq(element)
-        return m
 
 
 def column_layout(lanes, index_bits, input_width):

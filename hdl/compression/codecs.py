@@ -4,6 +4,9 @@ link's words.
 
 Every codec has ``words(count)``, ``create_encoder(lanes=)`` and ``create_decoder(lanes=)``; a packet of elements is a
 segment, and what follows it owes nothing to it. Those with ``exact`` give back every element as it was.
+
+Codecs of centroids are loaded with them, by the host: their encoders with the bounds between centroids, their
+decoders with the centroids. How many words a packet of a :class:`TableCodec` has depends on what is in it.
 """
 
 import dataclasses
@@ -14,13 +17,18 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression import microscaling
+from hdl.compression.centroid import CentroidTable
+from hdl.compression.lookup_table import LookupTable
+from hdl.compression.nearest import NearestCentroid
 from hdl.compression.shared_exponent import MX4, MX6, MX9, SharedExponent
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
+from hdl.route import Fork
 from hdl.rows import RowAssembler, RowSerializer
-from hdl.stream import beat_layout, check_lanes, connect_stream, word_layout
+from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["BF16", "BFP8", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "BFloat16Decoder",
-           "BFloat16Encoder", "Passage", "Raw", "WordDecoder", "WordEncoder", "count_words", "gradient_codecs"]
+           "BFloat16Encoder", "CentroidCodec", "CentroidEncoder", "Passage", "Raw", "TableCodec", "WordDecoder",
+           "WordEncoder", "codebook_words", "count_words", "gradient_codecs", "most_words"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +175,120 @@ class Passage(wiring.Component):
         return m
 
 
+@dataclasses.dataclass(frozen=True)
+class TableCodec:
+    """Elements by tables, as :class:`~hdl.compression.lookup_table.LookupTable` has it: sign and exponent exact, and
+    of the fraction the nearest of some centroids, which encoder and decoder are loaded with.
+
+    Parameters
+    ----------
+    centroids : int
+        Centroids of fractions: 8, 16, 32, 64 or 128.
+    """
+
+    centroids: int
+
+    @property
+    def table(self):
+        """Parameters of the format."""
+        return LookupTable(mantissas=self.centroids, centroids=True, loaded=True)
+
+    def most_words(self, count):
+        """Most words of a packet of ``count`` elements: as if no two exponents were the same."""
+        return self.table.words(count, min(count, 256)) if count else 0
+
+    def create_encoder(self, *, lanes):
+        """The unit that encodes: a :class:`hdl.compression.lookup_table.Encoder`."""
+        return self.table.create_encoder(lanes=lanes)
+
+    def create_decoder(self, *, lanes):
+        """The unit that decodes: a :class:`hdl.compression.lookup_table.Decoder`."""
+        return self.table.create_decoder(lanes=lanes)
+
+
+@dataclasses.dataclass(frozen=True)
+class CentroidCodec:
+    """Elements as indices of centroids, as :class:`~hdl.compression.centroid.CentroidTable` has it, which encoder and
+    decoder are loaded with.
+
+    Parameters
+    ----------
+    centroids : int
+        4, 8, 16, 32 or 64.
+    """
+
+    centroids: int
+    block = 32
+
+    @property
+    def table(self):
+        """Parameters of the format."""
+        return CentroidTable(centroids=self.centroids, loaded=True)
+
+    @property
+    def block_bits(self):
+        """Bits of 32 indices."""
+        return self.block * self.table.index_bits
+
+    def words(self, count):
+        """Words of a packet of ``count`` elements."""
+        return self.table.words(count)
+
+    def create_encoder(self, *, lanes):
+        """The unit that encodes: a :class:`CentroidEncoder`."""
+        return CentroidEncoder(table=self.table, lanes=lanes)
+
+    def create_decoder(self, *, lanes):
+        """The unit that decodes: a :class:`hdl.compression.centroid.Decoder`."""
+        return self.table.create_decoder(lanes=lanes)
+
+
+class CentroidEncoder(wiring.Component):
+    """Encode packets of elements as the indices of the nearest centroids, of two that are as near the lower one.
+
+    Latency is that of the search and that of :class:`hdl.compression.centroid.Encoder`; throughput is one beat per
+    cycle. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    table : CentroidTable
+        One that is loaded.
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    load : In(stream of {data, last})
+        The bounds between centroids, see :class:`~hdl.compression.nearest.NearestCentroid`.
+    i : In(stream of beat_layout(lanes))
+    o : Out(stream of beat_layout(words))
+    """
+
+    def __init__(self, *, table, lanes):
+        self._table = table
+        self._lanes = lanes
+        super().__init__({
+            "load": In(stream.Signature(word_layout())),
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(beat_layout(self.words))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat of the output."""
+        return self._table.create_encoder(lanes=self._lanes).words
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.nearest = nearest = NearestCentroid(centroids=self._table.centroids, lanes=self._lanes)
+        m.submodules.encoder = encoder = self._table.create_encoder(lanes=self._lanes)
+        connect_stream(m, self.load, nearest.load)
+        connect_stream(m, self.i, nearest.i)
+        connect_stream(m, nearest.o, encoder.i)
+        connect_stream(m, encoder.o, self.o)
+        return m
+
+
 BF16 = BFloat16()
 BFP8 = SharedExponent(difference_bits=0, mantissa_bits=7)
 
@@ -189,7 +311,17 @@ WEIGHT_CODECS = {
     "mxfp6_e2m3": microscaling.MXFP6_E2M3,
     "mxfp6_e3m2": microscaling.MXFP6_E3M2,
     "mxfp4_e2m1": microscaling.MXFP4_E2M1,
+    "table32": TableCodec(32),
+    "centroid16": CentroidCodec(16),
+    "centroid64": CentroidCodec(64),
 }
+
+
+def codebook_words(codec):
+    """Words of what a codec is loaded with, none for most: the bounds between centroids, from the first word on, one
+    that is not used, and the centroids."""
+    return 2 * codec.centroids if isinstance(codec, TableCodec | CentroidCodec) else 0
+
 
 ZERO_VALUE = "zero_value"
 """Name of what gradients are compressed by without a codec of this table: see :mod:`hdl.compression.zero_value`."""
@@ -198,9 +330,9 @@ ZERO_VALUE = "zero_value"
 def gradient_codecs(codecs):
     """Those of ``codecs`` that gradients can go through: such as take any number, since a sum may be any.
 
-    What has a ``codebook`` takes none but the values in it, and those that it was made for: sums of them are others.
+    What has a codebook takes none but the values in it, and those that it was made for: sums of them are others.
     """
-    return {name: codec for name, codec in codecs.items() if not hasattr(codec, "codebook")}
+    return {name: codec for name, codec in codecs.items() if not codebook_words(codec)}
 
 
 #: Codecs of gradients by their names. ZERO_VALUE has none: it is added as it is, and so are words of RAW. What all
@@ -208,8 +340,13 @@ def gradient_codecs(codecs):
 GRADIENT_CODECS = {ZERO_VALUE: None, **gradient_codecs(WEIGHT_CODECS), RAW: Raw()}
 
 
+def most_words(codec, count):
+    """Most words of a packet of ``count`` elements."""
+    return codec.most_words(count) if isinstance(codec, TableCodec) else codec.words(count)
+
+
 def count_words(codec, count):
-    """Words of a packet of ``count`` elements, where ``count`` is a value and not a number."""
+    """Words of a packet of ``count`` elements, where ``count`` is a value and not a number; of no table."""
     blocks = (count + (codec.block - 1)) >> (codec.block.bit_length() - 1)
     unit = math.gcd(WORD, codec.block_bits)
     factor, shift = codec.block_bits // unit, (WORD // unit).bit_length() - 1
@@ -225,30 +362,41 @@ def _create(create, lanes):
     return unit if words == unit.words else create(lanes=lanes, words=words)
 
 
+def _load_port(codec):
+    return {"load": In(stream.Signature(word_layout()))} if codebook_words(codec) else {}
+
+
 class WordEncoder(wiring.Component):
     """Encode packets of elements to words of a link.
 
     Latency is that of the codec's encoder and that of a serializer; throughput is one word per cycle. ``i.ready``
-    depends combinationally on ``o.ready``.
+    depends combinationally on ``o.ready``. The encoder of a :class:`TableCodec`, which has to see a packet twice,
+    takes it the second time out of a queue of one packet.
 
     Parameters
     ----------
     codec : one of WEIGHT_CODECS
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
+    segment : int
+        Most elements in a packet.
 
     Members
     -------
     i : In(stream of beat_layout(lanes))
+    load : In(stream of {data, last})
+        Only of a codec with centroids: the bounds between them, before the first packet.
     o : Out(stream of word_layout())
     """
 
-    def __init__(self, *, codec, lanes):
+    def __init__(self, *, codec, lanes, segment=256):
         check_lanes(lanes)
         self._codec = codec
         self._lanes = lanes
+        self._segment = segment
         super().__init__({
             "i": In(stream.Signature(beat_layout(lanes))),
+            **_load_port(codec),
             "o": Out(stream.Signature(word_layout())),
         })
 
@@ -256,7 +404,19 @@ class WordEncoder(wiring.Component):
         m = Module()
         m.submodules.encoder = encoder = _create(self._codec.create_encoder, self._lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=encoder.words)
-        connect_stream(m, self.i, encoder.i)
+        if isinstance(self._codec, TableCodec):
+            shape, depth = self.i.payload.shape(), self._segment // self._lanes
+            m.submodules.fork = fork = Fork(shape=shape, outputs=2)
+            m.submodules.again = again = Queue(shape=shape, depth=max(depth, 4), block=True)
+            m.d.comb += fork.enable.eq(0b11)
+            connect_stream(m, self.i, fork.i)
+            connect_stream(m, fork.o[0], encoder.scan)
+            connect_stream(m, fork.o[1], again.i)
+            connect_stream(m, again.o, encoder.i)
+        else:
+            connect_stream(m, self.i, encoder.i)
+        if codebook_words(self._codec):
+            connect_stream(m, self.load, encoder.load)
         connect_stream(m, encoder.o, serializer.i)
         connect_stream(m, serializer.o, self.o)
         return m
@@ -277,6 +437,8 @@ class WordDecoder(wiring.Component):
     Members
     -------
     i : In(stream of word_layout())
+    load : In(stream of {data, last})
+        Only of a codec with centroids: these, before the first packet.
     o : Out(stream of beat_layout(lanes))
         Whole blocks of the codec, whatever the packet's length.
     """
@@ -287,6 +449,7 @@ class WordDecoder(wiring.Component):
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(word_layout())),
+            **_load_port(codec),
             "o": Out(stream.Signature(beat_layout(lanes))),
         })
 
@@ -295,6 +458,8 @@ class WordDecoder(wiring.Component):
         m.submodules.decoder = decoder = _create(self._codec.create_decoder, self._lanes)
         m.submodules.assembler = assembler = RowAssembler(lanes=decoder.words)
         connect_stream(m, self.i, assembler.i)
+        if codebook_words(self._codec):
+            connect_stream(m, self.load, decoder.load)
         connect_stream(m, assembler.o, decoder.i)
         connect_stream(m, decoder.o, self.o)
         return m

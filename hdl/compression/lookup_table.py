@@ -12,20 +12,22 @@ fraction of zero, and nothing else is given index 0. So zeros and infinities are
 become zeros, and NaNs remain NaNs, if not the same ones.
 
 A packet is the exponents in ascending order, one byte each, and the last of them once more, which tells that no
-other follows; then the centroids, if there are any, without gaps; and, from the next word on, the codes as in
-:mod:`hdl.compression.planes`: sign, index of the mantissa, and as many bits of the index of the exponent as its table
-needs, from the lowest bit on.
+other follows; then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from the
+next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and as many bits of the index
+of the exponent as its table needs, from the lowest bit on.
 """
 
 from dataclasses import dataclass
 
-from amaranth.hdl import Array, C, Cat, Module, Mux, Signal, unsigned
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.nearest import Bounds
 from hdl.compression.planes import GROUP, BytePacker, ByteUnpacker, GroupAssembler, GroupSplitter, word_count
 from hdl.floating.format import FP32, FloatFormat
+from hdl.floating.stages import register
 from hdl.stream import beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["Decoder", "Encoder", "LookupTable"]
@@ -35,8 +37,6 @@ _COMPARED = 12
 #: Exponents that have their upper half in common.
 _ROW = 16
 _ROWS = 16
-#: Bounds that are registers for all lanes, in place of a memory for each.
-_SHARED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,15 @@ class LookupTable:
         Whether they are centroids, sent with every packet, or bins, of which the middle is taken.
     exponents : int
         Most exponents in a table: 16, 32, 64, 128 or 256; 256 are enough for any packet.
+    loaded : bool
+        Whether decoders are loaded with the centroids, which then are sent with no packet.
     """
 
     format: FloatFormat = FP32
     mantissas: int = 32
     centroids: bool = False
     exponents: int = 256
+    loaded: bool = False
 
     def __post_init__(self):
         if not isinstance(self.format, FloatFormat):
@@ -71,6 +74,13 @@ class LookupTable:
             raise ValueError(f"Centroids must be True or False, not {self.centroids!r}")
         if self.exponents not in (16, 32, 64, 128, 256):
             raise ValueError(f"Exponent count must be 16, 32, 64, 128 or 256, not {self.exponents!r}")
+        if self.loaded not in (False, self.centroids):
+            raise ValueError(f"Loading must be False, or True with centroids, not {self.loaded!r}")
+
+    @property
+    def sent(self):
+        """Whether centroids are sent with every packet."""
+        return self.centroids and not self.loaded
 
     @property
     def mantissa_bits(self):
@@ -90,7 +100,8 @@ class LookupTable:
     @property
     def load_length(self):
         """Words that an encoder is loaded with: the bounds between centroids, and the centroids as they are sent."""
-        return self.mantissas - 1 + -(-self.mantissas * self.format.fraction_bits // 32)
+        sent = -(-self.mantissas * self.format.fraction_bits // 32) if self.sent else 0
+        return self.mantissas - 1 + sent
 
     def code_width(self, exponents):
         """Bits of a code in a packet with so many distinct exponents."""
@@ -98,7 +109,7 @@ class LookupTable:
 
     def bits(self, count, exponents):
         """Bits of so many elements and their tables, as formulas have it: without the end of the table."""
-        centroids = self.mantissas * self.format.fraction_bits if self.centroids else 0
+        centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count, exponents):
@@ -219,66 +230,9 @@ class _ExponentSet(wiring.Component):
         return m
 
 
-class _Bounds(wiring.Component):
-    """One level of the search for the nearest centroid: whether a fraction is at or above the bound of its node.
-
-    Parameters
-    ----------
-    lanes : int
-    level : int
-        Nodes are 2 ** level.
-    width : int
-        Bits of a bound.
-
-    Members
-    -------
-    write : In(1)
-    address : In(level), of at least one bit
-    bound : In(width)
-        To be written.
-    nodes : In(lanes of level), of at least one bit each
-    fractions : In(lanes of width)
-    above : Out(lanes)
-        Combinational.
-    """
-
-    def __init__(self, *, lanes, level, width):
-        self._lanes = lanes
-        self._level = level
-        super().__init__({
-            "write": In(1), "address": In(max(level, 1)), "bound": In(width),
-            "nodes": In(data.ArrayLayout(unsigned(max(level, 1)), lanes)),
-            "fractions": In(data.ArrayLayout(unsigned(width), lanes)), "above": Out(lanes),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        count = 1 << self._level
-        if count <= _SHARED:
-            bounds = [Signal.like(self.bound, name=f"bound_{node}") for node in range(count)]
-            with m.If(self.write):
-                if count == 1:
-                    m.d.sync += bounds[0].eq(self.bound)
-                else:
-                    m.d.sync += Array(bounds)[self.address].eq(self.bound)
-        for lane in range(self._lanes):
-            if count == 1:
-                found = bounds[0]
-            elif count <= _SHARED:
-                found = Array(bounds)[self.nodes[lane]]
-            else:
-                m.submodules[f"bounds_{lane}"] = memory = Memory(shape=self.bound.shape(), depth=count, init=[])
-                port = memory.write_port()
-                read = memory.read_port(domain="comb")
-                m.d.comb += [port.addr.eq(self.address), port.data.eq(self.bound), port.en.eq(self.write),
-                             read.addr.eq(self.nodes[lane])]
-                found = read.data
-            m.d.comb += self.above[lane].eq(self.fractions[lane] >= found)
-        return m
-
-
 class _CentroidStore(wiring.Component):
-    """What the host has loaded: bounds, which are passed on to those who compare, and centroids as they are sent.
+    """What the host has loaded: bounds, which are passed on to those who compare, and centroids as they are sent, if
+    they are.
 
     Parameters
     ----------
@@ -319,9 +273,6 @@ class _CentroidStore(wiring.Component):
         bits = table.mantissa_bits
         length = table.load_length
         count = length - (table.mantissas - 1)
-        m.submodules.words = memory = Memory(shape=32, depth=count, init=[])
-        write = memory.write_port()
-        read = memory.read_port(domain="comb")
 
         # Of the word to be loaded; the one behind the last stands for all that are too many.
         number = Signal(range(1, length + 2), init=1)
@@ -336,11 +287,6 @@ class _CentroidStore(wiring.Component):
             self.bound.eq(self.load.payload.data),
             *(self.write[level].eq(take & is_bound & number[bits - 1 - level] & ~number[:bits - 1 - level].any())
               for level in range(bits)),
-            write.addr.eq(number - table.mantissas),
-            write.data.eq(self.load.payload.data),
-            write.en.eq(take & ~is_bound & (number != length + 1)),
-            self.word.eq(read.data),
-            self.final.eq(read.addr == count - 1),
         ]
         m.d.sync += self.error.eq(take & self.load.payload.last & (number != length))
         with m.If(take):
@@ -348,8 +294,19 @@ class _CentroidStore(wiring.Component):
                 m.d.sync += number.eq(1)
             with m.Elif(number != length + 1):
                 m.d.sync += number.eq(number + 1)
-        with m.If(self.step):
-            m.d.sync += read.addr.eq(Mux(self.final, 0, read.addr + 1))
+        if count:
+            m.submodules.words = memory = Memory(shape=32, depth=count, init=[])
+            write = memory.write_port()
+            read = memory.read_port(domain="comb")
+            m.d.comb += [
+                write.addr.eq(number - table.mantissas),
+                write.data.eq(self.load.payload.data),
+                write.en.eq(take & ~is_bound & (number != length + 1)),
+                self.word.eq(read.data),
+                self.final.eq(read.addr == count - 1),
+            ]
+            with m.If(self.step):
+                m.d.sync += read.addr.eq(Mux(self.final, 0, read.addr + 1))
         return m
 
 
@@ -378,7 +335,7 @@ class Encoder(wiring.Component):
     scan, i : In(stream of beat_layout(lanes, table.format.width))
     load : In(stream of {data, last})
         Only with centroids: :attr:`LookupTable.load_length` words, in between packets. The bounds between centroids,
-        in the highest bits of a fraction that are compared, and the centroids as they are sent.
+        in the highest bits of a fraction that are compared, and the centroids as they are sent, if they are.
     o : Out(stream of beat_layout(words))
     error : Out(1)
         Pulse: there are too many exponents, or one that the scan has not seen, or a wrong number of words was loaded.
@@ -499,14 +456,14 @@ class Encoder(wiring.Component):
                     packer.i.valid.eq(1),
                     packer.i.payload.data.eq(latest),
                     packer.i.payload.count.eq(1),
-                    packer.i.payload.align.eq(not table.centroids),
+                    packer.i.payload.align.eq(not table.sent),
                 ]
                 index_bits = (table.exponents - 1).bit_length()
                 m.d.sync += assembler.size.eq(1 + table.mantissa_bits + _bit_length(last_index[:index_bits]))
                 with m.If(packer.i.ready):
                     m.d.sync += too_many.eq(total > table.exponents)
-                    m.next = "Centroids" if table.centroids else "Codes"
-            if store is not None:
+                    m.next = "Centroids" if table.sent else "Codes"
+            if table.sent:
                 rest_length = (table.mantissas * table.format.fraction_bits // 8 - 1) % 4 + 1
                 with m.State("Centroids"):
                     m.d.comb += [
@@ -596,7 +553,7 @@ class Encoder(wiring.Component):
             above = None
             if table.centroids:
                 level = number
-                m.submodules[f"bounds_{level}"] = bounds = _Bounds(
+                m.submodules[f"bounds_{level}"] = bounds = Bounds(
                     lanes=lanes, level=level, width=table.compared_bits)
                 m.d.comb += [
                     bounds.write.eq(store.write[level]),
@@ -608,7 +565,7 @@ class Encoder(wiring.Component):
                 target, source = stage.lanes[lane], before.lanes[lane]
                 if above is not None:
                     m.d.comb += [
-                        bounds.fractions[lane].eq(source.fraction),
+                        bounds.numbers[lane].eq(source.fraction),
                         bounds.nodes[lane].eq(source.node),
                     ]
                     with m.If(free[number]):
@@ -663,9 +620,12 @@ class Decoder(wiring.Component):
     Members
     -------
     i : In(stream of beat_layout(words))
+    load : In(stream of {data, last})
+        Only with centroids that are not sent: as many words as there are mantissas, each the fraction of one, in
+        ascending order. Taken at any time, and effective at once.
     o : Out(stream of beat_layout(lanes, table.format.width))
     error : Out(1)
-        Pulse: this packet is malformed.
+        Pulse: this packet is malformed, or a wrong number of words was loaded.
     """
 
     #: Cycles from the acceptance of the beat that completes eight codes to the offer of their first elements.
@@ -678,6 +638,7 @@ class Decoder(wiring.Component):
         self._lanes = lanes
         super().__init__({
             "i": In(stream.Signature(beat_layout(self.words))),
+            **({"load": In(stream.Signature(word_layout()))} if table.loaded else {}),
             "o": Out(stream.Signature(beat_layout(lanes, table.format.width))),
             "error": Out(1),
         })
@@ -712,6 +673,8 @@ class Decoder(wiring.Component):
 
         count = Signal(range(table.exponents + 1))
         last_index = Signal(range(table.exponents))
+        # Of exponents in ascending order, only the first may be that of zeros, and the last that of infinities.
+        first_special, last_special = Signal(), Signal()
         byte = Signal(8)
         latest = Signal(8)
         exponent_write = Signal()
@@ -732,7 +695,9 @@ class Decoder(wiring.Component):
 
         def fail():
             m.d.comb += [error.eq(1), unpacker.done.eq(1)]
-            m.d.sync += [count.eq(0), centroid_number.eq(0), want.eq(1), disordered.eq(0)]
+            m.d.sync += [count.eq(0), want.eq(1), disordered.eq(0)]
+            if table.sent:
+                m.d.sync += centroid_number.eq(0)
             m.next = "Exponents"
 
         with m.FSM():
@@ -741,10 +706,12 @@ class Decoder(wiring.Component):
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
                     m.d.sync += latest.eq(byte)
+                    with m.If(count == 0):
+                        m.d.sync += first_special.eq(~byte.any())
                     with m.If(repeated):
-                        m.d.sync += [count.eq(0), last_index.eq(count - 1)]
+                        m.d.sync += [count.eq(0), last_index.eq(count - 1), last_special.eq(byte.all())]
                         m.next = "Align"
-                        if table.centroids:
+                        if table.sent:
                             m.d.sync += want.eq(table.format.fraction_bits // 8 + 1)
                             m.next = "Centroids"
                     with m.Else():
@@ -756,7 +723,7 @@ class Decoder(wiring.Component):
                         fail()
                 with m.If(disordered):
                     fail()
-            if table.centroids:
+            if table.sent:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, want, centroid_number, centroid_write, centroid, fail)
             with m.State("Align"):
@@ -791,7 +758,20 @@ class Decoder(wiring.Component):
             splitter.o.ready.eq(looking),
             self.o.payload.keep.eq(~0),
         ]
-        m.d.sync += self.error.eq(error | (splitter.o.valid & looking & beyond.any()))
+        misloaded = Signal()
+        if table.loaded:
+            word = self.load.payload
+            m.d.comb += [
+                self.load.ready.eq(1), centroid_write.eq(self.load.valid), centroid.eq(word.data),
+                misloaded.eq(self.load.valid & (word.last ^ centroid_number.all())),
+            ]
+            with m.If(self.load.valid):
+                m.d.sync += centroid_number.eq(Mux(word.last, 0, centroid_number + 1))
+        # Tables are written a cycle late, so that what takes their bytes need not reach as far as their memories. The
+        # first codes are looked up three cycles after that, or more.
+        exponent_entry = register(m, "exponent_entry", write=exponent_write, place=count, value=byte)
+        centroid_entry = register(m, "centroid_entry", write=centroid_write, place=centroid_number, value=centroid)
+        m.d.sync += self.error.eq(error | misloaded | (splitter.o.valid & looking & beyond.any()))
         with m.If(looking):
             m.d.sync += [looked.valid.eq(splitter.o.valid), looked.last.eq(splitter.o.payload.last)]
         with m.If(giving):
@@ -800,32 +780,34 @@ class Decoder(wiring.Component):
             code = Signal(data.StructLayout({
                 "sign": 1, "mantissa": table.mantissa_bits, "exponent": (table.exponents - 1).bit_length(),
             }), name=f"code_{lane}")
-            m.submodules[f"exponents_{lane}"] = memory = Memory(
-                shape=data.StructLayout({"exponent": 8, "special": 1}), depth=table.exponents, init=[])
+            m.submodules[f"exponents_{lane}"] = memory = Memory(shape=8, depth=table.exponents, init=[])
             write = memory.write_port()
             read = memory.read_port()
             m.d.comb += [
                 code.eq(splitter.o.payload.codes[lane]),
                 beyond[lane].eq(code.exponent > last_index),
-                write.addr.eq(count), write.en.eq(exponent_write),
-                write.data.exponent.eq(byte), write.data.special.eq(_is_special(byte)),
+                write.addr.eq(exponent_entry.place), write.en.eq(exponent_entry.write),
+                write.data.eq(exponent_entry.value),
                 read.addr.eq(code.exponent), read.en.eq(looking),
             ]
             held = looked.lanes[lane]
+            special = Signal(name=f"special_{lane}")
+            m.d.comb += special.eq((first_special & ~code.exponent.any())
+                                   | (last_special & (code.exponent == last_index)))
             with m.If(looking):
                 m.d.sync += [
-                    held.sign.eq(code.sign), held.mantissa.eq(code.mantissa), held.zero.eq(~code.mantissa.any()),
+                    held.sign.eq(code.sign), held.mantissa.eq(code.mantissa),
+                    held.zero.eq(special & ~code.mantissa.any()),
                 ]
-            zero = Signal(name=f"zero_{lane}")
-            m.d.comb += zero.eq(read.data.special & held.zero)
+            zero = held.zero
             if table.centroids:
                 m.submodules[f"centroids_{lane}"] = memory = Memory(
                     shape=table.format.fraction_bits, depth=table.mantissas, init=[])
                 centroid_port = memory.write_port()
                 fraction_port = memory.read_port()
                 m.d.comb += [
-                    centroid_port.addr.eq(centroid_number), centroid_port.data.eq(centroid),
-                    centroid_port.en.eq(centroid_write),
+                    centroid_port.addr.eq(centroid_entry.place), centroid_port.data.eq(centroid_entry.value),
+                    centroid_port.en.eq(centroid_entry.write),
                     fraction_port.addr.eq(code.mantissa), fraction_port.en.eq(looking),
                 ]
                 fraction = Mux(zero, 0, fraction_port.data)
@@ -834,7 +816,7 @@ class Decoder(wiring.Component):
                 middle = Cat(C(0, dropped - 1), ~zero) if dropped else Cat()
                 fraction = Cat(middle, held.mantissa)
             with m.If(giving):
-                m.d.sync += self.o.payload.elements[lane].eq(Cat(fraction, read.data.exponent, held.sign))
+                m.d.sync += self.o.payload.elements[lane].eq(Cat(fraction, read.data, held.sign))
         return m
 
     def _elaborate_centroids(self, m, unpacker, want, number, write, value, fail):

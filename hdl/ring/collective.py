@@ -8,7 +8,7 @@ from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.dataflow import Dataflow
+from hdl.ring.dataflow import Dataflow, codebook_ports
 from hdl.ring.director import longest_vector, setup_layout
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
@@ -80,7 +80,7 @@ class CollectiveEngine(wiring.Component):
     ring_i : In(LinkSignature())
     ring_o : Out(LinkSignature())
     gradient_read, gradient_write, weight_read, weight_write, state_read, state_write : memory ports
-    master_read, master_write, residual_read, residual_write : memory ports
+    master_read, master_write, codebook_read, residual_read, residual_write : memory ports
         As those of :class:`~hdl.ring.dataflow.Dataflow`.
     """
 
@@ -110,6 +110,7 @@ class CollectiveEngine(wiring.Component):
                 "state_write": Out(write_signature(state_rows, lanes)).array(planes),
                 "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
                 "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
+                **codebook_ports(config),
                 "residual_read": Out(read_signature(gradient_rows, lanes)).array(config.has_residual),
                 "residual_write": Out(write_signature(gradient_rows, lanes)).array(config.has_residual),
             }
@@ -148,7 +149,7 @@ class CollectiveEngine(wiring.Component):
             wiring.connect(m, flow=getattr(dataflow, name), memory=wiring.flipped(getattr(self, name)))
         for name in (
             "gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write",
-            "residual_read", "residual_write",
+            *codebook_ports(config), "residual_read", "residual_write",
         ):
             for inner, outer in zip(getattr(dataflow, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))

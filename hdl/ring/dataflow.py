@@ -6,12 +6,12 @@ by a queue of routes, one per packet, and gives the readers and writers their jo
 
 from types import SimpleNamespace
 
-from amaranth.hdl import Cat, Module, Mux
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression import zero_value
-from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder, most_words
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
@@ -36,7 +36,13 @@ from hdl.route import Fork, PacketDemux, PacketMux
 from hdl.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
 
-__all__ = ["Dataflow", "pulses_layout"]
+__all__ = ["Dataflow", "codebook_ports", "pulses_layout"]
+
+
+def codebook_ports(config):
+    """The port that the codebook is read through, or none, as members of a signature."""
+    rows = config.codebook_words // config.lanes
+    return {"codebook_read": Out(read_signature(rows, config.lanes)).array(1)} if rows else {}
 
 
 def pulses_layout():
@@ -90,6 +96,7 @@ class Dataflow(wiring.Component):
         From the ring, then from the optimizer; with a weight codec only one, for what has been decoded.
     state_read, state_write : arrays of one port per state plane
     master_read, master_write : arrays of one port with a weight codec, else none
+    codebook_read : array of one port with a weight codec of centroids, else none
     residual_read, residual_write : arrays of one port with a gradient codec that loses something, else none
     pulses : Out(pulses_layout())
     """
@@ -117,6 +124,7 @@ class Dataflow(wiring.Component):
                 "state_write": Out(write_signature(state_rows, lanes)).array(config.state_planes),
                 "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
                 "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
+                **codebook_ports(config),
                 "residual_read": Out(read_signature(gradient_rows, lanes)).array(config.has_residual),
                 "residual_write": Out(write_signature(gradient_rows, lanes)).array(config.has_residual),
                 "pulses": Out(pulses_layout()),
@@ -446,8 +454,9 @@ class Dataflow(wiring.Component):
         and, decoded again, to the weight memory, where those from the ring follow them."""
         setup = self.setup
         codec = WEIGHT_CODECS[self._config.weight_codec]
-        lanes, words = self._config.lanes, codec.words(self._config.segment)
-        m.submodules.weight_encoder = encoder = WordEncoder(codec=codec, lanes=lanes)
+        lanes, segment = self._config.lanes, self._config.segment
+        words = most_words(codec, segment)
+        m.submodules.weight_encoder = encoder = WordEncoder(codec=codec, lanes=lanes, segment=segment)
         m.submodules.weight_decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
         m.submodules.restored = restored = PacketMux(inputs=len(Restored))
@@ -456,7 +465,6 @@ class Dataflow(wiring.Component):
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered = gathered = Queue(shape=word_layout(), depth=words, block=True)
 
-        connect_stream(m, optimizer.broadcast[0], encoder.i)
         connect_stream(m, encoder.o, encoded.i)
         m.d.comb += encoded.enable.eq(Cat(~setup.alone, 1))  # a ring of one has nobody to give new weights to
         connect_stream(m, encoded.o[0], kept_weights.i)
@@ -464,10 +472,47 @@ class Dataflow(wiring.Component):
         connect_stream(m, director.restored, restored.route)
         connect_stream(m, to_restore.o, restored.i[Restored.OWN])
         connect_stream(m, gathered.o, restored.i[Restored.INGRESS])
-        connect_stream(m, restored.o, decoder.i)
+        if self._config.codebook_words:
+            loaded = self._load_codebook(m, encoder.load, decoder.load)
+            for source, sink in ((optimizer.broadcast[0], encoder.i), (restored.o, decoder.i)):
+                m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & loaded),
+                             source.ready.eq(sink.ready & loaded)]
+        else:
+            connect_stream(m, optimizer.broadcast[0], encoder.i)
+            connect_stream(m, restored.o, decoder.i)
         with m.If(setup.fused):
             connect_stream(m, received.o[Received.ASSEMBLER], gathered.i)
             connect_stream(m, decoder.o, landing.i)
             connect_stream(m, kept_weights.o, sent.i[Sent.OWN])
         with m.Else():
             connect_stream(m, received.o[Received.ASSEMBLER], assembler.i)
+
+    def _load_codebook(self, m, bounds, centroids):
+        """Give encoder and decoder of weights what they are loaded with, anew at the start of every fused update.
+
+        Returns
+        -------
+        Signal
+            They have it.
+        """
+        lanes, words = self._config.lanes, self._config.codebook_words
+        m.submodules.codebook_reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
+        m.submodules.codebook_serializer = serializer = RowSerializer(lanes=lanes)
+        asked = Signal(2)  # for bounds, and then for centroids
+        given = Signal(2)
+        m.d.comb += [
+            reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start & self.setup.fused)),
+            reader.job.payload.row.eq(Mux(asked[0], words // 2 // lanes, 0)),
+            reader.job.payload.count.eq(Mux(asked[0], words // 2, words // 2 - 1)),
+        ]
+        with m.If(reader.job.valid & reader.job.ready):
+            m.d.sync += asked.eq(Cat(1, asked[0]))
+        connect_stream(m, reader.o, serializer.i)
+        word = serializer.o
+        with m.If(word.valid & word.ready & word.payload.last):
+            m.d.sync += given.eq(Cat(1, given[0]))
+        for sink, chosen in ((bounds, ~given[0]), (centroids, given[0])):
+            m.d.comb += [sink.payload.eq(word.payload), sink.valid.eq(word.valid & chosen)]
+        m.d.comb += word.ready.eq(Mux(given[0], centroids.ready, bounds.ready))
+        wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.codebook_read[0]))
+        return given[1]

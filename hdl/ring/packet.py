@@ -11,7 +11,7 @@ from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.codecs import count_words
+from hdl.compression.codecs import TableCodec, count_words
 from hdl.control.protocol import EventStatus
 from hdl.stream import word_layout
 
@@ -57,6 +57,9 @@ class Codec(enum.Enum, shape=4):
     MXFP6_E2M3 = 10
     MXFP6_E3M2 = 11
     MXFP4_E2M1 = 12
+    TABLE32 = 13
+    CENTROID16 = 14
+    CENTROID64 = 15
 
 
 def header_layout():
@@ -275,7 +278,8 @@ class Depacketizer(wiring.Component):
     WRONG_BLOCK            segment                                      got, expected, with bit 15 set in both
     WRONG_LENGTH           length field                                 got, expected
     WRONG_LENGTH           too few or too many payload words, or a      elements (RAW), groups (ZERO_VALUE) or words
-                           mask bit beyond the length                   that were still missing; 0xffff
+                           mask bit beyond the length, or exponents     (of tables: groups) that were still missing;
+                           of a table that do not ascend                0xffff
     WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
     =====================  ===========================================  ==============================================
 
@@ -382,20 +386,24 @@ class Depacketizer(wiring.Component):
 
         # The payload that is still to come. A record stands for two cycles before its packet's words are counted.
         units = (header.length + 31) >> 5
-        if self._codec is not None or self._second is not None:
+        has_tables = isinstance(self._codec, TableCodec)
+        counted = None if has_tables else self._codec
+        if counted is not None or self._second is not None:
             coded = Signal(12)
-            lengths = [count_words(codec, expected.length) for codec in (self._codec,) if codec is not None]
+            length = units if counted is None else count_words(counted, expected.length)
             if self._second is not None:
-                number, codec = self._second
-                length = count_words(codec, expected.length)
-                lengths = [Mux(expected.codec == number, length, lengths[0]) if lengths else length]
-            m.d.sync += coded.eq(lengths[0])
+                number, second = self._second
+                length = Mux(expected.codec == number, count_words(second, expected.length), length)
+            m.d.sync += coded.eq(length)
             units = Mux(expected.codec == Codec.ZERO_VALUE, units, coded)
         codec = Signal(Codec)
-        missing = Signal(12)  # elements of a RAW packet, groups of a ZERO_VALUE packet, words of any other
+        missing = Signal(12)  # elements of a RAW packet, groups of one with masks or a table, words of any other
         beyond = Signal(32)  # bits of the last mask that lie beyond the length
         values = Signal(range(33))  # of the current group
         final = Signal()
+        # Of a packet with a table: the word is one of the table, or the first of a group of so many.
+        tabling, opening, disordered = Signal(), Signal(), Signal()
+        group_words = Signal(range(33))
         kept = Signal()  # the word in the output register waits for the verdict
 
         def is_older(word):
@@ -466,8 +474,13 @@ class Depacketizer(wiring.Component):
             with m.If(ending):
                 m.next = "Word0"
 
+        if has_tables:
+            in_payload = Signal()
+            tabled = self._elaborate_table(m, word, take, in_payload, tabling, disordered, group_words)
+            m.d.comb += opening.eq(tabled & ~tabling & (values == 0))
+
         # Registers are written as soon as their word is there, where nothing depends on them before it is taken.
-        with m.FSM():
+        with m.FSM() as fsm:
             with m.State("Word0"):
                 # After anything but a good packet a cycle is left for the verdict.
                 stop = halted | (finished & ~(intact & ~mismatch & ~by_abort))
@@ -541,8 +554,8 @@ class Depacketizer(wiring.Component):
                             m.next = "Trailer"
             with m.State("Payload"):
                 masked = (codec == Codec.ZERO_VALUE) & (values == 0)  # the word is a mask
-                group_ends = Mux(masked, empty, values <= 1)
-                overrun = masked & (missing == 1) & (word & beyond).any()
+                group_ends = Mux(masked, empty, values <= 1) & ~tabling & ~opening
+                overrun = (masked & (missing == 1) & (word & beyond).any()) | (tabling & disordered)
                 m.d.comb += [
                     ready.eq(room | self.drain | discarded),
                     final.eq((missing == 1) & group_ends),
@@ -557,7 +570,8 @@ class Depacketizer(wiring.Component):
                 with m.If(occupied & (ending | overrun)):
                     refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
                 with m.If(take):
-                    m.d.sync += values.eq(Mux(masked, _population(word), values - (values != 0)))
+                    following = Mux(opening, group_words - 1, values - (values != 0))
+                    m.d.sync += values.eq(Mux(masked, _population(word), following))
                     with m.If(group_ends):
                         m.d.sync += missing.eq(missing - 1)
                     go_on("Payload")
@@ -578,6 +592,8 @@ class Depacketizer(wiring.Component):
                 with m.If(occupied):
                     go_on("Skip")
 
+        if has_tables:
+            m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
         with m.If(self.error):
             m.d.sync += halted.eq(1)
         with m.If(self.drain):
@@ -595,6 +611,40 @@ class Depacketizer(wiring.Component):
             self.abort_seen.eq(finished & intact & by_abort),
         ]
         return ResetInserter(self.clear)(m)
+
+    def _elaborate_table(self, m, word, take, in_payload, tabling, disordered, group_words):
+        """Read the table of exponents in front of a packet's codes, which tells of how many words a group is.
+
+        Returns
+        -------
+        Value
+            The packet has a table.
+        """
+        table = self._codec.table
+        tabled = Signal()
+        begun = Signal()  # a word of the table has been taken
+        latest = Signal(8)  # the last byte of that
+        last_index = Signal(8)  # exponents before this word, and in the end the number of the last one
+        parts = [word[8 * place:8 * place + 8] for place in range(4)]
+        same, falls = Signal(4), Signal(4)
+        for place, (part, before) in enumerate(zip(parts, [latest, *parts], strict=False)):
+            known = 1 if place else begun
+            m.d.comb += [same[place].eq(known & (part == before)), falls[place].eq(known & (part < before))]
+        ends = same.any()
+        count = Mux(same[0], 0, Mux(same[1], 1, Mux(same[2], 2, 3)))
+        m.d.comb += [
+            disordered.eq(Cat(falls[place] & ~same[:place].any() for place in range(4)).any()),
+            group_words.eq(1 + table.mantissa_bits + sum(last_index[place:].any() for place in range(8))),
+        ]
+        with m.If(~in_payload):
+            due = self.expected.payload.codec
+            others = [Codec.RAW, Codec.ZERO_VALUE, *([] if self._second is None else self._second[:1])]
+            has_table = ~Cat(due == other for other in others).any()
+            m.d.sync += [tabled.eq(has_table), tabling.eq(has_table), begun.eq(0), last_index.eq(0)]
+        with m.Elif(take & tabling):
+            m.d.sync += [begun.eq(1), latest.eq(parts[3]), tabling.eq(~ends)]
+            m.d.sync += last_index.eq(Mux(ends, last_index + count - 1, last_index + 4))
+        return tabled
 
 
 def _population(bits):

@@ -5,6 +5,7 @@ Centroids in packets are words of any meaning; in products they are integers, as
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,12 +29,12 @@ _PIPELINE = 4
 class CentroidTable(hardware.CentroidTable):
     """The parameters, and the values that come of them."""
 
-    def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike) -> Bits:
-        """A packet of indices, of which there is at least one, and of their table."""
+    def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
+        """A packet of indices, of which there is at least one, and of their table, unless that is loaded."""
         given = np.asarray(indices)
-        table = np.asarray(centroids, np.uint32)
-        if len(table) != self.centroids:
-            raise ValueError(f"Centroids must be {self.centroids!r}, not {len(table)!r}")
+        table = np.asarray([] if centroids is None else centroids, np.uint32)
+        if len(table) != self.table_words:
+            raise ValueError(f"Centroids must be {self.table_words!r}, not {len(table)!r}")
         if not len(given):
             raise ValueError("Indices must be at least one, not none")
         if given.min() < 0 or given.max() >= self.centroids:
@@ -43,19 +44,68 @@ class CentroidTable(hardware.CentroidTable):
     def indices(self, words: npt.ArrayLike) -> Bits:
         """Indices of a packet, in whole groups."""
         given = np.asarray(words, np.uint32)
-        if len(given) <= self.centroids:
-            raise ValueError(f"Packet must be of more than {self.centroids!r} words, not {len(given)!r}")
-        return planes.unpack(given[self.centroids:], self.index_bits)
+        if len(given) <= self.table_words:
+            raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(given)!r}")
+        return planes.unpack(given[self.table_words:], self.index_bits)
 
-    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Elements of a packet: ``count`` of them, or whole groups."""
+    def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
+        """Elements of a packet: ``count`` of them, or whole groups. Centroids are given only where they are loaded."""
         given = np.asarray(words, np.uint32)
-        elements: Bits = given[:self.centroids][self.indices(given)]
+        table = np.asarray(centroids, np.uint32) if self.loaded else given[:self.centroids]
+        elements: Bits = table[self.indices(given)]
         if count is None:
             return elements
         if not len(elements) - planes.GROUP < count <= len(elements):
             raise ValueError(f"Element count must end in the last group of {len(elements)} elements, not {count!r}")
         return elements[:count]
+
+    def bounds(self, centroids: npt.ArrayLike) -> Bits:
+        """Least number, as bits of binary32, that is nearer to each centroid but the first than to the one below it.
+
+        Centroids are bits of binary32 numbers, which are finite and ascend. A zero is -0.0.
+        """
+        table = [_scaled(bits) for bits in _ordered(np.asarray(centroids, np.uint32)).tolist()]
+        if len(table) != self.centroids:
+            raise ValueError(f"Centroids must be {self.centroids!r}, not {len(table)!r}")
+        if any(abs(number) >= _scaled(0xFF80_0000) for number in table) or table != sorted(table):
+            raise ValueError("Centroids must be finite numbers in ascending order, not others")
+        places = [_first_above(low + high) for low, high in itertools.pairwise(table)]
+        ordered = np.array(places, np.uint32)
+        bounds: Bits = np.where(ordered >> 31, ordered ^ np.uint32(0x8000_0000), ~ordered)
+        return bounds
+
+    def nearest(self, elements: npt.ArrayLike, bounds: npt.ArrayLike) -> Integers:
+        """Indices of the nearest centroids, of two that are as near the lower one, by the bounds between them."""
+        given, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
+        indices: Integers = np.searchsorted(edges, given, side="right").astype(np.int64)
+        return indices
+
+
+def _ordered(bits: Bits) -> Bits:
+    """Bits of binary32 numbers, mapped so that they are in the order of the numbers as unsigned integers."""
+    result: Bits = np.where(bits >> 31, ~bits, bits ^ np.uint32(0x8000_0000))
+    return result
+
+
+def _scaled(place: int) -> int:
+    """The number at a place of that order, in units of the least one; infinities and NaNs go on as if they were
+    numbers."""
+    magnitude = place ^ 0x8000_0000 if place >> 31 else place ^ 0x7FFF_FFFF
+    exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
+    number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
+    return number if place >> 31 else -number
+
+
+def _first_above(twice: int) -> int:
+    """The first place of which twice the number is greater than this."""
+    low, high = 0, 1 << 32
+    while low < high:
+        middle = (low + high) // 2
+        if 2 * _scaled(middle) > twice:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
@@ -81,12 +131,13 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
     lanes : int
         Indices in a beat.
     table_willing, willing : array of cycles
-        Whether either source may begin to offer its next word or beat.
+        Whether either source may begin to offer its next word or beat. Where the table is loaded, the first is not
+        looked at.
     ready : array of cycles
         Whether the sink is ready.
     """
     beats = [-(-count // lanes) for count in counts]
-    tables = stream.Feed(table.centroids * len(counts), table_willing)
+    tables = stream.Feed(table.table_words * len(counts), table_willing)
     feed = stream.Feed(sum(beats), willing)
     words = planes.word_count(lanes, table.index_bits)
     packer = planes.Packer(words, ready)
@@ -95,11 +146,11 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
     per_eight = planes.PLANE // lanes
     free = taken = 0
     for count, given in zip(counts, beats, strict=True):
-        for _ in range(table.centroids):
+        for _ in range(table.table_words):
             free = packer.take(tables.accept(packer.free(free)), 4) + 1
         total = -(-count // planes.GROUP) * planes.GROUP // lanes
 
-        def leave(cycle: int, beat: int, total: int = total, opened: int = free) -> int:
+        def leave(cycle: int, beat: int, total: int = total, opened: int = 0 if table.loaded else free) -> int:
             nonlocal taken
             if beat % per_eight != per_eight - 1:
                 return cycle
@@ -109,7 +160,8 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
         for beat in range(total):
             registers.beat(0, functools.partial(leave, beat=beat), real=beat < given)
         free = taken + 1
-    tables.accept(packer.free(free))
+    if not table.loaded:
+        tables.accept(packer.free(free))
     feed.accept(registers.free)
     return planes.Trace(feed.valid, feed.ready, packer.output.offered >= 0, packer.output.offered, tables.valid,
                         tables.ready)
@@ -131,9 +183,10 @@ def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lan
     """
     decoding = planes.Decoding(planes.word_count(lanes, table.index_bits), packets, willing, ready)
     for packet in packets:
-        for _ in range(table.centroids):
+        for _ in range(table.table_words):
             decoding.take(4)
-        decoding.codes(4 * (len(np.asarray(packet)) - table.centroids), table.index_bits, lanes)
+        decoding.codes(4 * (len(np.asarray(packet)) - table.table_words), table.index_bits, lanes,
+                       tabled=not table.loaded)
     return decoding.trace
 
 

@@ -45,8 +45,8 @@ class LookupTable(hardware.LookupTable):
         return np.concatenate([self.preamble(table, centroids), planes.pack(
             self.codes(given, table, centroids), self.code_width(len(table)))])
 
-    def decode(self, words: npt.ArrayLike, count: int | None = None) -> Bits:
-        """Elements from words: ``count`` of them, or whole groups."""
+    def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
+        """Elements from words: ``count`` of them, or whole groups. Centroids are given only where they are loaded."""
         given = np.asarray(words, np.uint32)
         data = given.astype("<u4").view(np.uint8)
         table: list[int] = []
@@ -61,8 +61,7 @@ class LookupTable(hardware.LookupTable):
                              f"{[*table, exponent]!r}")
         start = len(table) + 1
         bits = self.format.fraction_bits
-        centroids = None
-        if self.centroids:
+        if self.sent:
             stop = start + bits * self.mantissas // 8
             centroids = planes.fields(data[start:stop], bits, self.mantissas)
             start = stop
@@ -84,7 +83,7 @@ class LookupTable(hardware.LookupTable):
         """The words in front of the codes: exponents, the last of them once more, and centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
-        if self.centroids:
+        if self.sent:
             parts.append(planes.field_bytes(self._checked(centroids), self.format.fraction_bits))
         return planes.bytes_to_words(np.concatenate(parts))
 
@@ -129,7 +128,9 @@ class LookupTable(hardware.LookupTable):
         return limited
 
     def load_words(self, centroids: npt.ArrayLike) -> Bits:
-        """What the host gives an encoder: the bounds, and the centroids as they are sent."""
+        """What the host gives an encoder: the bounds, and the centroids as they are sent, if they are."""
+        if not self.sent:
+            return self.bounds(centroids)
         packed = planes.field_bytes(self._checked(centroids), self.format.fraction_bits)
         return np.concatenate([self.bounds(centroids), planes.bytes_to_words(packed)])
 
@@ -160,7 +161,9 @@ class LookupTable(hardware.LookupTable):
         if centroids is None:
             raise ValueError("Centroids must be given for a table of centroids, not None")
         table = np.asarray(centroids, np.uint32)
-        if len(table) != self.mantissas or (np.diff(table.astype(np.int64)) <= 0).any():
+        # Where the host loads them, before it has done so they are all zeros.
+        least = 0 if self.loaded else 1
+        if len(table) != self.mantissas or (np.diff(table.astype(np.int64)) < least).any():
             raise ValueError(f"Centroids must be {self.mantissas!r} in ascending order, not {table.tolist()!r}")
         if table[-1] >> self.format.fraction_bits:
             raise ValueError(f"Centroids must be of {self.format.fraction_bits!r} bits, not {int(table[-1])!r}")
@@ -219,8 +222,8 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
                 cycle = packer.take(cycle, 1) + 1
             cycle += row == 0
         opened = done = cycle
-        cycle = packer.take(cycle, 1, align=not table.centroids) + 1
-        if table.centroids:
+        cycle = packer.take(cycle, 1, align=not table.sent) + 1
+        if table.sent:
             sizes = planes.chunks(table.mantissas * table.format.fraction_bits // 8, 4)
             for number, size in enumerate(sizes):
                 cycle = packer.take(cycle, size, align=number == len(sizes) - 1) + 1
@@ -270,7 +273,7 @@ def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
         for _ in range(exponents + 1):
             decoding.take(1)
         start = exponents + 1
-        if table.centroids:
+        if table.sent:
             bits = table.format.fraction_bits
             for number in range(table.mantissas):
                 decoding.take(-(-bits * (number + 1) // 8) - -(-bits * number // 8))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sim.golden.codecs import WEIGHT_CODECS
+from sim.golden.codecs import WEIGHT_CODECS, TableCodec
 
 __all__ = ["ABORT", "CODED", "DATA", "RAW", "ZERO_VALUE", "Header", "Refusal", "Verdict", "checksum", "packet",
            "verdict"]
@@ -108,9 +108,12 @@ def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) 
 
 
 def _payload_words(header: Header, words: Sequence[int]) -> tuple[int, int, bool]:
-    """(words used, units missing, whether a mask overran) of the payload that ``words`` starts with."""
+    """(words used, units missing, whether a mask or a table was wrong) of the payload that ``words`` starts with."""
+    codec = CODED.get(header.codec)
+    if isinstance(codec, TableCodec):
+        return codec.span(words, header.length)
     if header.codec != ZERO_VALUE:
-        due = CODED[header.codec].words(header.length) if header.codec in CODED else header.length
+        due = len(codec.encode(np.zeros(header.length, np.uint32))) if codec is not None else header.length
         used = min(due, len(words))
         return used, due - used, False
     groups, used = (header.length + 31) // 32, 0

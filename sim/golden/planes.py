@@ -226,8 +226,8 @@ class Decoding:
         self._unpacker.take(cycle, count, align=align)
         self._free = cycle + 1
 
-    def codes(self, count: int, width: int, lanes: int) -> None:
-        """Take so many bytes of codes, which are the rest of a packet."""
+    def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
+        """Take so many bytes of codes, which are the rest of a packet; tables wait until all of them are looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)
@@ -239,7 +239,8 @@ class Decoding:
             for _ in range(PLANE // lanes):
                 self._looked = max(self._free, self._looked + 1, self._loaded)
                 self._loaded = self._output.load(self._looked + 1)
-        self._free = max(self._free, self._looked + 1)
+        if tabled:
+            self._free = max(self._free, self._looked + 1)
 
     @property
     def trace(self) -> Trace:

@@ -123,6 +123,8 @@ class Traffic:
         Link-cycle bound of scatter-reduce alone.
     bound : int
         Link-cycle bound of the whole collective.
+    gather_elements, gather_payload : int
+        Elements that all ranks send in all-gather, and words without headers and CRCs that those take.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -130,6 +132,8 @@ class Traffic:
     density: npt.NDArray[np.float64]
     scatter_bound: int
     bound: int
+    gather_elements: int
+    gather_payload: int
 
     @property
     def words(self) -> npt.NDArray[np.int64]:
@@ -198,11 +202,14 @@ class _Schedule:
         return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in range(4)))
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
-             positions: npt.NDArray[np.int64] | int) -> None:
-        """One packet per segment of ``block``, compressed from ``values`` or, without them, raw."""
+             positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
+        """One packet per segment of ``block``, compressed from ``values`` or, without them, raw; or of so many words
+        of a codec."""
         elements = self.elements(block)
         nonzeros = elements if values is None else self.count(values != 0, block)
-        payload = elements if values is None else nonzeros - (-elements // GROUP)
+        payload = coded
+        if payload is None:
+            payload = elements if values is None else nonzeros - (-elements // GROUP)
         steps.elements[hop, rank] = elements
         steps.nonzeros[hop, rank] = nonzeros
         steps.payload[hop, rank] = payload
@@ -236,6 +243,7 @@ class _Schedule:
                 keep: bool) -> tuple[Bits, _Steps]:
         total = np.empty(gradients.shape[1], dtype=np.uint32)
         steps = self.empty(self.nodes)
+        coded = self.words(codec)
         if not codec.exact and (residuals is None or residuals.shape != gradients.shape):
             raise ValueError("Residuals must be there with a codec that is not exact, one row per rank")
         for block, (start, stop) in enumerate(self.blocks):
@@ -255,40 +263,43 @@ class _Schedule:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
                         residuals[rank, start:stop] = np.where(np.isfinite(floats(lost)), lost, 0)
                     partial = decoded
-                self.fill(steps, hop, rank, block, partial, 0)
+                self.fill(steps, hop, rank, block, partial, 0, coded[block])
             total[start:stop] = partial
-        self._charge(steps, codec)
         return total, steps
 
-    def _charge(self, steps: _Steps, codec: WeightCodec) -> None:
-        """Words and costs of steps that go through a codec."""
-        steps.payload[...] = np.vectorize(codec.words, otypes=[np.int64])(steps.elements)
-        steps.cost[...] = np.maximum(steps.payload, -(-steps.elements // self.lanes))
+    def words(self, codec: GradientCodec) -> npt.NDArray[np.int64]:
+        """Words of each segment of each block."""
+        elements = self.segments[..., 1] - self.segments[..., 0]
+        return np.asarray(np.vectorize(codec.words, otypes=[np.int64])(elements))
 
-    def gather(self, values: Bits | None = None, codec: WeightCodec | None = None) -> _Steps:
+    def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
-        words of a codec."""
+        so many words of a codec for each segment of each block."""
         steps = self.empty(self.nodes - 1)
         for block, (start, stop) in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
                 payload = None if values is None else values[start:stop]
-                self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0)
-        if codec is not None:
-            self._charge(steps, codec)
+                self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0,
+                          None if coded is None else coded[block])
         return steps
 
-    def through(self, codec: WeightCodec, values: Bits) -> Bits:
-        """What is decoded of values, of which each segment is a packet."""
+    def through(self, codec: WeightCodec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
+        """What is decoded of values, of which each segment is a packet, and the words of each segment of each
+        block."""
         result = np.empty_like(values)
+        words = []
         for start, stop in self.segments.reshape(-1, 2).tolist():
-            result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
-        return result
+            packet = codec.encode(values[start:stop])
+            result[start:stop] = codec.decode(packet, stop - start)
+            words.append(len(packet))
+        return result, np.array(words, dtype=np.int64).reshape(self.segments.shape[:2])
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64]) -> Traffic:
         """``cost`` has one row per hop and counts into the bound of the whole."""
         return Traffic(scatter_words=scatter.words, gather_words=gather.words,
                        dense_words=scatter.dense_words + gather.dense_words, density=scatter.density,
-                       scatter_bound=_bound(scatter.cost), bound=_bound(cost))
+                       scatter_bound=_bound(scatter.cost), bound=_bound(cost),
+                       gather_elements=int(gather.elements.sum()), gather_payload=int(gather.payload.sum()))
 
 
 def _bound(cost: npt.NDArray[np.int64]) -> int:
@@ -303,7 +314,7 @@ def all_reduce(gradients: Bits, *, gradient_codec: GradientCodec | None = None, 
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
-    gather = schedule.gather(total, gradient_codec)
+    gather = schedule.gather(total, None if gradient_codec is None else schedule.words(gradient_codec))
     # The finished sum goes straight from the adder into the first hop of all-gather.
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
@@ -342,14 +353,13 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
-    gather = schedule.gather(codec=weight_codec)
-    scatter = steps[:-1]
-    traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
     master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
         new_state[:settings.planes] = [moments.unpack(moments.pack(plane), len(plane))
                                        for plane in new_state[:settings.planes]]
-    new_weights = master if weight_codec is None else schedule.through(weight_codec, master)
+    new_weights, coded = (master, None) if weight_codec is None else schedule.through(weight_codec, master)
+    gather, scatter = schedule.gather(coded=coded), steps[:-1]
+    traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
     return Update(weights=new_weights, master=master, state=new_state, total=total, traffic=traffic)
 
 
@@ -357,7 +367,7 @@ def distribute(weights: Bits, nodes: int, *, weight_codec: WeightCodec | None = 
     """The weights that every rank ends with if it is given the masters of its block, and nothing is added to them."""
     if weight_codec is None:
         return weights.copy()
-    return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)
+    return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)[0]
 
 
 def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
