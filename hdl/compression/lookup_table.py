@@ -680,7 +680,11 @@ class Decoder(wiring.Component):
         exponent_write = Signal()
         error = Signal()
         repeated = Signal()
-        disordered = Signal()  # the exponent taken last was not to follow, which is known late
+        # The exponent taken last was not to follow. This is known two cycles later, when another may have been taken.
+        previous = Signal(8)
+        following = Signal()
+        excessive = Signal()
+        disordered = Signal()
         m.d.comb += [
             byte.eq(unpacker.window),
             repeated.eq((count != 0) & (byte == latest)),
@@ -695,17 +699,19 @@ class Decoder(wiring.Component):
 
         def fail():
             m.d.comb += [error.eq(1), unpacker.done.eq(1)]
-            m.d.sync += [count.eq(0), want.eq(1), disordered.eq(0)]
+            m.d.sync += [count.eq(0), want.eq(1), following.eq(0), excessive.eq(0), disordered.eq(0)]
             if table.sent:
                 m.d.sync += centroid_number.eq(0)
             m.next = "Exponents"
 
+        m.d.sync += [following.eq(0), excessive.eq(0), disordered.eq(excessive | (following & (latest < previous)))]
         with m.FSM():
             with m.State("Exponents"):
                 m.d.comb += unpacker.allow.eq(~splitter.o.valid & ~disordered)
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
-                    m.d.sync += latest.eq(byte)
+                    m.d.sync += [latest.eq(byte), previous.eq(latest), following.eq((count != 0) & ~repeated),
+                                 excessive.eq((count == table.exponents) & ~repeated)]
                     with m.If(count == 0):
                         m.d.sync += first_special.eq(~byte.any())
                     with m.If(repeated):
@@ -717,8 +723,6 @@ class Decoder(wiring.Component):
                     with m.Else():
                         m.d.comb += exponent_write.eq(1)
                         m.d.sync += count.eq(count + 1)
-                    m.d.sync += disordered.eq(
-                        ~repeated & (((count != 0) & (byte < latest)) | (count == table.exponents)))
                     with m.If(unpacker.stops):
                         fail()
                 with m.If(disordered):
@@ -726,6 +730,8 @@ class Decoder(wiring.Component):
             if table.sent:
                 with m.State("Centroids"):
                     self._elaborate_centroids(m, unpacker, want, centroid_number, centroid_write, centroid, fail)
+                    with m.If(disordered):
+                        fail()
             with m.State("Align"):
                 m.d.comb += [unpacker.align.eq(1), unpacker.allow.eq(1)]
                 with m.If(unpacker.take):
@@ -733,6 +739,8 @@ class Decoder(wiring.Component):
                     m.next = "Codes"
                     with m.If(unpacker.stops):
                         fail()
+                with m.If(disordered):
+                    fail()
             with m.State("Codes"):
                 m.d.comb += [
                     splitter.run.eq(1),

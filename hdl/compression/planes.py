@@ -219,14 +219,16 @@ class ByteUnpacker(wiring.Component):
         over = Signal()  # it is not in the beat in front
         exact = Signal()  # it is the first one of a beat
         early = Signal()
+        moving = Signal()  # as far as bytes are shown
         advance = Signal()
         fill = Signal()
         m.d.comb += [
-            self.shown.eq(front.valid & ~dropping & (place != size)),
+            self.shown.eq(~early),
             after.eq(Mux(self.align, (place + 3) & ~3, place + self.want)),
             over.eq(after[-1]),
             exact.eq(~after[:-1].any()),
-            self.take.eq(self.allow & self.shown & (front.last | ~over | exact | back.valid)),
+            moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
+            self.take.eq(moving & self.shown),
             # All but the place is known early.
             early.eq(~front.valid | dropping | (place == size)),
             advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
@@ -249,9 +251,9 @@ class ByteUnpacker(wiring.Component):
         m.d.comb += self.window.eq(window)
 
         with m.If(advance):
-            m.d.sync += [front.eq(back), place.eq(0)]
-        with m.If(self.take):
-            m.d.sync += place.eq(Mux(over & ~front.last, after[:-1], after))
+            m.d.sync += front.eq(back)
+        with m.If(early | moving):  # which says less than that it advances or takes, and says it sooner
+            m.d.sync += place.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
         with m.If(fill):
             m.d.sync += [
                 back.bytes.eq(self.i.payload.elements),

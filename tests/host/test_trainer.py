@@ -4,6 +4,7 @@ import functools
 import numpy as np
 import pytest
 
+from host.clustering import codebook
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
 from host.ring import MaskOutcome, Outcome, SparsifyOutcome
@@ -11,7 +12,7 @@ from host.text import Text, collate, topics
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
 from host.trainer import _schedule as schedule
 from host.transformer import ALTERNATIVE, TransformerConfig
-from host.workloads import CharacterModel
+from host.workloads import CharacterModel, Classifier
 from sim.golden import masking
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
@@ -43,6 +44,7 @@ class GoldenRing:
         self.gradient_codec = gradient_codec
         self.sums = GRADIENT_CODECS[gradient_codec]
         self.has_residual = self.sums is not None and not self.sums.exact
+        self.codebooks = []
         self.fault = fault
         self.mask_fault = mask_fault
         self.alternatives = []
@@ -52,6 +54,15 @@ class GoldenRing:
     def require(self, length, *, planes, packed_state, errors=False):
         self.packed_state = packed_state
         self.state = [np.full(length, 0x7fc0_0000, dtype=np.uint32) for _ in range(planes)]
+
+    @property
+    def has_codebook(self):
+        return hasattr(self.codec, "bind")
+
+    def write_codebook(self, centroids):
+        self.codec = self.codec.bind(centroids)
+        self.codebooks.append(centroids)
+        return self.nodes * 2 * len(centroids)
 
     def distribute(self, weights):
         self.master = golden.bits(weights).copy()
@@ -237,6 +248,41 @@ class TestWeightCodecs:
     def test_accuracy(self, accuracies, name, points):
         """docs/training.md has more codecs and seeds."""
         assert accuracies(name) >= accuracies("raw") - points
+
+    @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])
+    def test_accuracy_with_a_codebook(self, data, name, points):
+        """Of one seed; and what a run says of its words."""
+        ring = GoldenRing(4, weight_codec=name)
+        raw, coded = train(GoldenRing(4), data, TrainingConfig()), train(ring, data, TrainingConfig())
+        assert coded.bit_exact is True
+        assert coded.measures[-1] >= raw.measures[-1] - points
+        assert len(ring.codebooks) == 14
+        assert [step.number for step in coded.steps if step.codebook_words] == list(range(1, 169, 12))
+        elements = sum(step.weight_elements for step in coded.steps)
+        assert elements == sum(step.weight_words for step in raw.steps) == 168 * 3 * 4810
+        ratio = elements / sum(step.weight_words for step in coded.steps)
+        assert ratio >= 3 if name == "table32" else ratio > 7.9
+
+    @pytest.mark.parametrize("name", ["table32", "centroid16"])
+    def test_codebooks(self, few, name):
+        """The first one is of the first weights, and others are of masters, after so many steps each."""
+        ring = GoldenRing(2, weight_codec=name)
+        masters = []
+
+        def remember(training):
+            if len(training.steps) > len(masters) - 1:
+                masters.append(golden.floats(ring.master).copy())
+
+        workload = Classifier(few, ())
+        workload.initialize(0)
+        masters.append(workload.parameters.copy())
+        training = train(ring, few, TrainingConfig(epochs=3, batch=25, hidden=(), refresh=2), on_step=remember)
+        assert len(training.steps) == 6
+        assert training.bit_exact is True
+        assert [centroids.tolist() for centroids in ring.codebooks] == [
+            codebook(name, masters[number]).tolist() for number in (0, 2, 4)]
+        words = 2 * 2 * len(ring.codebooks[0])
+        assert [step.codebook_words for step in training.steps] == [words, 0, words, 0, words, 0]
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_gradients_are_those_at_decoded_weights(self, few, nodes):

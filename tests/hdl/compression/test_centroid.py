@@ -117,6 +117,55 @@ def test_decoder_lockstep(centroids, lanes, source, sink):
         assert not trace["error"].any()
 
 
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+def test_loaded_lockstep(source, sink):
+    """Without tables in packets: the decoder is loaded with one."""
+    count, lanes = 2_000, 8
+    table = CentroidTable(centroids=16, loaded=True)
+    generator = np.random.default_rng(3)
+    _, indices = _packets(generator, 16, count * lanes)
+    of = generator.integers(0, 1 << 32, 16, dtype=np.uint32)
+    words = table.create_encoder(lanes=lanes).words
+    streams = packets.beats([table.encode(given) for given in indices], words)
+    willing, ready = stall_array(source, count, seed=1), stall_array(sink, count, seed=2)
+    unit = _loaded(Encoder, lanes)
+    trace = unit.lockstep(
+        sources={"i": Feed(packets.beats(indices, lanes, width=4), willing)}, sinks={"o": ready})
+    expected = model.trace_encoder(table, list(map(len, indices)), lanes=lanes, table_willing=willing, willing=willing,
+                                   ready=ready)
+    packets.same(trace, expected, streams, words)
+    unit = _loaded(Decoder, lanes)
+    unit.lockstep(sources={"load": Feed(packets.words([of]))}, sinks={"o": True}, cycles=20)
+    trace = unit.lockstep(sources={"i": Feed(streams, willing)}, sinks={"o": ready})
+    given = [table.encode(given) for given in indices]
+    expected = model.trace_decoder(table, given, lanes=lanes, willing=willing, ready=ready)
+    packets.same(trace, expected, packets.beats([table.decode(one, None, of) for one in given], lanes), lanes)
+    assert not trace["error"].any()
+
+
+@functools.cache
+def _loaded_unit(kind, lanes):
+    return Unit(kind(table=CentroidTable(centroids=16, loaded=True), lanes=lanes), name=f"Loaded{kind.__name__}")
+
+
+def _loaded(kind, lanes):
+    unit = _loaded_unit(kind, lanes)
+    unit.reset()
+    return unit
+
+
+def test_loading():
+    with pytest.raises(ValueError, match=r"^Loading must be True or False, not 2$"):
+        CentroidTable(loaded=2)
+    table = CentroidTable(centroids=16, loaded=True)
+    assert table.words(256) == 32
+    unit = _loaded(Decoder, 8)
+    of = np.arange(16, dtype=np.uint32)
+    trace = unit.lockstep(sources={"load": Feed(packets.words([of[:15], of]))}, sinks={"o": True}, cycles=40)
+    assert trace["error"].sum() == 1
+
+
 @units
 def test_throughput(centroids, lanes):
     """One beat per cycle from first to last, and words as the formula says."""

@@ -9,7 +9,7 @@ from amaranth.hdl import Const, Module, Signal
 from amaranth.sim import Simulator
 
 from hdl.compression import codecs as gateware
-from hdl.compression.codecs import WordDecoder, WordEncoder, count_words
+from hdl.compression.codecs import WordDecoder, WordEncoder, codebook_words, count_words, most_words
 from hdl.ring.packet import Codec
 from hdl.stream import beat_layout, word_layout
 from sim.golden import codecs as model
@@ -18,10 +18,12 @@ from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 
 NAMES = tuple(name for name in gateware.WEIGHT_CODECS if name != gateware.RAW)
+#: Those whose packets have as many words as their length makes.
+FIXED = tuple(name for name in NAMES if not name.startswith("table"))
 #: Each codec with the lanes of a node as it comes, and codecs of each kind with the others.
 CASES = [*((name, 4) for name in NAMES),
          *((name, lanes) for name in ("bf16", "mx9", "mxfp4_e2m1") for lanes in (1, 8)), ("bf16", 2),
-         ("mxfp8_e4m3", 8)]
+         ("mxfp8_e4m3", 8), ("table32", 1), ("table32", 8), ("centroid16", 2), ("centroid64", 8)]
 SPECIAL = np.array([0, 0x8000_0000, 0x7F80_0000, 0xFFC0_0001, 1, 0x7F7F_FFFF, 0x3F80_8000], np.uint32)
 
 
@@ -85,16 +87,33 @@ class TestTable:
         assert all(Codec[name.upper()] for name in gateware.GRADIENT_CODECS)
 
     def test_each_has_a_number(self):
-        assert [Codec[name.upper()].value for name in NAMES] == list(range(2, 13))
+        assert [Codec[name.upper()].value for name in NAMES] == list(range(2, 16))
         assert len(Codec) == 2 + len(NAMES)
 
     @pytest.mark.parametrize(("name", "count"), [
         ("bf16", 128), ("mx9", 72), ("mx6", 48), ("mx4", 32), ("bfp8", 68), ("mxint8", 66), ("mxfp8_e4m3", 66),
-        ("mxfp8_e5m2", 66), ("mxfp6_e2m3", 50), ("mxfp6_e3m2", 50), ("mxfp4_e2m1", 34)])
+        ("mxfp8_e5m2", 66), ("mxfp6_e2m3", 50), ("mxfp6_e3m2", 50), ("mxfp4_e2m1", 34), ("centroid16", 32),
+        ("centroid64", 48)])
     def test_words_of_a_segment(self, name, count):
         assert gateware.WEIGHT_CODECS[name].words(256) == count
 
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize(("name", "count"), [("mx9", 0), ("table32", 64), ("centroid16", 32), ("centroid64", 128)])
+    def test_words_of_a_codebook(self, name, count):
+        assert codebook_words(gateware.WEIGHT_CODECS[name]) == count
+
+    def test_words_of_a_table(self):
+        """A byte for each exponent, and one more; and the most that there can be."""
+        codec = model.WEIGHT_CODECS["table32"]
+        for count, exponents, words in [(1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)]:
+            elements = (np.arange(count, dtype=np.uint32) % exponents) << 23
+            assert len(codec.encode(elements)) == words
+        for count in (0, 1, 31, 64, 256, 2048):
+            elements = (np.arange(count, dtype=np.uint32) % 256) << 23
+            assert most_words(gateware.WEIGHT_CODECS["table32"], count) == len(codec.encode(elements))
+            assert len(codec.encode(elements)) <= count + -(-count // 32) + 7
+        assert most_words(gateware.MX9, 256) == 72
+
+    @pytest.mark.parametrize("name", FIXED)
     def test_words(self, name):
         """As many as the model makes, and as the node counts."""
         codec = model.WEIGHT_CODECS[name]
@@ -126,15 +145,30 @@ class TestTable:
             kind(lanes=3, **options)
 
 
+def ready(kind, name, lanes):
+    """A unit after a reset, loaded with a codebook if it has one; and the codec with it."""
+    found, codec = unit(kind, name, lanes), model.WEIGHT_CODECS[name]
+    found.reset()
+    size = codebook_words(gateware.WEIGHT_CODECS[name]) // 2
+    if size:
+        generator = np.random.default_rng(lanes)
+        if name.startswith("table"):
+            centroids = np.sort(generator.choice(1 << 23, size, replace=False)).astype(np.uint32)
+        else:
+            centroids = np.sort(0.1 * generator.standard_normal(size)).astype(np.float32).view(np.uint32)
+        codec = codec.bind(centroids)
+        load = codec.table.bounds(centroids) if kind is WordEncoder else centroids
+        found.lockstep(sources={"load": Feed(words([load]))}, sinks={"o": True}, cycles=size + 20)
+    return found, codec
+
+
 def encode(name, lanes, source, sink, *, seed):
     given = packets(np.random.default_rng(seed))
-    encoder = unit(WordEncoder, name, lanes)
-    encoder.reset()
+    encoder, codec = ready(WordEncoder, name, lanes)
     trace = encoder.lockstep(
         sources={"i": Feed(rows(given, lanes), stall_array(source, 20_000, seed=seed))},
         sinks={"o": stall_array(sink, 20_000, seed=seed + 1)}, seed=seed)
     found = taken(trace, word_layout())
-    codec = model.WEIGHT_CODECS[name]
     expected = unpack(word_layout(), words([codec.encode(packet) for packet in given]))
     assert found["data"].tolist() == expected["data"].tolist(), f"{seed=}"
     assert found["last"].tolist() == expected["last"].tolist(), f"{seed=}"
@@ -142,9 +176,7 @@ def encode(name, lanes, source, sink, *, seed):
 
 def decode(name, lanes, source, sink, *, seed):
     given = packets(np.random.default_rng(seed))
-    codec = model.WEIGHT_CODECS[name]
-    decoder = unit(WordDecoder, name, lanes)
-    decoder.reset()
+    decoder, codec = ready(WordDecoder, name, lanes)
     encoded = [codec.encode(packet) for packet in given]
     trace = decoder.lockstep(
         sources={"i": Feed(words(encoded), stall_array(source, 20_000, seed=seed))},
@@ -167,7 +199,7 @@ def test_words_and_elements(name, lanes):
 
 
 @pytest.mark.parametrize("sink", STALLS)
-@pytest.mark.parametrize("name", ["bf16", "mx9"])
+@pytest.mark.parametrize("name", ["bf16", "mx9", "table32", "centroid16"])
 def test_stalls(name, sink):
     for place, source in enumerate(STALLS):
         encode(name, 4, source, sink, seed=10 + place)
@@ -178,17 +210,14 @@ def test_stalls(name, sink):
 def test_a_word_per_cycle(name):
     """Out of the encoder and into the decoder, whole segments one after the other."""
     given = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
-    codec = model.WEIGHT_CODECS[name]
+    decoder, codec = ready(WordDecoder, name, 4)
     total = 4 * codec.words(256)
     encoded = words([codec.encode(packet) for packet in given])
-    decoder = unit(WordDecoder, name, 4)
-    decoder.reset()
     trace = decoder.lockstep(sources={"i": Feed(encoded)}, sinks={"o": True}, cycles=2 * total)
     when = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))
     assert len(when) == total
     assert when[-1] - when[0] <= total + 2
-    encoder = unit(WordEncoder, name, 4)
-    encoder.reset()
+    encoder, _ = ready(WordEncoder, name, 4)
     trace = encoder.lockstep(sources={"i": Feed(rows(given, 4))}, sinks={"o": True}, cycles=2 * total + 100)
     when = np.flatnonzero(trace["o__valid"])
     assert len(when) == total

@@ -24,6 +24,7 @@ CENTROIDS = LookupTable(centroids=True)
 HALF = LookupTable(format=BF16, mantissas=8, centroids=True)
 LOSSLESS = LookupTable(format=BF16, mantissas=128)
 SMALL = LookupTable(mantissas=16, exponents=16)
+LOADED = LookupTable(centroids=True, loaded=True)
 #: Every kind of table at some number of lanes, and every number of lanes.
 UNITS = [(PLAIN, 1), (PLAIN, 4), (PLAIN, 8), (CENTROIDS, 2), (CENTROIDS, 8), (HALF, 4), (LOSSLESS, 8), (SMALL, 1)]
 SCAN = ("scan_valid", "scan_ready", "i_valid", "i_ready", "o_valid")
@@ -161,6 +162,64 @@ def test_decoder_lockstep(table, lanes, source, sink):
         rows = packets.beats([table.decode(words) for words in streams], lanes, width=table.format.width)
         packets.same(trace, expected, rows, lanes, width=table.format.width, note=f"{seed=}")
         assert not trace["error"].any()
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+def test_loaded_lockstep(source, sink):
+    """Without centroids in packets: encoder and decoder are loaded with them."""
+    count, lanes = 2_500, 4
+    generator = np.random.default_rng(3)
+    vectors = _vectors(generator, LOADED, count * lanes)
+    centroids = _centroids(generator, LOADED)
+    streams = [LOADED.encode(vector, centroids) for vector in vectors]
+    rows = packets.beats(vectors, lanes)
+    words = packets.beats(streams, LOADED.create_encoder(lanes=lanes).words)
+    scan, willing, ready = (stall_array(kind, count, seed=n) for n, kind in enumerate((source, source, sink)))
+    unit, opened = _fresh(LOADED, lanes, centroids)
+    trace = unit.lockstep(sources={"scan": Feed(rows, scan), "i": Feed(rows, willing)}, sinks={"o": ready})
+    expected = model.trace_encoder(LOADED, vectors, lanes=lanes, scan_willing=scan, willing=willing, ready=ready,
+                                   opened=opened)
+    packets.same(trace, expected, words, LOADED.create_encoder(lanes=lanes).words, names=SCAN)
+    unit = _loaded(centroids, lanes)
+    trace = unit.lockstep(sources={"i": Feed(words, willing)}, sinks={"o": ready})
+    expected = model.trace_decoder(LOADED, streams, lanes=lanes, willing=willing, ready=ready)
+    rows = packets.beats([LOADED.decode(stream, None, centroids) for stream in streams], lanes)
+    packets.same(trace, expected, rows, lanes)
+    assert not trace["error"].any()
+
+
+def _loaded(centroids, lanes):
+    """A decoder after a reset, with its centroids."""
+    unit = _unit(Decoder, LOADED, lanes)
+    unit.reset()
+    trace = unit.lockstep(sources={"load": Feed(packets.words([centroids]))}, sinks={"o": True}, cycles=40)
+    assert trace["load__ready"].all()
+    assert not trace["error"].any()
+    return unit
+
+
+@pytest.mark.parametrize("length", [1, 31, 33, 64])
+def test_wrong_loads_of_a_decoder(length):
+    """Too few words or too many are reported; the next ones are taken."""
+    centroids = np.arange(32, dtype=np.uint32) << 18
+    unit = _loaded(centroids[::-1], 4)
+    trace = unit.lockstep(sources={"load": Feed(packets.words([np.resize(centroids, length), centroids]))},
+                          sinks={"o": True}, cycles=120)
+    assert trace["error"].sum() >= 1
+    vector = np.arange(100, dtype=np.uint32) << 17 | 0x3F80_0000
+    words = LOADED.encode(vector, centroids)
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], LOADED.create_decoder(lanes=4).words))},
+                          sinks={"o": True}, cycles=200)
+    got, _, _ = packets.taken(trace, 4)
+    assert [found.tolist() for found in got] == [LOADED.decode(words, None, centroids).tolist()]
+
+
+def test_loading():
+    with pytest.raises(ValueError, match=r"^Loading must be False, or True with centroids, not True$"):
+        LookupTable(loaded=True)
+    assert LOADED.load_length == 31
+    assert LOADED.words(256, 16) == 5 + 80
 
 
 # --- values, latency and throughput

@@ -4,6 +4,7 @@ import random
 import zlib
 
 import cocotb
+import numpy as np
 import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib import stream, wiring
@@ -22,6 +23,7 @@ from hdl.ring.packet import (
 )
 from hdl.stream import connect_stream, word_layout
 from sim import formal, regression
+from sim.golden.codecs import TableCodec
 from sim.golden.packet import ABORT, CODED, RAW, ZERO_VALUE, Header, Refusal, checksum, packet, verdict
 from sim.payload import to_int
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stalls, start
@@ -42,6 +44,11 @@ def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):
 
 
 def random_payload(generator, header):
+    if isinstance(CODED.get(header.codec), TableCodec):
+        kinds = generator.choice([1, 2, 8, 17, 256])
+        exponents = [generator.randrange(256) for _ in range(kinds)]
+        elements = [generator.choice(exponents) << 23 | generator.getrandbits(1) << 31 for _ in range(header.length)]
+        return CODED[header.codec].encode(np.array(elements, np.uint32)).tolist()
     if header.codec != ZERO_VALUE:
         count = CODED[header.codec].words(header.length) if header.codec in CODED else header.length
         return [generator.getrandbits(32) for _ in range(count)]
@@ -741,13 +748,38 @@ CODED_REFUSED = {
 }
 
 
+# Three exponents in one word, two groups of codes of 8 bits.
+TABLE_HEADER = dataclasses.replace(HEADER, codec=Codec.TABLE32.value, length=40)
+TABLE_PAYLOAD = (0x60_60_50_40, *range(100, 116))
+# Seven exponents: the last of them once more is in the second word.
+LONG_TABLE = (0x43_42_41_40, 0x60_60_51_50)
+TABLE_REFUSED = {
+    "short": (packet(TABLE_HEADER, TABLE_PAYLOAD[:-1]), TABLE_HEADER, Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),
+    "shorter": (packet(TABLE_HEADER, TABLE_PAYLOAD[:8]), TABLE_HEADER, Refusal.WRONG_LENGTH, 2 << 16 | 0xFFFF),
+    "only_table": (packet(TABLE_HEADER, TABLE_PAYLOAD[:1]), TABLE_HEADER, Refusal.WRONG_LENGTH, 2 << 16 | 0xFFFF),
+    "no_end_of_table": (packet(TABLE_HEADER, LONG_TABLE[:1]), TABLE_HEADER, Refusal.WRONG_LENGTH, 2 << 16 | 0xFFFF),
+    "long": (packet(TABLE_HEADER, (*TABLE_PAYLOAD, 0)), TABLE_HEADER, Refusal.WRONG_LENGTH, 0xFFFF),
+    "wider_codes": (packet(TABLE_HEADER, (*LONG_TABLE, *range(17))), TABLE_HEADER, Refusal.WRONG_LENGTH,
+                    1 << 16 | 0xFFFF),
+    "disorder": (packet(TABLE_HEADER, (0x60_60_40_50, *range(16))), TABLE_HEADER, Refusal.WRONG_LENGTH,
+                 2 << 16 | 0xFFFF),
+    "disorder_between_words": (packet(TABLE_HEADER, (0x43_42_41_40, 0x60_60_51_42, *range(18))), TABLE_HEADER,
+                               Refusal.WRONG_LENGTH, 2 << 16 | 0xFFFF),
+    "length": (packet(dataclasses.replace(TABLE_HEADER, length=32), TABLE_PAYLOAD[:9]), TABLE_HEADER,
+               Refusal.WRONG_LENGTH, 32 << 16 | 40),
+}
+
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_encoded_weights(dut):
     """As :func:`refuses`, of a node with a weight codec."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
-    for name, (words, expected, code, detail) in CODED_REFUSED.items():
+    refused, header, payload = CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD
+    if p["name"] == "table32":
+        refused, header, payload = TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD
+    for name, (words, expected, code, detail) in refused.items():
         assert verdict(words, expected, epoch=EPOCH).code == code, name
         bench.log.clear()
         bench.offer([words], [expected])
@@ -757,22 +789,23 @@ async def refuses_encoded_weights(dut):
         assert not any(last for _, last in bench.words()), name
         await bench.recover()
         bench.log.clear()
-        bench.offer([packet(CODED_HEADER, CODED_PAYLOAD)], [CODED_HEADER])
+        bench.offer([packet(header, payload)], [header])
         await bench.said("done")
         await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
-        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(CODED_HEADER, CODED_PAYLOAD)])
+        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(header, payload)])
 
 
 @pytest.mark.parametrize(("kind", "name"), [("none", "mx9"), ("geometric", "mx9"), ("geometric", "bf16"),
-                                            ("alternating", "mxfp4_e2m1")])
+                                            ("alternating", "mxfp4_e2m1"), ("none", "table32"),
+                                            ("geometric", "table32")])
 def test_depacketizer_of_weights(kind, name):
     codec = Codec[name.upper()].value
     unit = Depacketizer(codec=WEIGHT_CODECS[name])
     regression.run(unit, **DEPACKETIZER, testcase=["accepts_what_was_expected", "survives_damage"], parameters={
         "stalls": kind, "seed": 400 + codec, "count": 150, "codecs": [RAW, ZERO_VALUE, codec, codec]})
-    if name == "mx9":
+    if name in ("mx9", "table32"):
         regression.run(unit, **DEPACKETIZER, testcase="refuses_encoded_weights",
-                       parameters={"stalls": kind, "seed": 500})
+                       parameters={"stalls": kind, "seed": 500, "name": name})
 
 
 @pytest.mark.parametrize("name", ["raw", "mx6"])
