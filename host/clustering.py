@@ -131,12 +131,9 @@ def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     for low, high in itertools.pairwise(numbers.tolist()):
         middle = (Fraction(low) + Fraction(high)) / 2
         bound = np.float32(float(middle))
-        while Fraction(float(bound)) > middle:
-            bound = np.nextafter(bound, np.float32(-np.inf))
-        while Fraction(float(bound)) <= middle:
-            bound = np.nextafter(bound, np.float32(np.inf))
-            if np.isinf(bound):
-                break
+        if Fraction(float(bound)) <= middle:
+            with np.errstate(over="ignore"):
+                bound = np.nextafter(bound, np.float32(np.inf))
         bounds.append(np.float32(-0.0) if bound == 0 else bound)
     return np.array(bounds, np.float32).view(np.uint32)
 

@@ -3,8 +3,8 @@
 """Weights as indices into a table of centroids, and products with them that need no weights.
 
 A packet is the table, one word per centroid, unless decoders are loaded with it, and the indices, packed as in
-:mod:`hdl.compression.planes`. A decoder expands them to the centroids they stand for. A matrix is better not expanded: to each output, all inputs that meet
-the same centroid are added up first, and those few sums are multiplied.
+:mod:`hdl.compression.planes`. A decoder expands them to the centroids they stand for. A matrix is better not
+expanded: to each output, all inputs that meet the same centroid are added up first, and those few sums are multiplied.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ fraction of zero, and nothing else is given index 0. So zeros and infinities are
 become zeros, and NaNs remain NaNs, if not the same ones.
 
 A packet is the exponents in ascending order, one byte each, and the last of them once more, which tells that no
-other follows; then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from the
-next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and as many bits of the index
-of the exponent as its table needs, from the lowest bit on.
+other follows; then the centroids, if there are any and decoders are not loaded with them, without gaps; and, from
+the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of the mantissa, and as many bits of the
+index of the exponent as its table needs, from the lowest bit on.
 """
 
 from dataclasses import dataclass
@@ -711,11 +711,12 @@ class Decoder(wiring.Component):
                 m.d.sync += splitter.size.eq(1 + table.mantissa_bits + _bit_length((count - 1)[:len(last_index)]))
                 with m.If(unpacker.take):
                     m.d.sync += [latest.eq(byte), previous.eq(latest), following.eq((count != 0) & ~repeated),
-                                 excessive.eq((count == table.exponents) & ~repeated)]
+                                 excessive.eq((count == table.exponents) & ~repeated),
+                                 last_index.eq(count - 1), last_special.eq(byte.all())]
                     with m.If(count == 0):
                         m.d.sync += first_special.eq(~byte.any())
                     with m.If(repeated):
-                        m.d.sync += [count.eq(0), last_index.eq(count - 1), last_special.eq(byte.all())]
+                        m.d.sync += count.eq(0)
                         m.next = "Align"
                         if table.sent:
                             m.d.sync += want.eq(table.format.fraction_bits // 8 + 1)

@@ -464,9 +464,13 @@ class GroupSplitter(wiring.Component):
             *(self.o.payload.codes[lane].eq(shift[lane]) for lane in range(lanes)),
         ]
         with m.If(go & closing):
-            m.d.sync += [count.eq(beats), last.eq(self.stops), Cat(*shift).eq(Cat(*codes))]
+            m.d.sync += [count.eq(beats), last.eq(self.stops)]
         with m.Elif(self.o.valid & self.o.ready):
             m.d.sync += count.eq(count - 1)
-            if beats > 1:
+        # An eight is taken only where there is room; whether it is taken is known too late for so many registers.
+        with m.If(free):
+            m.d.sync += Cat(*shift).eq(Cat(*codes))
+        if beats > 1:
+            with m.Elif(self.o.ready):
                 m.d.sync += Cat(*shift).eq(Cat(*shift) >> lanes * width)
         return m

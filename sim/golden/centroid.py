@@ -48,8 +48,9 @@ class CentroidTable(hardware.CentroidTable):
             raise ValueError(f"Packet must be of more than {self.table_words!r} words, not {len(given)!r}")
         return planes.unpack(given[self.table_words:], self.index_bits)
 
-    def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of a packet: ``count`` of them, or whole groups. Centroids are given only where they are loaded."""
+    def decode(self, words: npt.ArrayLike, count: int | None = None,
+               centroids: npt.ArrayLike | None = None) -> Bits:
+        """Elements of a packet: ``count`` of them, or whole groups. Centroids are given where they are loaded."""
         given = np.asarray(words, np.uint32)
         table = np.asarray(centroids, np.uint32) if self.loaded else given[:self.centroids]
         elements: Bits = table[self.indices(given)]

@@ -1,7 +1,7 @@
 """Golden models of the codecs that weights and gradients can go through; mirrors :mod:`hdl.compression.codecs`.
 
-Every one has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. Those with a codebook have
-:meth:`bind`, which gives the same codec loaded with one; as they are listed, their codebook is all zeros.
+Every one has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. Those with a codebook
+have ``bind(centroids)``, which gives the same codec loaded with one; as they are listed, their codebook is all zeros.
 """
 
 import dataclasses

@@ -227,7 +227,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Take so many bytes of codes, which are the rest of a packet; tables wait until all of them are looked up."""
+        """Take so many bytes of codes, which are the rest of a packet; a table waits until they are looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

@@ -1,10 +1,13 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from hdl.compression.lookup_table import LookupTable
 from hdl.floating.format import BF16
-from host.clustering import Codebook, kmeans, mantissa_centroids
+from host.clustering import Codebook, codebook, codebook_words, kmeans, mantissa_centroids, weight_centroids
 from host.data import digits
+from sim.golden.codecs import WEIGHT_CODECS
 
 
 def test_kmeans():
@@ -38,6 +41,62 @@ def test_mantissa_centroids():
     assert len(mantissa_centroids(np.zeros(4), table)) == 16
     half = LookupTable(format=BF16, mantissas=128, centroids=True)
     assert mantissa_centroids(weights >> 16, half).tolist() == list(range(128))
+
+
+def test_weight_centroids():
+    """As many as asked for, in ascending order, of what is finite."""
+    assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
+    assert weight_centroids([], 4).tolist() == [0] * 4
+    assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
+    centroids = weight_centroids(np.random.default_rng(1).standard_normal(500), 16)
+    assert (np.diff(centroids) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["table32", "centroid16", "centroid64"])
+def test_bounds_are_those_of_the_model(name):
+    """Found in another way; for centroids of any kind, equal ones and zeros among them."""
+    codec = WEIGHT_CODECS[name]
+    count = codec.centroids
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        if name == "table32":
+            centroids = np.sort(generator.integers(0, 1 << generator.integers(1, 24), count)).astype(np.uint32)
+        else:
+            numbers = generator.standard_normal(count) * 10.0 ** generator.integers(-44, 38, count)
+            numbers[generator.random(count) < 0.2] = 0
+            centroids = np.sort(numbers.astype(np.float32)).view(np.uint32)
+        words = codebook_words(name, centroids)
+        assert words.dtype == np.uint32
+        assert words[:count - 1].tolist() == codec.table.bounds(centroids).tolist(), f"{seed=}"
+        assert words[count - 1:].tolist() == [0, *centroids.tolist()]
+    largest = np.full(count, 0x7F_FFFF if name == "table32" else 0x7F7F_FFFF, np.uint32)
+    assert codebook_words(name, largest)[:count - 1].tolist() == codec.table.bounds(largest).tolist()
+
+
+def test_codebooks_of_weights():
+    weights = np.random.default_rng(1).standard_normal(500).astype(np.float32)
+    assert codebook("centroid16", weights).view(np.float32).tolist() == weight_centroids(weights, 16).tolist()
+    assert codebook("table32", weights).tolist() == mantissa_centroids(
+        weights.view(np.uint32), LookupTable(centroids=True)).tolist()
+    for name in ("raw", "mx9"):
+        with pytest.raises(ValueError, match=rf"^Weight codec must be one with a codebook, not '{name}'$"):
+            codebook(name, weights)
+    for name, wrong, message in (
+            ("table32", np.zeros(31, np.uint32),
+             r"Codebook of table32 must be 32 words, not uint32 of shape \(31,\)"),
+            ("centroid16", np.zeros(16), r"Codebook of centroid16 must be 16 words, not float64 of shape \(16,\)"),
+            ("table32", np.arange(32, dtype=np.uint32)[::-1],
+             "Centroids must be fractions of 23 bits in ascending order, not others"),
+            ("table32", np.full(32, 1 << 23, np.uint32),
+             "Centroids must be fractions of 23 bits in ascending order, not others"),
+            ("centroid16", np.full(16, 0x7F80_0000, np.uint32),
+             "Centroids must be finite numbers in ascending order, not others"),
+            ("centroid16", np.arange(16, dtype=np.float32)[::-1].copy().view(np.uint32),
+             "Centroids must be finite numbers in ascending order, not others")):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            codebook_words(name, wrong)
+        with pytest.raises(ValueError, match=r"^Centroids must be "):
+            WEIGHT_CODECS[name].bind(np.asarray(wrong, np.uint32) if wrong.dtype == np.uint32 else wrong[:3])
 
 
 def test_codebook():
@@ -86,6 +145,26 @@ def test_training_with_a_shared_table():
         weights -= 0.5 * gradient(weights, dataset.train_x[batch], dataset.train_y[batch])
     codebook = Codebook.of(weights, 16)
     before = loss(codebook.weights)
+
+    # With all examples in each step the loss falls in every one of them, by the table alone.
+    trained, losses = codebook, [before]
+    for _ in range(5):
+        trained = trained.stepped(gradient(trained.weights, dataset.train_x, dataset.train_y), 0.002)
+        losses.append(loss(trained.weights))
+    assert (np.diff(losses) < 0).all()
+    assert trained.indices is codebook.indices
+    assert (trained.centroids != codebook.centroids).all()
+    # A step of the table is that of all its weights together, to the same place.
+    given = gradient(codebook.weights, dataset.train_x, dataset.train_y)
+    stepped = codebook.stepped(given, 0.002)
+    for index, centroid in enumerate(codebook.centroids):
+        moved = centroid - np.float32(0.002) * np.float32(given[codebook.indices == index].sum(dtype=np.float64))
+        assert stepped.centroids[index] == pytest.approx(moved, rel=1e-6)
+    # Means of the weights that each of them stands for, with assignments as they are.
+    refreshed = dataclasses.replace(stepped, centroids=codebook.centroids).refreshed(weights)
+    assert refreshed.indices is codebook.indices
+    assert loss(refreshed.weights) == pytest.approx(before, rel=1e-3)
+
     for _ in range(100):
         batch = generator.choice(len(dataset.train_x), 128)
         codebook = codebook.stepped(

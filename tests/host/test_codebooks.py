@@ -1,4 +1,4 @@
-"""Weights through tables and centroids, which the host loads: values, words, what is loaded when, and what goes wrong."""
+"""Weights through tables and centroids that the host loads: values, words, what is loaded when, what goes wrong."""
 
 import contextlib
 import dataclasses
@@ -125,8 +125,8 @@ class TestValues:
     def test_numbers_of_all_kinds_through_tables(self):
         """Zeros and infinities are exact, subnormal numbers do not become zeros, and NaNs remain NaNs."""
         generator = np.random.default_rng(3)
-        corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001, 0x7FC0_0000,
-                            0x7FFF_FFFF], np.uint32)
+        corners = np.array([0, 1, 0x7F_FFFF, 0x80_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000, 0x7F80_0001,
+                            0x7FC0_0000, 0x7FFF_FFFF], np.uint32)
         # Whole segments of corners, of 64 exponents, of one exponent, and of weights with corners among them.
         parts = [np.resize(np.concatenate([corners, corners | 0x8000_0000]), 64),
                  np.arange(40, 104, dtype=np.uint32) << 23 | generator.integers(0, 1 << 23, 64, dtype=np.uint32),
@@ -155,7 +155,8 @@ class TestValues:
     def test_numbers_of_all_kinds_through_centroids(self):
         """Infinities and NaNs are the outermost centroids; what is in the middle is the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
-        given = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, np.nextafter(np.float32(1.625), np.float32(2)), -1.875]
+        above = np.nextafter(np.float32(1.625), np.float32(2))
+        given = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
         weights = np.array(given, np.float32)
         weights[2:3].view(np.uint32)[0] |= 0x8000_0000
         with open_nodes("centroid16", 1) as (ring, _):
@@ -202,7 +203,7 @@ class TestLoading:
                     reference.codec = WEIGHT_CODECS[name].bind(centroids)
 
     def test_written_during_an_update(self):
-        """When its first words have moved, a fused update has what it needs, and the next one has the new codebook."""
+        """When its first words have moved, a fused update has all it needs; the next one has the new codebook."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):

@@ -132,8 +132,8 @@ def test_loaded_lockstep(source, sink):
     unit = _loaded(Encoder, lanes)
     trace = unit.lockstep(
         sources={"i": Feed(packets.beats(indices, lanes, width=4), willing)}, sinks={"o": ready})
-    expected = model.trace_encoder(table, list(map(len, indices)), lanes=lanes, table_willing=willing, willing=willing,
-                                   ready=ready)
+    expected = model.trace_encoder(table, list(map(len, indices)), lanes=lanes, table_willing=willing,
+                                   willing=willing, ready=ready)
     packets.same(trace, expected, streams, words)
     unit = _loaded(Decoder, lanes)
     unit.lockstep(sources={"load": Feed(packets.words([of]))}, sinks={"o": True}, cycles=20)

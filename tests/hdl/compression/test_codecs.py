@@ -97,7 +97,8 @@ class TestTable:
     def test_words_of_a_segment(self, name, count):
         assert gateware.WEIGHT_CODECS[name].words(256) == count
 
-    @pytest.mark.parametrize(("name", "count"), [("mx9", 0), ("table32", 64), ("centroid16", 32), ("centroid64", 128)])
+    @pytest.mark.parametrize(("name", "count"), [
+        ("mx9", 0), ("table32", 64), ("centroid16", 32), ("centroid64", 128)])
     def test_words_of_a_codebook(self, name, count):
         assert codebook_words(gateware.WEIGHT_CODECS[name]) == count
 

@@ -56,7 +56,7 @@ def test_nearest(centroids, lanes):
     parameters = CentroidTable(centroids=centroids, loaded=True)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
               np.linspace(-1, 1, centroids, dtype=np.float32),
-              np.sort((generator.standard_normal(centroids) * 1e-43)).astype(np.float32),
+              np.sort(generator.standard_normal(centroids) * 1e-43).astype(np.float32),
               np.repeat(np.sort(generator.standard_normal(centroids // 4)), 4).astype(np.float32),
               np.sort(generator.standard_normal(centroids) * 10.0 ** generator.integers(-40, 38, centroids)).astype(
                   np.float32)]
@@ -95,7 +95,8 @@ def test_stalls(sink):
             sources={"i": Feed(packets.beats(given, 4), stall_array(source, 2_000, seed=seed))},
             sinks={"o": stall_array(sink, 2_000, seed=seed + 9)})
         got, _, _ = packets.taken(trace, 4, width=4)
-        assert [one.tolist() for one in got] == [parameters.nearest(one, bounds).tolist() for one in given], f"{seed=}"
+        assert [one.tolist() for one in got] == [
+            parameters.nearest(one, bounds).tolist() for one in given], f"{seed=}"
 
 
 @pytest.mark.parametrize("length", [1, 14, 16, 40])
