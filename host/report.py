@@ -211,7 +211,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     codec = report["configuration"].get("weight_codec", "raw")
     if codec != "raw":
         setup.append(("new weights on the ring", codec))
-        setup.append(("… words that they save", _ratio(report["weight_elements"], report["weight_words"])))
+        setup.append(("… weights per word", _ratio(report["weight_elements"], report["weight_words"])))
         if report["codebooks"]:
             setup.append(("codebooks · words to all nodes",
                           f"{report['codebooks']} · {report['codebook_words']:,}"))

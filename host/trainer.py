@@ -4,9 +4,9 @@ In each step a batch is split into one share per node. The host differentiates e
 gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
 node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
 that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
-back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec with
-a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a gradient
-codec that loses something, what each of them has kept of that is compared at the end of the run.
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
+with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
+gradient codec that loses something, what each of them has kept of that is compared at the end of the run.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.

@@ -4,7 +4,8 @@
 
 A packet is the table, one word per centroid, unless decoders are loaded with it, and the indices, packed as in
 :mod:`hdl.compression.planes`. A decoder expands them to the centroids they stand for. A matrix is better not
-expanded: to each output, all inputs that meet the same centroid are added up first, and those few sums are multiplied.
+expanded: to each output, all inputs that meet the same centroid are added up first, and those few sums are
+multiplied.
 """
 
 from dataclasses import dataclass

@@ -24,10 +24,13 @@ from hdl.config import NodeConfig
         ({"masking": 1}, r"^masking must be True or False, not 1$"),
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
-                                  r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, not 'mx7'$"),
+                                  r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, table32, "
+                                  r"centroid16, centroid64, not 'mx7'$"),
         ({"gradient_codec": "mx7"}, r"^Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "
                                     r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
                                     r"not 'mx7'$"),
+        ({"gradient_codec": "table32"}, r"^Gradient codec must take any number, since a sum of values in a codebook "
+                                        r"need not be in it: one of zero_value, raw, bf16, .*, not 'table32'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
     ],
 )
@@ -63,12 +66,16 @@ def test_hash_covers_every_parameter():
 
 
 def test_spaces():
-    """Masters come behind the state planes, and what is lost of gradients behind all."""
+    """Masters come behind the state planes, codebooks behind those, and what is lost of gradients behind all."""
     sizes = {"gradient_words": 96, "weight_words": 64, "state_words": 32}
     assert NodeConfig(**sizes).spaces == (96, 64, 32, 32)
     assert NodeConfig(**sizes, state_planes=0).spaces == (96, 64)
     assert NodeConfig(**sizes, weight_codec="mx9").spaces == (96, 64, 32, 32, 32)
     assert NodeConfig(**sizes, state_planes=0, weight_codec="bf16").spaces == (96, 64, 32)
+    assert NodeConfig(**sizes, weight_codec="table32").spaces == (96, 64, 32, 32, 32, 64)
+    assert NodeConfig(**sizes, state_planes=0, weight_codec="centroid64").spaces == (96, 64, 32, 128)
+    assert NodeConfig(weight_codec="mx9").codebook_words == NodeConfig().codebook_words == 0
+    assert NodeConfig(**sizes, weight_codec="centroid16", gradient_codec="mx9").spaces == (96, 64, 32, 32, 32, 32, 96)
     assert NodeConfig(**sizes, gradient_codec="raw").spaces == (96, 64, 32, 32)
     assert NodeConfig(**sizes, gradient_codec="mx9").spaces == (96, 64, 32, 32, 96)
     assert NodeConfig(**sizes, state_planes=0, weight_codec="mx9", gradient_codec="bf16").spaces == (96, 64, 32, 96)

@@ -208,6 +208,22 @@ class TestTable:
         assert rows["cycles per step's masks"] == "150"
         assert rows["held-out loss, after those"] == "2.8000 → 2.2500"
 
+    def test_weight_codec(self):
+        """Weights per word; codebooks where there are any, which a step has been given or not."""
+        coded = training()
+        for number, step in enumerate(coded.steps):
+            coded.steps[number] = dataclasses.replace(
+                step, weight_elements=3000, weight_words=1000, codebook_words=0 if number % 3 else 256)
+        setup = simulation()
+        setup.configuration["weight_codec"] = "table32"
+        result = report.build_report(TrainingConfig(), coded, setup)
+        assert (result["codebooks"], result["codebook_words"]) == (2, 512)
+        assert (result["weight_elements"], result["weight_words"]) == (18000, 6000)
+        rows = dict(report.summary(result))
+        assert rows["new weights on the ring"] == "table32"
+        assert rows["… weights per word"] == "3.000"
+        assert rows["codebooks · words to all nodes"] == "2 · 512"
+
     def test_one_node(self):
         rows = dict(report.summary(build(nodes=1)))
         assert rows["density hop by hop"] == "-"

@@ -5,6 +5,7 @@ import pytest
 from hdl.floating.format import BF16, FP16, FP32
 from host.clustering import mantissa_centroids
 from sim.golden import planes
+from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.lookup_table import LookupTable
 
 #: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers beside them.
@@ -213,3 +214,37 @@ def test_packer_cycles():
     assert taken == [0, 1, 2, 3]
     # 5, then 8 and 2, then 7 up to 8, then 5 up to 8.
     assert packer.output.offered[:7].tolist() == [-1, -1, -1, 0, 1, 2, -1]
+
+
+def test_loaded_centroids():
+    """Packets without them, and else as with them; before they are loaded they are zeros."""
+    generator = np.random.default_rng(1)
+    weights = (generator.standard_normal(300) * 0.02).astype(np.float32).view(np.uint32)
+    centroids = np.sort(generator.choice(1 << 23, 32, replace=False)).astype(np.uint32)
+    sent, loaded = LookupTable(centroids=True), LookupTable(centroids=True, loaded=True)
+    words = loaded.encode(weights, centroids)
+    exponents = len(np.unique(loaded.exponents_of(weights)))
+    assert len(words) == loaded.words(300, exponents) < sent.words(300, exponents)
+    expected = sent.decode(sent.encode(weights, centroids), 300)
+    assert loaded.decode(words, 300, centroids).tolist() == expected.tolist()
+    zeros = np.zeros(32, np.uint32)
+    assert loaded.bounds(zeros).tolist() == [0] * 31
+    powers = loaded.decode(loaded.encode(weights, zeros), 300, zeros)
+    assert (powers == weights & np.uint32(0xFF80_0000)).all()
+    with pytest.raises(ValueError, match=r"^Centroids must be 32 in ascending order, not \["):
+        loaded.bounds(centroids[::-1])
+
+
+def test_span_of_a_packet():
+    """How far a packet of a table goes among words, by hand."""
+    codec = WEIGHT_CODECS["table32"]
+    two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
+    assert codec.span(two, 64) == (17, 0, False)
+    assert codec.span([*two, 5, 6], 64) == (17, 0, False)
+    assert codec.span(two, 32) == (9, 0, False)
+    assert codec.span(two[:-1], 64) == (16, 1, False)
+    assert codec.span(two[:1], 64) == (1, 2, False)
+    assert codec.span([], 64) == (0, 2, False)
+    assert codec.span([0x43_42_41_40], 40) == (1, 2, False)
+    assert codec.span([0x43_42_41_40, 0x60_60_50_42, *range(30)], 40) == (1, 2, True)
+    assert codec.span([0x60_60_40_50, *range(30)], 40) == (0, 2, True)
