@@ -808,14 +808,15 @@ def test_depacketizer_of_weights(kind, name):
                        parameters={"stalls": kind, "seed": 500, "name": name})
 
 
-@pytest.mark.parametrize("name", ["raw", "mx6"])
+@pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
     """A second codec, beside that of weights or alone."""
     unit = Depacketizer(codec=WEIGHT_CODECS[name], second=(Codec.MX9, WEIGHT_CODECS["mx9"]))
     codecs = [RAW, ZERO_VALUE, Codec.MX9.value, Codec[name.upper()].value]
     regression.run(unit, **DEPACKETIZER, testcase=["accepts_what_was_expected", "survives_damage",
                                                    "refuses_encoded_weights"],
-                   parameters={"stalls": "geometric", "seed": 600, "count": 150, "codecs": codecs})
+                   parameters={"stalls": "geometric", "seed": 600, "count": 150, "codecs": codecs,
+                               "name": "mx9"})
 
 
 # ---- Layouts and the model itself
