@@ -174,15 +174,15 @@ class Director(wiring.Component):
     received : Out(stream of a bit for each of Received)
         Sinks of each payload.
     passed, decoded : Out(stream of Passed, Decoded)
-        Source of each payload. This and those of the next three lines are there where gradients are added in
-        compressed form only.
+        Source of each payload. These, ``summed``, ``sending_job`` and ``adding_job`` are there only where gradients
+        are added in compressed form.
     summed : Out(stream of a bit for each of Summed)
         Sinks of each sum.
     sending_job, adding_job : Out(stream of job_layout)
         Reads of gradients to be encoded: for the first step of a segment, and for what is added to ingress.
     summing_job : Out(stream of job_layout)
         Reads of gradients to be encoded, in the order of sending. This and those down to ``residuals_written`` are
-        there where gradients are added in another form only.
+        there only where gradients are not added in compressed form.
     paired : Out(stream of 1 bit)
         Whether such gradients are added to ingress.
     coded, shared : Out(stream of a bit for each of Coded, Shared)
@@ -192,7 +192,7 @@ class Director(wiring.Component):
     landed_from : Out(stream of Landed)
         Source of each sum that comes to rest.
     residual_job, residual_write_job : Out(stream of job_layout)
-        Reads and writes of what encoding has lost; these and the next with residuals only.
+        Reads and writes of what encoding has lost; these and the next only where it loses something.
     residuals_written : In(1)
     gradient_job, weight_job : Out(stream of job_layout)
         Reads for the optimizer; the latter also of weights to be gathered.
