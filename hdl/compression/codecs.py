@@ -3,7 +3,8 @@
 link's words.
 
 Every codec has ``words(count)``, ``create_encoder(lanes=)`` and ``create_decoder(lanes=)``; a packet of elements is a
-segment, and what follows it owes nothing to it. Those with ``exact`` give back every element as it was.
+segment, and what follows it owes nothing to it. Those that take any number say whether they give it back as it was,
+``exact``.
 
 Codecs of centroids are loaded with them, by the host: their encoders with the bounds between centroids, their
 decoders with the centroids. How many words a packet of a :class:`TableCodec` has depends on what is in it.
@@ -330,14 +331,15 @@ ZERO_VALUE = "zero_value"
 def gradient_codecs(codecs):
     """Those of ``codecs`` that gradients can go through: such as take any number, since a sum may be any.
 
-    What has a codebook takes none but the values in it, and those that it was made for: sums of them are others.
+    What has a codebook takes the values in it, or such as it was made for: sums of them are others. It has no
+    ``exact``.
     """
-    return {name: codec for name, codec in codecs.items() if not codebook_words(codec)}
+    return {name: codec for name, codec in codecs.items() if hasattr(codec, "exact")}
 
 
 #: Codecs of gradients by their names. ZERO_VALUE has none: it is added as it is, and so are words of RAW. What all
 #: others make of a sum is not the sum of what they make: at each hop it is decoded, added, and encoded again.
-GRADIENT_CODECS = {ZERO_VALUE: None, **gradient_codecs(WEIGHT_CODECS), RAW: Raw()}
+GRADIENT_CODECS = {ZERO_VALUE: None, RAW: Raw(), **gradient_codecs(WEIGHT_CODECS)}
 
 
 def most_words(codec, count):

@@ -193,4 +193,4 @@ WEIGHT_CODECS: dict[str, WeightCodec | None] = {
 
 #: Codecs of gradients by their names; ZERO_VALUE has none.
 GRADIENT_CODECS: dict[str, GradientCodec | None] = {
-    ZERO_VALUE: None, **gateware.gradient_codecs(WEIGHT_CODECS), RAW: Raw()}
+    ZERO_VALUE: None, RAW: Raw(), **gateware.gradient_codecs(WEIGHT_CODECS)}
