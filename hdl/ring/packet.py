@@ -401,9 +401,10 @@ class Depacketizer(wiring.Component):
         beyond = Signal(32)  # bits of the last mask that lie beyond the length
         values = Signal(range(33))  # of the current group
         final = Signal()
-        # Of a packet with a table: the word is one of the table, or the first of a group of so many.
-        tabling, opening, disordered = Signal(), Signal(), Signal()
-        group_words = Signal(range(33))
+        if has_tables:
+            # Of a packet with a table: the word is one of the table, or the first of a group of so many.
+            tabling, opening, disordered = Signal(), Signal(), Signal()
+            group_words = Signal(range(33))
         kept = Signal()  # the word in the output register waits for the verdict
 
         def is_older(word):
@@ -554,8 +555,13 @@ class Depacketizer(wiring.Component):
                             m.next = "Trailer"
             with m.State("Payload"):
                 masked = (codec == Codec.ZERO_VALUE) & (values == 0)  # the word is a mask
-                group_ends = Mux(masked, empty, values <= 1) & ~tabling & ~opening
-                overrun = (masked & (missing == 1) & (word & beyond).any()) | (tabling & disordered)
+                group_ends = Mux(masked, empty, values <= 1)
+                overrun = masked & (missing == 1) & (word & beyond).any()
+                following = values - (values != 0)
+                if has_tables:
+                    group_ends = group_ends & ~tabling & ~opening
+                    overrun = overrun | (tabling & disordered)
+                    following = Mux(opening, group_words - 1, following)
                 m.d.comb += [
                     ready.eq(room | self.drain | discarded),
                     final.eq((missing == 1) & group_ends),
@@ -570,7 +576,6 @@ class Depacketizer(wiring.Component):
                 with m.If(occupied & (ending | overrun)):
                     refuse(EventStatus.WRONG_LENGTH, missing, 0xffff)
                 with m.If(take):
-                    following = Mux(opening, group_words - 1, values - (values != 0))
                     m.d.sync += values.eq(Mux(masked, _population(word), following))
                     with m.If(group_ends):
                         m.d.sync += missing.eq(missing - 1)
