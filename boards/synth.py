@@ -29,12 +29,13 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from hdl.compression import zero_value
-from hdl.compression.codecs import WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
-__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "measure", "table",
-           "weight_codec", "wrapper", "zero_value_codec"]
+__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "gradient_codec", "measure",
+           "table", "weight_codec", "wrapper", "zero_value_codec"]
 
 RESULTS = toolchain.BUILD / "synth"
 DEFAULT_PART = "LFE5U-85F-6"
@@ -100,6 +101,14 @@ def zero_value_codec(*, lanes):
     """What a node has for gradients without their zeros: encoder, adder in compressed form, and decoder."""
     return Together(encoder=zero_value.Encoder(lanes=lanes), adder=zero_value.Adder(),
                     decoder=zero_value.Decoder(lanes=lanes))
+
+
+def gradient_codec(*, codec, lanes):
+    """What a node has for gradients that are added in another form: decoder, adders of what comes in and of what was
+    lost before, and an encoder that tells what it loses."""
+    lost = {} if codec.exact else {"residual_adder": PacketAdder(lanes=lanes)}
+    return Together(decoder=WordDecoder(codec=codec, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
+                    encoder=FeedbackEncoder(codec=codec, lanes=lanes), **lost)
 
 
 def _words(**parameters):
@@ -180,6 +189,8 @@ UNITS = {
     **{f"compression.weight_codec.{name}": Unit("boards.synth:weight_codec", {"codec": codec, "lanes": 4})
        for name, codec in WEIGHT_CODECS.items() if codec is not None},
     "compression.gradient_codec.zero_value": Unit("boards.synth:zero_value_codec", {"lanes": 4}),
+    **{f"compression.gradient_codec.{name}": Unit("boards.synth:gradient_codec", {"codec": codec, "lanes": 4})
+       for name, codec in GRADIENT_CODECS.items() if codec is not None},
     "compression.prefix_code.encoder": Unit("hdl.compression.prefix_code:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.compression.prefix_code:Decoder", {}),
     "compression.centroid.encoder": _centroid_table("Encoder"),

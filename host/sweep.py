@@ -16,8 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
-from hdl.compression import codecs
-from hdl.compression.codecs import RAW, WEIGHT_CODECS
+from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.sweep_jobs import Job, JobKind, SweepError, load, replace
 from host.trainer import TrainingConfig
@@ -25,9 +24,6 @@ from host.workloads import WorkloadName
 
 __all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "table",
            "write"]
-
-ZERO_VALUE = "zero_value"
-GRADIENT_CODECS = tuple(getattr(codecs, "GRADIENT_CODECS", (ZERO_VALUE,)))
 
 #: Formats that are measured in both places at once, where both can have them.
 BOTH = ("mx9", "mx6", "mx4")

@@ -387,15 +387,18 @@ class Depacketizer(wiring.Component):
         # The payload that is still to come. A record stands for two cycles before its packet's words are counted.
         units = (header.length + 31) >> 5
         has_tables = isinstance(self._codec, TableCodec)
-        counted = None if has_tables else self._codec
-        if counted is not None or self._second is not None:
-            coded = Signal(12)
-            length = units if counted is None else count_words(counted, expected.length)
+        if self._second is not None or not (self._codec is None or has_tables):
+            grouped = expected.codec == Codec.ZERO_VALUE
+            lengths = [] if self._codec is None or has_tables else [count_words(self._codec, expected.length)]
             if self._second is not None:
                 number, second = self._second
-                length = Mux(expected.codec == number, count_words(second, expected.length), length)
-            m.d.sync += coded.eq(length)
-            units = Mux(expected.codec == Codec.ZERO_VALUE, units, coded)
+                length = count_words(second, expected.length)
+                lengths = [Mux(expected.codec == number, length, lengths[0]) if lengths else length]
+                if has_tables:
+                    grouped = expected.codec != number
+            coded = Signal(12)
+            m.d.sync += coded.eq(lengths[0])
+            units = Mux(grouped, units, coded)
         codec = Signal(Codec)
         missing = Signal(12)  # elements of a RAW packet, groups of one with masks or a table, words of any other
         beyond = Signal(32)  # bits of the last mask that lie beyond the length

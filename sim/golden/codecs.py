@@ -44,6 +44,10 @@ class GradientCodec(WeightCodec, Protocol):
         """Whether every element is decoded as it was encoded."""
         ...
 
+    def words(self, count: int) -> int:
+        """Words of a packet of so many elements."""
+        ...
+
 
 class BFloat16(gateware.BFloat16):
     """The codec of the same name, and what it does to numbers."""

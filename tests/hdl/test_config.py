@@ -38,7 +38,7 @@ def test_errors(options, message):
 
 
 def test_codebooks_are_not_for_gradients():
-    """Such codecs are not closed under addition. What tells them is that they do not say whether they are exact."""
+    """Such codecs are not closed under addition. What tells them: they do not say whether they are exact."""
     having = [name for name, codec in codecs.WEIGHT_CODECS.items() if codecs.codebook_words(codec)]
     assert having == ["table32", "centroid16", "centroid64"]
     assert set(codecs.GRADIENT_CODECS) == {"zero_value", *codecs.WEIGHT_CODECS} - set(having)
