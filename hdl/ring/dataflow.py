@@ -465,6 +465,9 @@ class Dataflow(wiring.Component):
         m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
         m.submodules.gathered = gathered = Queue(shape=word_layout(), depth=words, block=True)
 
+        has_codebook = self._config.codebook_words != 0
+        if not has_codebook:
+            connect_stream(m, optimizer.broadcast[0], encoder.i)
         connect_stream(m, encoder.o, encoded.i)
         m.d.comb += encoded.enable.eq(Cat(~setup.alone, 1))  # a ring of one has nobody to give new weights to
         connect_stream(m, encoded.o[0], kept_weights.i)
@@ -472,13 +475,12 @@ class Dataflow(wiring.Component):
         connect_stream(m, director.restored, restored.route)
         connect_stream(m, to_restore.o, restored.i[Restored.OWN])
         connect_stream(m, gathered.o, restored.i[Restored.INGRESS])
-        if self._config.codebook_words:
+        if has_codebook:
             loaded = self._load_codebook(m, encoder.load, decoder.load)
             for source, sink in ((optimizer.broadcast[0], encoder.i), (restored.o, decoder.i)):
                 m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & loaded),
                              source.ready.eq(sink.ready & loaded)]
         else:
-            connect_stream(m, optimizer.broadcast[0], encoder.i)
             connect_stream(m, restored.o, decoder.i)
         with m.If(setup.fused):
             connect_stream(m, received.o[Received.ASSEMBLER], gathered.i)
