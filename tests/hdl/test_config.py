@@ -43,8 +43,8 @@ def test_codebooks_are_not_for_gradients():
     assert having == ["table32", "centroid16", "centroid64"]
     assert set(codecs.GRADIENT_CODECS) == {"zero_value", *codecs.WEIGHT_CODECS} - set(having)
     for name in having:
-        message = ("^Gradient codec must take any number, since a sum of values in a codebook need not be in it: one of "
-                   f"zero_value, raw, .*, not '{name}'$")
+        message = ("^Gradient codec must take any number, since a sum of values in a codebook need not be in it: one "
+                   f"of zero_value, raw, .*, not '{name}'$")
         with pytest.raises(ValueError, match=message):
             NodeConfig(gradient_codec=name)
 
