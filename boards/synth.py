@@ -218,6 +218,9 @@ UNITS = {
     "masking.magnitude": Unit("hdl.masking.magnitude:MagnitudeMask", {"lanes": 4}),
     "masking.engine": Unit("hdl.masking.engine:MaskEngine", {}),
     "masking.additive": Unit("tests.hdl.masking.additive:AdditiveMask", {"lanes": 4}),
+    **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
+        "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
+    "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
     "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
     "rows.segment_buffer": Unit("hdl.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),

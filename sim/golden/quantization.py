@@ -1,4 +1,4 @@
-"""Golden model of integer inference: exact integers, in the hardware's order and widths."""
+"""Golden model of integer inference: exact integers in the hardware's widths, and every cycle of its units."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,9 +8,11 @@ import numpy.typing as npt
 
 from hdl.quantization import arithmetic
 from hdl.quantization.arithmetic import Variant
+from sim.golden.stream import Feed, first_from
 
-__all__ = ["Layer", "adjusted", "infer", "matrix_vector", "requantize"]
+__all__ = ["Layer", "Trace", "adjusted", "infer", "matrix_vector", "requantize", "trace"]
 
+Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
 
@@ -40,9 +42,9 @@ def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant
 
 def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
     """Sums times a multiplier, rounded half up at a shift, between two limits; a shift of zero does not round."""
-    places = np.asarray(shift, np.int64)
     product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
-    scaled: Integers = product + ((np.int64(1) << places) >> 1) >> places
+    # The bit below the result, to which a half is added: that itself may have more bits than integers here.
+    scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
     return np.clip(scaled, low, high)
 
 
@@ -155,3 +157,48 @@ def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
     for layer in layers:
         values = layer.outputs_of(values)
     return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of a unit, cycle by cycle; ``offered`` is the index of the result on offer, or -1."""
+
+    i_valid: Flags
+    i_ready: Flags
+    o_valid: Flags
+    offered: Integers
+
+
+def trace(last: Sequence[bool] | npt.NDArray[np.bool_], *, latency: int, willing: npt.ArrayLike,
+          ready: npt.ArrayLike) -> Trace:
+    """Every cycle of a unit whose stages move together whenever its output is free, as all units here do.
+
+    Parameters
+    ----------
+    last : sequence of bool
+        For each beat, whether a result comes of it.
+    latency : int
+        The unit's.
+    willing, ready : array of cycles
+        Whether the source may begin to offer its next beat, and whether the sink is ready.
+    """
+    feed, first_ready = Feed(len(last), willing), first_from(ready)
+    moves, offered = np.zeros(feed.end, np.bool_), np.full(feed.end, -1, np.int64)
+    inside: list[int] = []
+    now = taken = results = 0
+    while now < feed.end:
+        moves[now] = True
+        if feed.offered <= now:
+            feed.take(now)
+            if last[taken]:
+                inside.append(latency)
+            taken += 1
+        inside = [left - 1 for left in inside]
+        now += 1
+        if inside and inside[0] == 0:
+            inside.pop(0)
+            departed = first_ready[min(now, feed.end)]
+            offered[now:departed + 1] = results
+            results += 1
+            now = departed
+    return Trace(feed.valid, moves, offered >= 0, offered)
