@@ -35,6 +35,8 @@ class NodeConfig:
         Whether the node has the operation MASK.
     error_feedback : bool
         Whether the node has the operation SPARSIFY.
+    quantization : bool
+        Whether the node has the operation INFER.
     weight_codec : str
         How a fused update sends new weights: a name of :data:`hdl.compression.codecs.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
@@ -60,6 +62,7 @@ class NodeConfig:
     multiplier_dsps: int = 4
     masking: bool = True
     error_feedback: bool = True
+    quantization: bool = False
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
@@ -81,7 +84,7 @@ class NodeConfig:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback"):
+        for name in ("masking", "error_feedback", "quantization"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.weight_codec not in WEIGHT_CODECS:

@@ -1,6 +1,9 @@
 """One accelerator node: memories, the collective engine, and the host's way in."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+import functools
+import operator
+
+from amaranth.hdl import Cat, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,6 +13,7 @@ from hdl.control.protocol import Operation
 from hdl.control.registers import RegisterFile
 from hdl.masking.engine import MaskEngine
 from hdl.memory import HostAccess, LanedMemory
+from hdl.quantization.engine import InferenceEngine
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
@@ -21,7 +25,7 @@ class Node(wiring.Component):
     """One accelerator of a ring.
 
     The host writes gradients and weights into the node's memories and pushes commands; the collective engine carries
-    them out with the ring's other nodes, and the mask engine those that need none. docs/architecture.md has the
+    them out with the ring's other nodes, and other engines those that need none. docs/architecture.md has the
     picture, docs/protocol.md the host's side.
 
     Parameters
@@ -80,15 +84,23 @@ class Node(wiring.Component):
 
         # The readers and writers of both memories behind the ring's.
         gradient_ports, weight_ports = ([], []), ([], [])
+        apart = []  # engines beside the collective one, and their operations
         if config.masking or config.error_feedback:
-            masking = self._masking(m, registers, queue, engine)
+            m.submodules.masking = masking = MaskEngine(config=config)
             gradient_ports = [masking.gradient_read], [masking.gradient_write]
             weight_ports = [*masking.weight_read], [masking.weight_write]
-        else:
-            connect_stream(m, queue.start, engine.command)
-            connect_stream(m, engine.event, queue.completions)
-            for name in engine.count.shape().members:
-                m.d.comb += registers.count[name].eq(engine.count[name])
+            m.d.comb += [
+                masking.alternative.eq(registers.mask_alternative),
+                masking.threshold.eq(registers.mask_threshold),
+            ]
+            apart.append((masking, (Operation.MASK, Operation.SPARSIFY)))
+        if config.quantization:
+            m.submodules.inference = inference = InferenceEngine(config=config)
+            gradient_ports = [*gradient_ports[0], *inference.gradient_read], [
+                *gradient_ports[1], inference.gradient_write]
+            weight_ports = [*weight_ports[0], *inference.weight_read], weight_ports[1]
+            apart.append((inference, (Operation.INFER,)))
+        self._engines(m, registers, queue, engine, apart)
 
         readers, writers = gradient_ports
         memory("gradients", 0, gradient_rows, [*engine.gradient_read, *readers], [engine.gradient_write, *writers])
@@ -135,32 +147,30 @@ class Node(wiring.Component):
                 m.d.comb += engine.settings[name].eq(getattr(registers, name))
         return m
 
-    def _masking(self, m, registers, queue, engine):
-        """Add the mask engine. A command goes to the engine that has its operation; only one of them runs."""
-        m.submodules.masking = masking = MaskEngine(config=self._config)
-        masks = Signal()
-        m.d.comb += masks.eq(
-            (queue.start.payload.operation == Operation.MASK) | (queue.start.payload.operation == Operation.SPARSIFY)
-        )
-        for unit, chosen in ((engine, ~masks), (masking, masks)):
-            m.d.comb += [
-                unit.command.payload.eq(queue.start.payload),
-                unit.command.valid.eq(queue.start.valid & chosen),
-            ]
-            with m.If(chosen):
-                m.d.comb += queue.start.ready.eq(unit.command.ready)
-        m.d.comb += [
-            queue.completions.valid.eq(engine.event.valid | masking.event.valid),
-            queue.completions.payload.eq(Mux(masking.event.valid, masking.event.payload, engine.event.payload)),
-            engine.event.ready.eq(queue.completions.ready),
-            masking.event.ready.eq(queue.completions.ready),
-            masking.alternative.eq(registers.mask_alternative),
-            masking.threshold.eq(registers.mask_threshold),
-            masking.weight_version.eq(engine.weight_version),
-        ]
+    def _engines(self, m, registers, queue, engine, apart):
+        """Connect all engines. A command goes to the engine that has its operation; only one of them runs."""
+        if not apart:
+            connect_stream(m, queue.start, engine.command)
+            connect_stream(m, engine.event, queue.completions)
+        else:
+            given = queue.start.payload.operation
+            chosen = [functools.reduce(operator.or_, (given == operation for operation in operations))
+                      for _, operations in apart]
+            units = [(engine, ~Cat(chosen).any()), *zip((unit for unit, _ in apart), chosen, strict=True)]
+            for unit, mine in units:
+                m.d.comb += [
+                    unit.command.payload.eq(queue.start.payload),
+                    unit.command.valid.eq(queue.start.valid & mine),
+                    unit.event.ready.eq(queue.completions.ready),
+                ]
+                with m.If(mine):
+                    m.d.comb += queue.start.ready.eq(unit.command.ready)
+                with m.If(unit.event.valid):
+                    m.d.comb += [queue.completions.valid.eq(1), queue.completions.payload.eq(unit.event.payload)]
         counts = {name: engine.count[name] for name in engine.count.shape().members}
-        for name in masking.count.shape().members:
-            m.d.comb += registers.count[name].eq(counts.pop(name, 0) | masking.count[name])
+        for unit, _ in apart:
+            m.d.comb += unit.weight_version.eq(engine.weight_version)
+            for name in unit.count.shape().members:
+                counts[name] = counts.get(name, 0) | unit.count[name]
         for name, count in counts.items():
             m.d.comb += registers.count[name].eq(count)
-        return masking

@@ -29,14 +29,15 @@ class CommandChecker(wiring.Component):
 
     - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
     - For FUSED_UPDATE, the node has the planes that the rule needs (``BAD_RULE``; the detail is the rule).
-    - Unless the operation is MASK or SPARSIFY, which do not use the ring, ``port`` is 0, 1 ≤ ``size`` ≤
+    - Unless the operation is MASK, SPARSIFY or INFER, which do not use the ring, ``port`` is 0, 1 ≤ ``size`` ≤
       ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size`` (``BAD_RANK``; the detail is rank,
       size, port and root, from the lowest byte on).
     - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state or the node
-      has masters, state; ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST: weight; SPARSIFY:
-      gradient and weight), its base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the detail is
-      the base), and ``length`` fits behind it (``BAD_LENGTH``; the detail is the length that would have fitted). For
-      MASK, weight and state base are then compared in the same way with the end of the weight memory.
+      has masters, state; ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST, INFER: weight;
+      SPARSIFY: gradient and weight), its base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the
+      detail is the base), and ``length`` fits behind it (``BAD_LENGTH``; the detail is the length that would have
+      fitted). For MASK, weight and state base are then compared in the same way with the end of the weight memory;
+      the length of INFER is not one of the weight memory.
 
     State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
     behind the base, twice as many elements as words if state is packed and the node has no masters, which lie at the
@@ -89,7 +90,7 @@ class CommandChecker(wiring.Component):
         room_bits = max(config.gradient_words, config.weight_words, config.state_words).bit_length()
         memory = Signal(range(3))
         used = Signal(3)
-        is_mask = Signal()  # its second and third base are both of the weight memory, and have no length
+        listed = Signal()  # second and third base are both of the weight memory, and have no length
         base = Signal(32)
         capacity = Signal(room_bits)
         factor = Signal(range(config.nodes_max + 1))
@@ -112,7 +113,7 @@ class CommandChecker(wiring.Component):
 
         with m.FSM():
             with m.State("Operation"):
-                m.d.sync += [memory.eq(0), is_mask.eq(command.operation == Operation.MASK)]
+                m.d.sync += [memory.eq(0), listed.eq(command.operation == Operation.MASK)]
                 with m.If(self.i.valid):
                     m.d.sync += [self.checked.rule.eq(self.rule), self.checked.packed_state.eq(self.packed_state)]
                     m.next = "Ring"
@@ -136,6 +137,10 @@ class CommandChecker(wiring.Component):
                             with m.Case(Operation.SPARSIFY):
                                 m.d.sync += used.eq(0b011)
                                 m.next = "Fetch"
+                        if config.quantization:
+                            with m.Case(Operation.INFER):
+                                m.d.sync += [used.eq(0b010), listed.eq(1)]
+                                m.next = "Fetch"
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
 
@@ -151,7 +156,7 @@ class CommandChecker(wiring.Component):
             with m.State("Fetch"):
                 m.d.sync += [
                     base.eq(bases[memory]),
-                    capacity.eq(Mux(is_mask & (memory == 2), config.weight_words, capacities[memory])),
+                    capacity.eq(Mux(listed & (memory == 2), config.weight_words, capacities[memory])),
                     factor.eq(Mux(memory == 2, command.size, 1)),
                     fitting.eq(0),
                 ]
@@ -169,7 +174,7 @@ class CommandChecker(wiring.Component):
                 m.next = "Multiply"
                 with m.If((base[:5] != 0) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
-                with m.Elif(is_mask & (memory != 0)):
+                with m.Elif(listed & (memory != 0)):
                     proceed()
 
             with m.State("Multiply"):

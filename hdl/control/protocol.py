@@ -9,10 +9,12 @@ import enum
 from amaranth.hdl import signed
 from amaranth.lib import data
 
+from hdl.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS
+
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "MASK_JOB_WORDS", "PING_WORDS", "RESPONSE", "EventFlag", "EventStatus",
-    "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout", "event_layout", "header_layout",
-    "mask_job_layout",
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "LAYER_WORDS", "MASK_JOB_WORDS", "OUTPUT_WORDS", "PING_WORDS", "RESPONSE",
+    "EventFlag", "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout",
+    "event_layout", "header_layout", "layer_layout", "mask_job_layout", "output_parameter_layout",
 ]
 
 DESCRIPTOR_WORDS = 8
@@ -21,8 +23,14 @@ DESCRIPTOR_WORDS = 8
 EVENT_WORDS = 4
 """Words of an event (:func:`event_layout`)."""
 
+LAYER_WORDS = 8
+"""Words of a layer of INFER in the weight memory (:func:`layer_layout`)."""
+
 MASK_JOB_WORDS = 8
 """Words of a job of the mask circuit in the weight memory (:func:`mask_job_layout`)."""
+
+OUTPUT_WORDS = 2
+"""Words of the parameters of an output in the gradient memory (:func:`output_parameter_layout`)."""
 
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
@@ -74,6 +82,7 @@ class Operation(enum.IntEnum):
     BROADCAST = 5
     MASK = 6
     SPARSIFY = 7
+    INFER = 8
 
 
 class EventStatus(enum.IntEnum):
@@ -99,6 +108,7 @@ class EventStatus(enum.IntEnum):
     LINK_RESET = 17
     BAD_RULE = 18
     BAD_MASK = 19
+    BAD_LAYER = 20
 
 
 class EventFlag(enum.IntFlag):
@@ -165,4 +175,31 @@ def mask_job_layout():
         "first_row": 16, "end_row": 16,
         "first_column": 16, "end_column": 16,
         "width": 16, "reserved_end": 16,
+    })
+
+
+def layer_layout():
+    """The eight words of a layer of INFER: its shape, and where its parts are.
+
+    Addresses are those of elements, and of the first one of a memory row: ``codes`` in the weight memory, the others
+    in the gradient memory. ``wide`` codes have 8 bits, others 4; with ``subtract`` weights are Z - Q in place of
+    Z + Q, with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are
+    sums of 32 bits. ``final`` is on the last layer of a list.
+    """
+    return data.StructLayout({
+        "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,
+        "inputs": 16, "reserved_inputs": 16,
+        "codes": 32,
+        "source": 32,
+        "parameters": 32,
+        "target": 32,
+        "reserved_end": 64,
+    })
+
+
+def output_parameter_layout():
+    """The two words of parameters of an output: its bias, multiplier, shift and offset."""
+    return data.StructLayout({
+        "bias": signed(ACCUMULATOR_BITS),
+        "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,
     })

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, INPUT_BITS, LENGTH_MAX, Form
 from hdl.stream import check_lanes
 
-__all__ = ["MOST_LANES", "MatrixVector", "operand_layout", "sum_layout"]
+__all__ = ["MOST_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout"]
 
 #: Lanes of the widest unit.
 MOST_LANES = 32
@@ -33,6 +33,11 @@ def operand_layout(lanes, bits, offset_bits):
 def sum_layout():
     """Payload of an output, as it is added up."""
     return data.StructLayout({"sum": signed(ACCUMULATOR_BITS)})
+
+
+def latency(*, lanes, form):
+    """Cycles of a :class:`MatrixVector` from the last beat of an output to the offer of its sum."""
+    return 3 + (lanes.bit_length() - 1) + (3 if form is Form.SEPARATE else 0)
 
 
 class MatrixVector(wiring.Component):
@@ -87,7 +92,7 @@ class MatrixVector(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last beat of an output to the offer of its sum."""
-        return 3 + (self._lanes.bit_length() - 1) + (3 if self._form is Form.SEPARATE else 0)
+        return latency(lanes=self._lanes, form=self._form)
 
     def elaborate(self, platform):
         m = Module()

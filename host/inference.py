@@ -1,0 +1,216 @@
+"""Integer layers in a node's memories: codes and a list of layers with the weights, all else with the gradients.
+
+A node infers layer after layer, each for all samples of a command, and reads and writes two regions of its gradient
+memory in turn. Everything begins in a memory row of its own: an output's codes, a sample, a layer's parameters.
+docs/protocol.md has the form of all of it.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
+from hdl.quantization.arithmetic import Variant
+from hdl.quantization.layer_reader import INPUT_ROWS
+
+__all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"]
+
+Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint32]
+
+_GROUP = 32  # bases are multiples of this
+_LAYER = {name: (field.offset, field.width) for name, field in layer_layout()}
+_OUTPUT = {name: (field.offset, field.width) for name, field in output_parameter_layout()}
+_MOST = (1 << 16) - 1  # outputs, or samples of a command
+
+
+class IntegerLayer(Protocol):
+    """What a layer must have; numbers are those of :class:`sim.golden.quantization.Layer`, which checks them."""
+
+    @property
+    def codes(self) -> npt.NDArray[Any]: ...
+    @property
+    def offsets(self) -> npt.NDArray[Any]: ...
+    @property
+    def variant(self) -> Variant | str: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def bias(self) -> npt.NDArray[Any]: ...
+    @property
+    def multiplier(self) -> npt.NDArray[Any]: ...
+    @property
+    def shift(self) -> npt.NDArray[Any]: ...
+    @property
+    def relu(self) -> bool: ...
+    @property
+    def signed(self) -> bool: ...
+    @property
+    def last(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Program:
+    """Layers as a node has them.
+
+    Members
+    -------
+    weights : array of uint32
+        For the weight memory, from its start: the list of layers, and their codes.
+    parameters : array of uint32
+        For the gradient memory, from its start: the parameters of all outputs.
+    source, target : int
+        Where inputs of the first layer are in the gradient memory, and results of the last one.
+    samples : int
+        Most samples in a command.
+    inputs, outputs : int
+        Of the network.
+    signed : bool
+        Inputs are int8.
+    lanes : int
+    beats : int
+        Cycles in which all lanes multiply, for each sample.
+    """
+
+    weights: Words
+    parameters: Words
+    source: int
+    target: int
+    samples: int
+    inputs: int
+    outputs: int
+    signed: bool
+    lanes: int
+    beats: int
+
+
+def _rows(count: int, per_row: int) -> int:
+    return -(-count // per_row)
+
+
+def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
+    """Structs of some words in memory."""
+    bits = np.zeros((count, words), np.uint32)
+    for name, given in values.items():
+        offset, width = layout[name]
+        field = np.broadcast_to(np.asarray(given, np.int64), count) & (1 << width) - 1
+        bits[:, offset // 32] |= (field << offset % 32).astype(np.uint32)
+    return bits.reshape(-1)
+
+
+def _codes(layer: IntegerLayer, lanes: int) -> Words:
+    """Codes of a layer as they lie in memory."""
+    codes = np.asarray(layer.codes)
+    per_row = 32 * lanes // layer.bits
+    padded = np.zeros((len(codes), _rows(codes.shape[1], per_row) * per_row), np.uint8)
+    padded[:, :codes.shape[1]] = codes
+    if layer.bits == 4:
+        padded = padded[:, 0::2] | padded[:, 1::2] << 4
+    return np.ascontiguousarray(padded).reshape(-1).view("<u4").astype(np.uint32)
+
+
+def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, weight_words: int) -> Program:
+    """Lay layers out in memories of given sizes.
+
+    Parameters
+    ----------
+    layers : sequence of IntegerLayer
+        Each has as many inputs as the one before has outputs, and the last of them is the only one that is ``last``.
+    lanes : int
+        Elements in a memory row.
+    gradient_words, weight_words : int
+        Elements of the memories.
+
+    Raises
+    ------
+    ValueError
+        Layers do not follow each other, or there is no room for them and one sample.
+    """
+    shapes = [np.asarray(layer.codes).shape for layer in layers]
+    _check(layers, shapes, lanes)
+    listed = _rows(LAYER_WORDS * len(layers), _GROUP) * _GROUP
+    codes = [_codes(layer, lanes) for layer in layers]
+    code_bases = listed + np.cumsum([0, *map(len, codes)])
+    if code_bases[-1] > weight_words:
+        raise ValueError(f"Layers and their codes must take at most the {weight_words:,} words of a node's weight "
+                         f"memory, not {code_bases[-1]:,}")
+
+    parameters = []
+    for layer, (outputs, _) in zip(layers, shapes, strict=True):
+        scale = {} if layer.last else {"multiplier": layer.multiplier, "shift": layer.shift}
+        words = _fields(_OUTPUT, OUTPUT_WORDS, {"bias": layer.bias, "offset": layer.offsets, **scale}, outputs)
+        parameters.append(np.concatenate([words, np.zeros(-len(words) % lanes, np.uint32)]))
+    parameter_bases = np.cumsum([0, *map(len, parameters)])
+
+    # Vectors between layers, in two regions in turn; the last one is of sums.
+    sizes = [_rows(inputs, 4 * lanes) * lanes for _, inputs in shapes]
+    sizes.append(_rows(shapes[-1][0], lanes if layers[-1].last else 4 * lanes) * lanes)
+    regions = max(sizes[0::2]), max(sizes[1::2])
+    start = int(_rows(int(parameter_bases[-1]), _GROUP)) * _GROUP
+    samples = min((gradient_words - start) // sum(regions), _MOST)
+    if samples < 1:
+        raise ValueError(f"Parameters and vectors of a sample must take at most the {gradient_words:,} elements of a "
+                         f"node's gradient memory, not {start + sum(regions):,}")
+    places = [start, start + samples * regions[0]]
+
+    entries = []
+    for number, (layer, (outputs, inputs)) in enumerate(zip(layers, shapes, strict=True)):
+        entries.append(_fields(_LAYER, LAYER_WORDS, {
+            "wide": layer.bits == 8, "subtract": Variant(layer.variant) is Variant.MAX, "signed": layer.signed,
+            "relu": layer.relu, "raw": layer.last, "final": number == len(layers) - 1, "outputs": outputs,
+            "inputs": inputs, "codes": code_bases[number], "source": places[number % 2],
+            "parameters": parameter_bases[number], "target": places[(number + 1) % 2]}, 1))
+    entries.append(np.zeros(listed - LAYER_WORDS * len(layers), np.uint32))
+    return Program(
+        weights=np.concatenate([*entries, *codes]), parameters=np.concatenate(parameters), source=places[0],
+        target=places[len(layers) % 2], samples=samples, inputs=shapes[0][1], outputs=shapes[-1][0],
+        signed=layers[0].signed, lanes=lanes,
+        beats=sum(outputs * _rows(inputs, 4 * lanes) for outputs, inputs in shapes))
+
+
+def _check(layers: Sequence[IntegerLayer], shapes: list[tuple[int, ...]], lanes: int) -> None:
+    if not layers:
+        raise ValueError("Network must have at least one layer")
+    most = 4 * lanes * INPUT_ROWS
+    for number, (layer, (outputs, inputs)) in enumerate(zip(layers, shapes, strict=True)):
+        if inputs > most:
+            raise ValueError(f"Layer {number} must have at most {most:,} inputs, not {inputs:,}")
+        if outputs > _MOST:
+            raise ValueError(f"Layer {number} must have at most {_MOST:,} outputs, not {outputs:,}")
+        if layer.last != (number == len(layers) - 1):
+            raise ValueError(f"The last layer, and no other, must give sums, not layer {number} of {len(layers)}"
+                             if layer.last else "The last layer must give sums, not requantised outputs")
+        if not number:
+            continue
+        before = layers[number - 1]
+        if inputs != shapes[number - 1][0]:
+            raise ValueError(f"Layer {number} must have as many inputs as there are outputs before it, "
+                             f"{shapes[number - 1][0]:,}, not {inputs:,}")
+        if layer.signed == before.relu:
+            raise ValueError(f"Inputs of layer {number} must be signed exactly if the layer before has no ReLU, not "
+                             f"{layer.signed!r} after {before.relu!r}")
+
+
+def pack_inputs(given: Program, x: npt.ArrayLike) -> Words:
+    """Inputs of samples, one in each row, for the gradient memory."""
+    values = np.asarray(x)
+    low, high = (-128, 127) if given.signed else (0, 255)
+    if values.ndim != 2 or values.shape[1] != given.inputs:
+        raise ValueError(f"Inputs must be rows of {given.inputs:,} numbers, not of shape {values.shape!r}")
+    if not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"Inputs must be integers, not {values.dtype}")
+    if values.size and (values.min() < low or values.max() > high):
+        raise ValueError(f"Inputs must be {low} to {high}, not {values.min()} to {values.max()}")
+    per_row = 4 * given.lanes
+    padded = np.zeros((len(values), _rows(given.inputs, per_row) * per_row), np.uint8)
+    padded[:, :given.inputs] = values & 0xFF
+    return padded.reshape(-1).view("<u4").astype(np.uint32)
+
+
+def unpack_outputs(given: Program, words: Words) -> Integers:
+    """Sums of samples, one in each row, out of the gradient memory."""
+    rows = words.astype(np.uint32).view(np.int32).reshape(-1, _rows(given.outputs, given.lanes) * given.lanes)
+    return rows[:, :given.outputs].astype(np.int64)
