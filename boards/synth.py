@@ -221,6 +221,7 @@ UNITS = {
     **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
         "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
     "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
+    "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
     "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
     "rows.segment_buffer": Unit("hdl.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),

@@ -185,6 +185,8 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
                           "elements that its shape does not take or that exceed what is left of the length, or a "
                           "list of jobs or words that runs beyond the end of the weight memory",
+    EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address inside "
+                           "a memory row, parts that end beyond a memory for so many samples, or a list without an end",
 }
 
 
@@ -201,9 +203,9 @@ class Command:
         Which ring; 0 is the only one.
     gradient_base, weight_base, state_base : int
         Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
-        words of external masks at ``state_base``, and SPARSIFY its errors at ``weight_base``.
+        words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
     length : int
-        Elements.
+        Elements; of INFER samples.
     epoch, iteration : int
         Numbers that packets carry, so that those of another command are refused; the same on all nodes.
     root : int

@@ -107,9 +107,8 @@ def _codes(layer: IntegerLayer, lanes: int) -> Words:
     per_row = 32 * lanes // layer.bits
     padded = np.zeros((len(codes), _rows(codes.shape[1], per_row) * per_row), np.uint8)
     padded[:, :codes.shape[1]] = codes
-    if layer.bits == 4:
-        padded = padded[:, 0::2] | padded[:, 1::2] << 4
-    return np.ascontiguousarray(padded).reshape(-1).view("<u4").astype(np.uint32)
+    packed = padded if layer.bits == 8 else padded[:, 0::2] | padded[:, 1::2] * np.uint8(16)
+    return np.ascontiguousarray(packed).reshape(-1).view("<u4").astype(np.uint32)
 
 
 def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, weight_words: int) -> Program:

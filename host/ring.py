@@ -30,10 +30,11 @@ from hdl.config import NodeConfig
 from hdl.control.registers import register
 from host.clustering import codebook_words
 from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
+from host.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.masking import MaskJob, Matrices, Region, plan, unpack
 
-__all__ = ["MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings", "SparsifyOutcome", "block_bounds",
-           "check_errors", "errors_base"]
+__all__ = ["InferOutcome", "MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings", "SparsifyOutcome",
+           "block_bounds", "check_errors", "errors_base"]
 
 T = TypeVar("T")
 Vector = npt.NDArray[np.float32]
@@ -164,6 +165,28 @@ class SparsifyOutcome:
 
     dropped: list[int]
     cycles: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InferOutcome:
+    """How inference has gone.
+
+    Members
+    -------
+    outputs : array of int
+        Sums of the last layer, a row for each sample.
+    cycles : int
+        Sum over commands, each counted on the node where it took longest.
+    multiplied : int
+        Cycles in which all lanes of a node have multiplied, of all nodes.
+    commands : int
+        Commands that it took, one after the other.
+    """
+
+    outputs: Integers
+    cycles: int
+    multiplied: int
+    commands: int
 
 
 class RingError(Exception):
@@ -683,13 +706,71 @@ class Ring:
         return SparsifyOutcome(dropped=[events[rank].detail for rank in range(self.nodes)],
                                cycles=max(event.cycles for event in events.values()))
 
-    def _run_apart(self, commands: dict[int, Command]) -> dict[int, Event]:
-        """Commands that need no other node, by rank."""
+    def infer(self, layers: Sequence[IntegerLayer], x: npt.ArrayLike) -> InferOutcome:
+        """Run integer layers on samples, which are dealt to the nodes in runs of equal length.
+
+        Layers go to the start of each node's weight memory, and all else to its gradient memory; nothing of what was
+        there stays. Where a memory has no room for all samples of a node, there are several commands.
+
+        Parameters
+        ----------
+        layers : sequence of IntegerLayer
+            As those of :class:`sim.golden.quantization.Layer`; the last one, and no other, is ``last``.
+        x : array of int
+            A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node.
+        ValueError
+            There is no room for the layers and one sample, or they do not follow each other.
+        """
+        config = self._config
+        if not config.quantization:
+            raise ValueError("Nodes must have quantization in their configuration, to infer")
+        given = program(layers, lanes=self.lanes, gradient_words=config.gradient_words,
+                        weight_words=config.weight_words)
+        values = np.asarray(x)
+        pack_inputs(given, values)  # which checks them, before anything is written
+        outputs = np.empty((len(values), given.outputs), np.int64)
+        share = -(-len(values) // self.nodes)
+        ranks = [rank for rank in range(self.nodes) if rank * share < len(values)]
+        self._all(lambda rank, device: device.submit_write_memory(Space.WEIGHT, 0, given.weights), ranks)
+        self._all(lambda rank, device: device.submit_write_memory(Space.GRADIENT, 0, given.parameters), ranks)
+        cycles = multiplied = commands = 0
+        for first in range(0, share, given.samples):
+            runs = {}
+            for rank in ranks:
+                begin, end = rank * share + first, min((rank + 1) * share, len(values))
+                if begin < end:
+                    runs[rank] = slice(begin, min(begin + given.samples, end))
+            events, results = self._infer(given, {rank: values[run] for rank, run in runs.items()})
+            for rank, run in runs.items():
+                outputs[run] = results[rank]
+            cycles += max(event.cycles for event in events.values())
+            multiplied += sum(event.detail for event in events.values())
+            commands += 1
+        return InferOutcome(outputs=outputs, cycles=cycles, multiplied=multiplied, commands=commands)
+
+    def _infer(self, given: Program, x: dict[int, npt.NDArray[Any]]) -> tuple[dict[int, Event], dict[int, Integers]]:
+        """One command on each node that has samples: events, and sums."""
+        self._all(lambda rank, device: device.submit_write_memory(
+            Space.GRADIENT, given.source, pack_inputs(given, x[rank])), x)
+        events = self._run_apart({rank: Command(operation=Operation.INFER, length=len(mine))
+                                  for rank, mine in x.items()}, patience=2 * given.samples * given.beats)
+        words = -(-given.outputs // given.lanes) * given.lanes
+        found = self._all(lambda rank, device: device.submit_read_memory(
+            Space.GRADIENT, given.target, len(x[rank]) * words), x)
+        return events, {rank: unpack_outputs(given, mine) for rank, mine in zip(x, found, strict=True)}
+
+    def _run_apart(self, commands: dict[int, Command], *, patience: int = 0) -> dict[int, Event]:
+        """Commands that need no other node, by rank; ``patience`` is for so many cycles more than is usual."""
         self._iteration = (self._iteration + 1) % (1 << 16)
         tag = self._iteration
         self._all(lambda rank, device: device.submit_push(dataclasses.replace(commands[rank], tag=tag)), commands)
         # At most one element and one word of a mask per cycle.
-        patience = 4 * self._timeout + 2 * max(command.length for command in commands.values())
+        patience += 4 * self._timeout + 2 * max(command.length for command in commands.values())
         found = self._all(lambda rank, device: device.submit_pop_event(patience), commands)
         events = dict(zip(commands, found, strict=True))
         done = {rank: event for rank, event in events.items() if event is not None and event.status == EventStatus.OK}

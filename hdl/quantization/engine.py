@@ -126,7 +126,6 @@ class InferenceDataflow(wiring.Component):
             given = layer.payload
             m.d.comb += [
                 jobs[name].samples.eq(samples),
-                jobs[name].allow.eq(1),
                 run.valid.eq(layer.valid),
                 layer.ready.eq(run.ready),
                 run.payload.job.row.eq(given[f"{part}_row"]),
@@ -171,6 +170,8 @@ class InferenceDataflow(wiring.Component):
         under_way = Signal(16)  # layers of the same kind
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
+        # The first inputs have their memory for themselves: parameters read behind them come when they do.
+        asked, opened = Signal(), Signal()
         begins = layers.o.valid & layers.o.ready
         m.d.comb += [
             writer.samples.eq(samples),
@@ -178,12 +179,16 @@ class InferenceDataflow(wiring.Component):
             layer.ready.eq(targets.i.ready),
             targets.i.payload.row.eq(layer.payload.target_row),
             targets.i.payload.final.eq(layer.payload.final),
+            jobs["codes"].allow.eq(1),
             jobs["inputs"].allow.eq(ahead != samples),
+            jobs["parameters"].allow.eq(opened),
             self.multiplied.eq(product.i.valid & product.i.ready),
             self.done.eq(writer.done),
             self.bad.eq(layers.bad & (under_way == 0)),
         ]
         m.d.sync += [
+            asked.eq(asked | issued),
+            opened.eq(opened | (asked & jobs["inputs"].job.ready)),
             ahead.eq(ahead + issued - writer.written),
             under_way.eq(under_way + begins - writer.ended),
             self.number.eq(self.number + begins),
@@ -242,7 +247,9 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SampleJobs.latency + RowReader.latency + first_rows
     behind = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
     beats = sum(outputs * -(-inputs // (4 * lanes)) for outputs, inputs in layers)
-    return ahead + InputBuffer.latency + samples * beats + behind + ResultWriter.latency
+    # With one lane, the first output's parameters are two rows, and inputs of another sample come between.
+    between = 1 + (samples > 1) if lanes == 1 else 0
+    return ahead + InputBuffer.latency + between + samples * beats + behind + ResultWriter.latency
 
 
 def counts_layout():
