@@ -221,6 +221,10 @@ UNITS = {
     **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
         "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
     "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
+    "quantization.integer_offset": Unit("tests.hdl.quantization.float_offset:IntegerOffset", {"lanes": 16}),
+    "quantization.float_offset": Unit("tests.hdl.quantization.float_offset:FloatOffset", {"lanes": 16}),
+    "quantization.float_scale": Unit("tests.hdl.quantization.float_offset:FloatOffset", {
+        "lanes": 16, "offset": False}),
     "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
     "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),

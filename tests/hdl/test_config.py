@@ -23,6 +23,7 @@ from hdl.config import NodeConfig
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
         ({"masking": 1}, r"^masking must be True or False, not 1$"),
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
+        ({"quantization": 0}, r"^quantization must be True or False, not 0$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
                                   r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, table32, "
                                   r"centroid16, centroid64, not 'mx7'$"),
@@ -53,7 +54,8 @@ def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
     changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
                "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
-               "masking": False, "error_feedback": False, "weight_codec": "mx9", "gradient_codec": "raw"}
+               "masking": False, "error_feedback": False, "quantization": True, "weight_codec": "mx9",
+               "gradient_codec": "raw"}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1

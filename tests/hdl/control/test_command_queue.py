@@ -23,7 +23,9 @@ CHECKED = 600
 def verdict(command, config, rule, packed):
     """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
     operation, length, size = command["operation"], command["length"], command["size"]
-    lacking = [*[Operation.MASK] * (not config.masking), *[Operation.SPARSIFY] * (not config.error_feedback)]
+    lacking = [operation for operation, there in (
+        (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
+        (Operation.INFER, config.quantization)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
     if operation == Operation.QUIESCE:
@@ -33,10 +35,10 @@ def verdict(command, config, rule, packed):
         return EventStatus.BAD_RULE, rule.value
     outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
-    if outside and operation not in (Operation.MASK, Operation.SPARSIFY):
+    if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
     memories = []
-    if operation not in (Operation.ALL_GATHER, Operation.BROADCAST):
+    if operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
     if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
@@ -50,8 +52,8 @@ def verdict(command, config, rule, packed):
         needed = -(-groups // shares) * 32 if shares > 1 else length
         if needed > (capacity - base) * elements:
             return EventStatus.BAD_LENGTH, (capacity - base) * elements * shares
-    if operation == Operation.MASK:
-        for base in command["weight_base"], command["state_base"]:
+    if operation in (Operation.MASK, Operation.INFER):
+        for base in (command["weight_base"], command["state_base"])[:2 if operation == Operation.MASK else 1]:
             if base % 32 or base > CONFIG.weight_words:
                 return EventStatus.BAD_BASE, base
     return EventStatus.OK, 0
@@ -67,7 +69,7 @@ def random_command(generator, tag, **options):
             good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
 
     command = {
-        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 8, 255]),
+        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 9, 255]),
         "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
         "size": size,
         "port": generator.choice([0] * 20 + [1, 128]),
@@ -97,7 +99,7 @@ async def finds_what_is_wrong(dut):
     rule, packed = Rule(p["rule"]), p["packed"]
     config = dataclasses.replace(
         CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
-        weight_codec=p["weight_codec"])
+        quantization=p["quantization"], weight_codec=p["weight_codec"])
     dut.rule.value, dut.packed_state.value = rule.value, packed
     commands = [random_command(generator, n) for n in range(CHECKED)]
     cocotb.start_soon(source.send(commands))
@@ -119,18 +121,20 @@ async def finds_what_is_wrong(dut):
         assert slowest == p["latency"] + 1 - saved
 
 
-@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "weight_codec"), [
-    (2, Rule.SGD, 0, "none", True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, "raw"),
-    (2, Rule.ADAM, 1, "none", True, False, "raw"), (1, Rule.ADAMW, 0, "none", True, True, "raw"),
-    (2, Rule.ADAMW, 0, "geometric", False, False, "raw"), (0, Rule.SGD, 0, "none", True, True, "mx9"),
-    (2, Rule.ADAM, 1, "geometric", True, True, "bf16")])
-def test_checker(planes, rule, packed, kind, masking, error_feedback, weight_codec):
+@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "quantization",
+                          "weight_codec"), [
+    (2, Rule.SGD, 0, "none", True, True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, False, "raw"),
+    (2, Rule.ADAM, 1, "none", True, False, True, "raw"), (1, Rule.ADAMW, 0, "none", True, True, False, "raw"),
+    (2, Rule.ADAMW, 0, "geometric", False, False, True, "raw"), (0, Rule.SGD, 0, "none", True, True, True, "mx9"),
+    (2, Rule.ADAM, 1, "geometric", True, True, False, "bf16")])
+def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
     checker = CommandChecker(config=dataclasses.replace(
-        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, weight_codec=weight_codec))
+        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
+        weight_codec=weight_codec))
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
         "planes": planes, "rule": rule.value, "packed": packed, "stalls": kind, "seed": 7 + rule.value,
         "latency": checker.latency, "masking": masking, "error_feedback": error_feedback,
-        "weight_codec": weight_codec})
+        "quantization": quantization, "weight_codec": weight_codec})
 
 
 # The queue.
