@@ -43,9 +43,9 @@ class InferenceDataflow(wiring.Component):
     """The datapath, for one command after each reset.
 
     A layer off the list goes to all that take part in it, each of which begins it when it is done with the one
-    before: readers of codes, inputs and parameters, the buffer of inputs, and the writer of results. Inputs of a
-    sample are read when its outputs of the layer before are in memory: as many samples may be on their way as there
-    are.
+    before, and has a place for one more meanwhile: readers of codes, inputs and parameters, the buffer of inputs, and
+    the writer of results. Inputs of a sample are read when its outputs of the layer before are in memory: as many
+    samples may be on their way as there are.
 
     Parameters
     ----------
@@ -121,8 +121,10 @@ class InferenceDataflow(wiring.Component):
             m.submodules[f"{name}_jobs"] = jobs[name] = SampleJobs(**memory)
             m.submodules[f"{name}_reader"] = readers[name] = RowReader(lanes=lanes, **memory)
             wiring.connect(m, reader=readers[name].port, memory=wiring.flipped(port))
+            m.submodules[f"{name}_runs"] = runs = SkidBuffer(shape=jobs[name].layer.payload.shape())
             connect_stream(m, jobs[name].job, readers[name].job)
-            layer, run = fork.o[place], jobs[name].layer
+            connect_stream(m, runs.o, jobs[name].layer)
+            layer, run = fork.o[place], runs.i
             given = layer.payload
             m.d.comb += [
                 jobs[name].samples.eq(samples),
@@ -139,9 +141,19 @@ class InferenceDataflow(wiring.Component):
         m.submodules.buffer = buffer = InputBuffer(config=config)
         m.submodules.parameters = parameters = ParameterUnpacker(lanes=lanes)
         connect_stream(m, readers["inputs"].o, buffer.i)
-        connect_stream(m, fork.o[3], buffer.layer)
+        m.submodules.shapes = shapes = SkidBuffer(shape=buffer.layer.payload.shape())
         connect_stream(m, readers["parameters"].o, parameters.i)
-        m.d.comb += buffer.samples.eq(samples)
+        connect_stream(m, shapes.o, buffer.layer)
+        layer, shape = fork.o[3], shapes.i.payload
+        m.d.comb += [
+            buffer.samples.eq(samples),
+            shapes.i.valid.eq(layer.valid),
+            layer.ready.eq(shapes.i.ready),
+            shape.flags.eq(layer.payload.flags),
+            shape.tail.eq(layer.payload.tail),
+            shape.last_output.eq(layer.payload.outputs - 1),
+            shape.last_row.eq(layer.payload.input_rows - 1),
+        ]
 
         m.submodules.product = product = MatrixVector(
             lanes=4 * lanes, bits=ADJUSTED_BITS - 1, offset_bits=OFFSET_BITS, form=self._form)
@@ -172,7 +184,7 @@ class InferenceDataflow(wiring.Component):
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
         # The first inputs have their memory for themselves: parameters read behind them come when they do.
         asked, opened = Signal(), Signal()
-        begins = layers.o.valid & layers.o.ready
+        begins = Signal()
         m.d.comb += [
             writer.samples.eq(samples),
             targets.i.valid.eq(layer.valid),
@@ -187,6 +199,7 @@ class InferenceDataflow(wiring.Component):
             self.bad.eq(layers.bad & (under_way == 0)),
         ]
         m.d.sync += [
+            begins.eq(layers.o.valid & layers.o.ready),
             asked.eq(asked | issued),
             opened.eq(opened | (asked & jobs["inputs"].job.ready)),
             ahead.eq(ahead + issued - writer.written),
@@ -244,7 +257,8 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     """
     first_rows = -(-layers[0][1] // (4 * lanes))
     # The list, the first layer, a job for its first inputs, these, and their way through the buffer.
-    ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SampleJobs.latency + RowReader.latency + first_rows
+    ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
+    ahead += RowReader.latency + first_rows
     behind = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
     beats = sum(outputs * -(-inputs // (4 * lanes)) for outputs, inputs in layers)
     # With one lane, the first output's parameters are two rows, and inputs of another sample come between.

@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import output_parameter_layout
 from hdl.memory import job_layout
-from hdl.quantization.layer_reader import INPUT_ROWS, checked_layer_layout, flags_layout
+from hdl.quantization.layer_reader import INPUT_ROWS, flags_layout
 from hdl.stream import beat_layout, check_lanes
 
-__all__ = ["InputBuffer", "ParameterUnpacker", "SampleJobs", "input_layout", "run_layout"]
+__all__ = ["InputBuffer", "ParameterUnpacker", "SampleJobs", "input_layout", "run_layout", "shape_layout"]
 
 
 def run_layout(rows, elements):
@@ -67,6 +67,12 @@ class SampleJobs(wiring.Component):
         return m
 
 
+def shape_layout(lanes):
+    """What the buffer is told of a layer: its flags, the last output and row of inputs, and the bytes of that."""
+    return data.StructLayout({
+        "flags": flags_layout(), "last_output": 16, "last_row": range(INPUT_ROWS), "tail": 4 * lanes})
+
+
 def input_layout(lanes):
     """Payload of inputs on their way to the multipliers: a memory row of them.
 
@@ -94,7 +100,7 @@ class InputBuffer(wiring.Component):
         At least 1; held.
     i : In(stream of beat_layout(lanes))
         Inputs, four in an element; each sample ends with ``last``.
-    layer : In(stream of checked_layer_layout(config))
+    layer : In(stream of shape_layout(lanes))
     o : Out(stream of input_layout(lanes))
     """
 
@@ -105,7 +111,7 @@ class InputBuffer(wiring.Component):
         super().__init__({
             "samples": In(16),
             "i": In(stream.Signature(beat_layout(config.lanes))),
-            "layer": In(stream.Signature(checked_layer_layout(config))),
+            "layer": In(stream.Signature(shape_layout(config.lanes))),
             "o": Out(stream.Signature(input_layout(config.lanes))),
         })
 
@@ -132,11 +138,11 @@ class InputBuffer(wiring.Component):
                 m.d.comb += filled.eq(Mux(w_half, 0b10, 0b01))
                 m.d.sync += [w_row.eq(0), w_half.eq(~w_half)]
 
-        layer = Signal(data.StructLayout({
-            "flags": flags_layout(), "outputs": 16, "tail": 4 * lanes, "last_row": range(INPUT_ROWS)}))
+        layer = Signal(shape_layout(lanes))
         left = Signal.like(self.samples)
         r_half, r_row = Signal(), Signal(range(INPUT_ROWS))
-        output = Signal.like(layer.outputs)
+        output = Signal.like(layer.last_output)
+        at_last, at_end = Signal(), Signal()  # row and output are the last ones
         fetched = Signal()
         loading, fetching = Signal(), Signal()
         last, end = Signal(), Signal()
@@ -145,22 +151,23 @@ class InputBuffer(wiring.Component):
             fetching.eq((left != 0) & full.bit_select(r_half, 1) & (loading | ~fetched)),
             read.addr.eq(Cat(r_row, r_half)),
             read.en.eq(fetching),
-            last.eq(r_row == layer.last_row),
-            end.eq(last & (output == layer.outputs)),
+            last.eq(at_last),
+            end.eq(at_last & at_end),
             self.layer.ready.eq((left == 0) | (fetching & end & (left == 1))),
         ]
         with m.If(fetching):
-            m.d.sync += r_row.eq(Mux(last, 0, r_row + 1))
+            following_row, following_output = Mux(last, 0, r_row + 1), Mux(end, 0, output + 1)
+            m.d.sync += [r_row.eq(following_row), at_last.eq(following_row == layer.last_row)]
             with m.If(last):
-                m.d.sync += output.eq(Mux(end, 1, output + 1))
+                m.d.sync += [output.eq(following_output), at_end.eq(following_output == layer.last_output)]
             with m.If(end):
                 m.d.comb += emptied.eq(Mux(r_half, 0b10, 0b01))
                 m.d.sync += [left.eq(left - 1), r_half.eq(~r_half)]
         with m.If(self.layer.valid & self.layer.ready):
             given = self.layer.payload
             m.d.sync += [
-                left.eq(self.samples), output.eq(1), layer.flags.eq(given.flags), layer.outputs.eq(given.outputs),
-                layer.tail.eq(given.tail), layer.last_row.eq(given.input_rows - 1),
+                left.eq(self.samples), layer.eq(given), at_last.eq(given.last_row == 0),
+                at_end.eq(given.last_output == 0),
             ]
 
         marks = Signal(data.StructLayout({"flags": flags_layout(), "odd": 1, "last": 1, "end": 1}))
