@@ -185,8 +185,9 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
                           "elements that its shape does not take or that exceed what is left of the length, or a "
                           "list of jobs or words that runs beyond the end of the weight memory",
-    EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address inside "
-                           "a memory row, parts that end beyond a memory for so many samples, or a list without an end",
+    EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
+                           "inside a memory row, parts that end beyond a memory for so many samples, or a list "
+                           "without an end",
 }
 
 
