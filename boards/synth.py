@@ -153,6 +153,8 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
     return Unit(f"hdl.compression.{target}", parameters)
 
 
+_SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
+
 UNITS = {
     "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
     "stream.queue": Unit("hdl.stream:Queue", _words(depth=17)),
@@ -235,6 +237,12 @@ UNITS = {
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
     "ring.dataflow": Unit("hdl.ring.dataflow:Dataflow", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
+    "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
+    "serial.uart_transmitter": Unit("hdl.serial.uart:UartTransmitter", _SERIAL),
+    "serial.frame_receiver": Unit("hdl.serial.frame:FrameReceiver", {}),
+    "serial.frame_transmitter": Unit("hdl.serial.frame:FrameTransmitter", {}),
+    "serial.endpoint": Unit("hdl.serial.endpoint:Endpoint", {"number": 0}),
+    "serial.link": Unit("hdl.serial.link:SerialLink", _SERIAL),
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
     "control.registers": Unit("hdl.control.registers:RegisterFile", {}),

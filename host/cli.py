@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from hdl.board import NODES
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report, sweep, sweep_jobs
@@ -30,7 +31,7 @@ from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.ring import RingError, check_errors
-from host.session import LATENCY, TransportName, open_session
+from host.session import BAUD, LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
 from host.transformer import TransformerConfig
@@ -135,10 +136,11 @@ def train_command(
     workload: Annotated[WorkloadName, typer.Option(
         help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
     ] = WorkloadName.DIGITS,
-    nodes: Nodes = 4,
+    nodes: Annotated[int | None, typer.Option(
+        help="Nodes in the ring, 1 to 16. [default: 4, on a simulated board 2]", show_default=False)] = None,
     epochs: Annotated[int | None, typer.Option(
-        help=f"Passes over the training set. [default: digits {TrainingConfig.epochs}, text as --steps says]",
-        show_default=False)] = None,
+        help=f"Passes over the training set. [default: digits {TrainingConfig.epochs}, on a simulated board 1, text "
+             f"as --steps says]", show_default=False)] = None,
     steps: Annotated[int | None, typer.Option(
         help=f"Steps, in place of epochs. [default: text {TEXT_STEPS}]", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Of initial weights and order of examples.")] = TrainingConfig.seed,
@@ -173,18 +175,32 @@ def train_command(
     batch: Annotated[int | None, typer.Option(
         help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
-    hidden: Annotated[str, typer.Option(
-        help="Widths of the perceptron's hidden layers, as in 64,32, or none.")] = "64",
+    hidden: Annotated[str | None, typer.Option(
+        help="Widths of the perceptron's hidden layers, as in 64,32, or none. [default: 64, on a simulated board "
+             "none]", show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
     transport: TransportOption = TransportName.VERILATED,
+    device: Annotated[str | None, typer.Option(
+        help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
+    board: Annotated[str, typer.Option(help=f"What the board was built for: {', '.join(NODES)}.")] = "simulated",
+    baud: Annotated[int, typer.Option(help="Bits per second of the serial port.")] = BAUD,
+    reconnect: Annotated[float, typer.Option(
+        help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of report.json and report.png.")] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
+    if device is not None:
+        transport = TransportName.SERIAL
+    simulated = transport is TransportName.BOARD
+    nodes = (2 if simulated else 4) if nodes is None else nodes
+    hidden = ("none" if simulated else "64") if hidden is None else hidden
+    if simulated and not text and epochs is None and steps is None:
+        epochs = 1
     name = optimizer or (OptimizerName.ADAM if text else OptimizerName.MOMENTUM)
     rates = TEXT_LEARNING_RATES if text else LEARNING_RATES
     if epochs is not None and steps is not None:
@@ -202,6 +218,10 @@ def train_command(
         packed_state=moments is Moments.BF16)
     plain = _plain(config, name, text=text, asked=compare)
     node = NodeConfig(weight_codec=weights, gradient_codec=gradients)
+    if transport in (TransportName.BOARD, TransportName.SERIAL):
+        if board not in NODES:
+            raise ValueError(f"Board must be one of {', '.join(NODES)}, not {board!r}")
+        node = dataclasses.replace(NODES[board], weight_codec=weights, gradient_codec=gradients)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None
@@ -211,8 +231,8 @@ def train_command(
                 else Classifier(digits(), config.hidden))
         if density is not None:
             check_errors(node, task.parameters.size)  # before anything is built
-        with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency,
-                          announce=progress.stage) as session:
+        with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
+                          baud=baud, persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             begun = time.perf_counter()
             total = config.steps(task.examples)
             progress.stage("train", total, task)

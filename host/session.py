@@ -11,10 +11,13 @@ from hdl.config import NodeConfig
 from host.device import Device, Transport, Words
 from host.ring import TIMEOUT, Ring
 
-__all__ = ["LATENCY", "Session", "TransportName", "open_session"]
+__all__ = ["BAUD", "LATENCY", "Session", "TransportName", "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
+
+#: Bits per second of a serial port, unless another number is asked for.
+BAUD = 3_000_000
 
 
 class TransportName(enum.Enum):
@@ -22,6 +25,10 @@ class TransportName(enum.Enum):
 
     VERILATED = "verilated"
     PYSIM = "pysim"
+    BOARD = "board"
+    """A simulated board behind a pseudo-terminal."""
+    SERIAL = "serial"
+    """A board behind a serial port."""
 
 
 class _Stopwatch:
@@ -79,6 +86,8 @@ class Session:
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, latency: int = LATENCY, timeout: int = TIMEOUT, wave: Path | None = None,
+                 device: str | None = None, baud: int = BAUD, persistence: float = 0.0,
+                 say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
     """Build and start a ring, connect to it, and close it in the end.
 
@@ -97,9 +106,20 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
     wave : Path, optional
         Write all signals to this file; Verilated only.
+    device : str, optional
+        The serial port of a board.
+    baud : int
+        Bits per second on it.
+    persistence : float
+        Seconds for which a serial port that is lost is waited for.
+    say : callable
+        Told when one is lost, and when it is back.
     announce : callable
         Called with the name of each stage of a build as it begins.
     """
+    if (transport is TransportName.SERIAL) != (device is not None):
+        raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
+                         f"{transport.value}")
     if not 1 <= nodes <= config.nodes_max:
         raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
     if latency < 1:
@@ -111,12 +131,34 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             opened = stack.enter_context(
                 open_ring(config, nodes=nodes, threads=threads, wave=wave, announce=announce))
-            for link in opened.simulation.links:
-                link.set_latency(data=latency, credit=latency)
+            for one in opened.simulation.links:
+                one.set_latency(data=latency, credit=latency)
             transports, seconds = list(opened.transports), opened.library.seconds
 
             def cycle() -> int:
                 return opened.simulation.cycle
+        elif transport is TransportName.BOARD:
+            from host.serial import SerialBoard
+            from sim.verilated.board import RATES, SimulatedBoard, board_library
+
+            library = board_library(config, nodes=nodes, announce=announce)
+            seconds = library.seconds
+            board = stack.enter_context(SimulatedBoard(library, clock=RATES["clock"], baud=RATES["baud"]))
+            link = stack.enter_context(SerialBoard(board.path, nodes=nodes, frequency=board.frequency,
+                                                   clock=board.time, persistence=persistence, announce=say))
+            transports = list(link.transports)
+
+            def cycle() -> int:
+                return board.cycle
+        elif device is not None:
+            from host.serial import SerialBoard
+
+            link = stack.enter_context(SerialBoard(device, baud=baud, nodes=nodes, persistence=persistence,
+                                                   announce=say))
+            transports, seconds = list(link.transports), {}
+
+            def cycle() -> int:
+                return int(ring.devices[0].read_register("CYCLES"))  # since counters were last cleared
         else:
             from hdl.node import Node
             from host.pysim import PysimRing

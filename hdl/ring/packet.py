@@ -16,8 +16,8 @@ from hdl.control.protocol import EventStatus
 from hdl.stream import word_layout
 
 __all__ = [
-    "HEADER_WORDS", "OVERHEAD_WORDS", "Codec", "Depacketizer", "PacketType", "Packetizer", "expected_layout",
-    "header_layout", "packet_words",
+    "HEADER_WORDS", "OVERHEAD_WORDS", "Codec", "Depacketizer", "PacketType", "Packetizer", "crc_after",
+    "expected_layout", "header_layout", "packet_words",
 ]
 
 HEADER_WORDS = 3
@@ -90,15 +90,15 @@ def packet_words(segment):
     return OVERHEAD_WORDS + segment + (segment + 31) // 32
 
 
-def _crc_after(mixed):
+def crc_after(mixed, bits=32):
     """The CRC register after one more word, of ``mixed`` = register ^ word: each bit is a parity of some of its bits.
 
-    This is the bit-serial CRC unrolled over the 32 bits of a word, least significant bit first.
+    This is the bit-serial CRC unrolled over the ``bits`` of a word, least significant bit first.
     """
     columns = []
     for position in range(32):
         column = 1 << position
-        for _ in range(32):
+        for _ in range(bits):
             column = (column >> 1) ^ (_POLYNOMIAL if column & 1 else 0)
         columns.append(column)
     return Cat(Cat(mixed[n] for n in range(32) if columns[n] >> bit & 1).xor() for bit in range(32))
@@ -173,7 +173,7 @@ class Packetizer(wiring.Component):
                           self.abort_header.as_value(), self.header.payload.as_value())),
             # A word goes into the CRC from the output register, where it stays until the next one comes.
             mixed.eq(crc ^ self.o.payload.data),
-            crc_next.eq(_crc_after(mixed)),
+            crc_next.eq(crc_after(mixed)),
         ]
         with m.If(room):
             m.d.sync += self.o.valid.eq(stage)
@@ -451,7 +451,7 @@ class Depacketizer(wiring.Component):
         ]
         with m.If(take):
             m.d.sync += [
-                crc.eq(_crc_after(mixed)),
+                crc.eq(crc_after(mixed)),
                 finished.eq(ending),
                 intact.eq(~first & (word == ~crc)),
                 stomped.eq(~first & (word == crc)),

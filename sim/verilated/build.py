@@ -16,7 +16,7 @@ from amaranth.lib.wiring import Component
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert, with_loops
 
-__all__ = ["Library", "build_ring"]
+__all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
 
 _HERE = Path(__file__).parent
 
@@ -24,12 +24,11 @@ _HERE = Path(__file__).parent
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
 
-_VERILATE = ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", "--savable", "--prefix", "Vnode",
-             "--top-module", "ring_node", "--output-split", "20000", "--output-split-cfuncs", "2000",
-             *(f"-Wno-{name}" for name in toolchain.WAIVED))
 _COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
 _SLOW = ("-O1",)
+#: Of the compiler.
+FLAGS = (*_COMPILE, *_FAST, *_SLOW)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +85,9 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
 
     harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
-    verilate = (*_VERILATE, "--trace-fst") if traced else _VERILATE
-    flags = (*verilate, *_COMPILE, *_FAST, *_SLOW, str(traced))
+    verilate = options("node", "ring_node", "--savable")
+    verilate = (*verilate, "--trace-fst") if traced else verilate
+    flags = (*verilate, *FLAGS, str(traced))
     key = toolchain.digest(verilog, repr(harness), repr(shim), repr(flags), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"ring-{key}"
@@ -106,7 +106,7 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
         seconds["Verilate"] = time.monotonic() - begun
 
         begun = stage("compile")
-        _compile(folder, traced=traced)
+        compile_library(folder, traced=traced)
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build)
@@ -131,11 +131,19 @@ def _ring_node(node: Design) -> str:
     return f"{with_loops(node.text)}\nmodule ring_node({ports});\n  node node({wires});\nendmodule\n"
 
 
-def _compile(folder: Path, *, traced: bool) -> None:
-    """Compile all C++ in ``folder`` into ``ring.so``, on every core."""
+def options(name: str, top: str, *more: str) -> tuple[str, ...]:
+    """Arguments of Verilator for the class V``name`` of module ``top``."""
+    return ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", *more, "--prefix", f"V{name}", "--top-module",
+            top, "--output-split", "20000", "--output-split-cfuncs", "2000",
+            *(f"-Wno-{name}" for name in toolchain.WAIVED))
+
+
+def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False) -> None:
+    """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core."""
     include = toolchain.verilator() / "include"
     runtime = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
-    sources = [folder / "ring.cpp", *(folder / "obj").glob("Vnode*.cpp"), *(include / name for name in runtime)]
+    sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp"),
+               *(include / source for source in runtime)]
     # The longest first, so that no core is left with it at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
@@ -150,4 +158,4 @@ def _compile(folder: Path, *, traced: bool) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
-    toolchain.run([toolchain.compiler(), "-shared", *objects, "-pthread", "-o", "ring.so"], cwd=folder)
+    toolchain.run([toolchain.compiler(), "-shared", *objects, "-pthread", "-o", f"{name}.so"], cwd=folder)

@@ -26,6 +26,7 @@ from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
 from sim.verilated.build import build_ring
+from tests.host.board import devices_of, open_link
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -113,7 +114,14 @@ def verilated():
         yield [Device(transport, NodeConfig(), name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 
-RINGS = [pysim, verilated]
+@contextlib.contextmanager
+def board():
+    """A simulated board, over a pseudo-terminal."""
+    with open_link() as (_, link):
+        yield devices_of(link)
+
+
+RINGS = [pysim, verilated, board]
 
 
 @pytest.fixture(params=RINGS, ids=lambda factory: factory.__name__)

@@ -1,0 +1,93 @@
+"""What goes onto a board, whichever it is: a ring of nodes on one chip, and a serial link to the host."""
+
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.config import NodeConfig
+from hdl.node import Node
+from hdl.serial.endpoint import check_sizes
+from hdl.serial.link import SerialLink
+from hdl.serial.uart import check_rates
+from hdl.stream import connect_stream
+
+__all__ = ["NODES", "BoardTop"]
+
+#: What nodes of boards are built with, by the name of the board.
+NODES = {
+    # Small, so that it is soon built and simulated; enough for digits without a hidden layer, by SGD or momentum.
+    "simulated": NodeConfig(
+        lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
+        ingress_segments=2, masking=False, error_feedback=False, nodes_max=4),
+}
+
+
+class BoardTop(wiring.Component):
+    """One or more nodes in a ring, and two wires to the host.
+
+    The nodes are numbered in the order of the ring. Words and credits spend a cycle in a register between two nodes,
+    so that these may be placed apart.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of every node.
+    nodes : int
+        1 to 16, and at most the configuration's ``nodes_max``.
+    clock, baud : int
+        Cycles and bits per second; at least four cycles per bit.
+    buffer_words, frame_words : int
+        As of :class:`~hdl.serial.endpoint.Endpoint`.
+    flash : int
+        Cycles for which a light is on at least; 1 shows the bare signals.
+
+    Members
+    -------
+    rx : In(1)
+        From the host.
+    tx : Out(1)
+        To the host.
+    lights : Out(4)
+        Bit 0: a node has a request. Bits 1, 2: bytes from the host, to the host. Bit 3: words on the ring.
+    busy : Out(1)
+        A node has a request, or something is to be sent: without :attr:`flash`, for simulations.
+    """
+
+    def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20):
+        if not isinstance(nodes, int) or not 1 <= nodes <= config.nodes_max:
+            raise ValueError(f"Node count must be between 1 and {config.nodes_max}, not {nodes!r}")
+        if not isinstance(flash, int) or flash < 1:
+            raise ValueError(f"Flash must be at least 1 cycle, not {flash!r}")
+        self._config = config
+        self._nodes = nodes
+        self._flash = flash
+        check_rates(clock, baud)
+        check_sizes(nodes, buffer_words, frame_words)
+        self._serial = {"clock": clock, "baud": baud, "buffer_words": buffer_words, "frame_words": frame_words}
+        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "lights": Out(4), "busy": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.link = link = SerialLink(nodes=self._nodes, **self._serial)
+        m.d.comb += [link.rx.eq(self.rx), self.tx.eq(link.tx), self.busy.eq(link.busy)]
+        nodes = [Node(self._config) for _ in range(self._nodes)]
+        for n, node in enumerate(nodes):
+            m.submodules[f"node_{n}"] = node
+            connect_stream(m, getattr(link, f"to_node_{n}"), node.host_i)
+            connect_stream(m, node.host_o, getattr(link, f"from_node_{n}"))
+            following = nodes[(n + 1) % self._nodes]
+            m.d.sync += [
+                following.ring_i.valid.eq(node.ring_o.valid),
+                following.ring_i.data.eq(node.ring_o.data),
+                following.ring_i.last.eq(node.ring_o.last),
+                node.ring_o.credit.eq(following.ring_i.credit),
+            ]
+        shown = Cat(link.busy, link.receiving, link.sending, Cat(node.ring_o.valid for node in nodes).any())
+        for light, signal in zip(self.lights, shown, strict=True):
+            left = Signal(range(self._flash + 1), name="left")
+            m.d.comb += light.eq(left != 0)
+            with m.If(signal):
+                m.d.sync += left.eq(self._flash)
+            with m.Elif(left != 0):
+                m.d.sync += left.eq(left - 1)
+        return m

@@ -1,0 +1,29 @@
+"""The simulated board that tests share: two small nodes, built once."""
+
+import contextlib
+import functools
+
+from hdl.board import NODES
+from host.device import Device
+from host.serial import SerialBoard
+from sim.verilated.board import RATES, SimulatedBoard, board_library
+
+CONFIG = NODES["simulated"]
+
+
+@functools.cache
+def library():
+    """Made sure of once per run of the tests."""
+    return board_library(CONFIG, nodes=2)
+
+
+@contextlib.contextmanager
+def open_link(*, nodes=2, faults=None, delay=0, **options):
+    """A simulated board, and the link to it."""
+    with SimulatedBoard(library(), **RATES, faults=faults, delay=delay) as board:
+        with SerialBoard(board.path, nodes=nodes, frequency=board.frequency, clock=board.time, **options) as link:
+            yield board, link
+
+
+def devices_of(link):
+    return [Device(transport, CONFIG, name=f"node {n}") for n, transport in enumerate(link.transports)]
