@@ -67,7 +67,7 @@ quantize: $(VENV)/.base $(if $(ONNX),$(VENV)/.onnx)
 	  $(if $(ONNX),--onnx)
 
 test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx
-	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) $(TESTS)
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
