@@ -9,7 +9,7 @@ from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.route import Fork, PacketDemux
 from hdl.rows import BlockBuffer
-from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
+from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["FeedbackEncoder", "PacketAdder"]
 
@@ -128,7 +128,7 @@ class FeedbackEncoder(wiring.Component):
     there, so a packet leaves to its last word and its last error without regard to what comes behind it.
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered as
-    late as the codec's :class:`~hdl.compression.codecs.WordEncoder` has it, and a cycle later, after its last beat;
+    late as the codec's :class:`~hdl.compression.codecs.WordEncoder` has it, and two cycles later, after its last beat;
     with an exact codec as that has it. An output that stalls holds up the others, after a while; none waits for
     another to begin. ``i.ready`` depends on registers alone, or with an exact codec on ``o.ready`` and
     ``restored.ready``.
@@ -187,6 +187,8 @@ class FeedbackEncoder(wiring.Component):
         m.submodules.buffer = buffer = BlockBuffer(lanes=lanes, beats=max(codec.block // lanes, 1))
         m.submodules.given = given = Fork(shape=beats, outputs=2)
         m.submodules.delayed = delayed = Queue(shape=beats, depth=self.depth, block=False)
+        # No ready runs from the decoder back into the encoder.
+        m.submodules.words = words = SkidBuffer(shape=encoder.o.payload.shape())
         m.submodules.encoded = encoded = Fork(shape=encoder.o.payload.shape(), outputs=2)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.difference = difference = PacketAdder(lanes=lanes, subtract=True, finite=True)
@@ -195,7 +197,8 @@ class FeedbackEncoder(wiring.Component):
         connect_stream(m, buffer.o, given.i)
         connect_stream(m, given.o[0], encoder.i)
         connect_stream(m, given.o[1], delayed.i)
-        connect_stream(m, encoder.o, encoded.i)
+        connect_stream(m, encoder.o, words.i)
+        connect_stream(m, words.o, encoded.i)
         connect_stream(m, encoded.o[0], self.o)
         connect_stream(m, encoded.o[1], decoder.i)
         connect_stream(m, decoder.o, known.i)
