@@ -127,11 +127,11 @@ class FeedbackEncoder(wiring.Component):
     is decoded, or +0.0 where one of them is not finite. A block of the codec enters as a whole, when all of it is
     there, so a packet leaves to its last word and its last error without regard to what comes behind it.
 
-    Throughput is one beat, or one word, per cycle, whichever takes longer. The first word of a block is offered as
-    late as the codec's :class:`~hdl.compression.codecs.WordEncoder` has it, and two cycles later, after its last beat;
-    with an exact codec as that has it. An output that stalls holds up the others, after a while; none waits for
-    another to begin. ``i.ready`` depends on registers alone, or with an exact codec on ``o.ready`` and
-    ``restored.ready``.
+    Throughput is one beat, or one word, per cycle, whichever takes longer. After the last beat of a block, its first
+    word is offered as many cycles later than the codec's :class:`~hdl.compression.codecs.WordEncoder` has it as a
+    block has beats, and one more; with an exact codec as that has it. An output that stalls holds up the others,
+    after a while; none waits for another to begin. ``i.ready`` depends on registers alone, or with an exact codec on
+    ``o.ready`` and ``restored.ready``.
 
     Parameters
     ----------
