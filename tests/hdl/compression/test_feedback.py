@@ -9,7 +9,8 @@ import pytest
 from hdl.compression import codecs as gateware
 from hdl.compression.codecs import WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
-from hdl.stream import beat_layout, word_layout
+from hdl.rows import RowSerializer
+from hdl.stream import SkidBuffer, beat_layout, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.payload import pack, unpack
@@ -202,6 +203,23 @@ class TestFeedbackEncoder:
         when = np.flatnonzero(trace["o__valid"])
         assert len(when) == count * codec.words(256)
         assert when[-1] <= total + 2 * codec.block // lanes + 22
+
+    @pytest.mark.parametrize(("name", "lanes", "more"), [
+        ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
+        ("mxfp4_e2m1", 1, 5)])
+    def test_latency(self, name, lanes, more):
+        """From the last beat of a block to its first word, for which ``more`` beats than the first are needed."""
+        codec = gateware.GRADIENT_CODECS[name]
+        beats = max(codec.block // lanes, 1)
+        unit = encoder(name, lanes)
+        unit.reset()
+        given = rows([elements(np.random.default_rng(9), beats * lanes)], lanes)
+        trace = unit.lockstep(sources={"i": Feed(given), "restore": Feed(np.zeros(1, np.uint8))},
+                              sinks=dict.fromkeys(("o", "restored", "error"), True), cycles=100)
+        last = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[-1]
+        first = np.flatnonzero(trace["o__valid"])[0]
+        alone = codec.create_encoder(lanes=lanes).latency + RowSerializer.latency + more
+        assert first - last == alone + beats + SkidBuffer.latency
 
     def test_ends_by_itself(self):
         """The last block of a packet leaves although the next one has begun and is not whole."""
