@@ -59,7 +59,7 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 	  $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
 	  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth)
 
-quantize: $(VENV)/.base $(if $(ONNX),$(VENV)/.onnx)
+quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
 	  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
 	  $(call option,PERCENTILE,--percentile) $(call option,SCHEME,--scheme) $(call option,BITS,--bits) \

@@ -34,8 +34,8 @@ from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
-__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "gradient_codec", "measure",
-           "table", "weight_codec", "wrapper", "zero_value_codec"]
+__all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "count", "gradient_codec",
+           "measure", "table", "weight_codec", "wrapper", "zero_value_codec"]
 
 RESULTS = toolchain.BUILD / "synth"
 DEFAULT_PART = "LFE5U-85F-6"
@@ -398,6 +398,42 @@ def _count(cells: dict) -> dict:
     }
 
 
+def _check(name: str, mapper: str):
+    if name not in UNITS:
+        raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {name!r}")
+    if mapper not in MAPPERS:
+        raise SynthesisError(f"Mapper must be one of {', '.join(MAPPERS)}, not {mapper!r}")
+
+
+def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str,
+             progress: Callable[[str], None]) -> tuple[str, Path, Path]:
+    """Synthesise a unit: what its results are called, and where they and the netlist are kept."""
+    design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
+    settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
+                **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
+    label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
+    key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions))
+    folder = RESULTS / "cache" / f"{name}-{key}"
+    progress(f"{label}: synthesis")
+    return label, folder, toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, design, tools, mapper))
+
+
+def _cells(netlist: Path) -> dict:
+    statistic = json.loads((netlist / "stat.json").read_text())
+    return _count(statistic["design"]["num_cells_by_type"])
+
+
+def count(name: str, *, options: dict | None = None, native: bool = False, mapper: str = DEFAULT_MAPPER,
+          progress: Callable[[str], None] = lambda text: None) -> dict:
+    """Synthesise one unit, and count its cells; nothing is placed, and no result is written.
+
+    Parameters are those of :func:`measure`.
+    """
+    _check(name, mapper)
+    label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, progress)
+    return {"name": label, **_cells(netlist)}
+
+
 def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART, seeds: int = 3,
             frequency: float = 120.0, native: bool = False, mapper: str = DEFAULT_MAPPER, path: bool = False,
             progress: Callable[[str], None] = lambda text: None) -> dict:
@@ -426,22 +462,11 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     progress : callable
         Told what begins, and what was reached.
     """
-    if name not in UNITS:
-        raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {name!r}")
-    if mapper not in MAPPERS:
-        raise SynthesisError(f"Mapper must be one of {', '.join(MAPPERS)}, not {mapper!r}")
+    _check(name, mapper)
     if seeds < 1:
         raise SynthesisError(f"Seed count must be a positive integer, not {seeds!r}")
     chip, tools = Part(part), Tools(native=native)
-    options = options or {}
-    design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
-    settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
-                **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
-    label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
-    key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions))
-    folder = RESULTS / "cache" / f"{name}-{key}"
-    progress(f"{label}: synthesis")
-    netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, design, tools, mapper))
+    label, folder, netlist = _netlist(name, options or {}, part, tools, mapper, progress)
     reached = []
     for seed in range(1, seeds + 1):
         progress(f"{label}: placement with seed {seed} of {seeds}")
@@ -451,12 +476,11 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         report = json.loads((place / "report.json").read_text())
         reached.append(_fmax(report))
         progress(f"{label}: seed {seed} reaches {reached[-1]:.2f} MHz" + (_path(report) if path else ""))
-    statistic = json.loads((netlist / "stat.json").read_text())
     result = {
         "name": label,
         "part": part,
         "tools": {**tools.versions, "mapper": mapper},
-        **_count(statistic["design"]["num_cells_by_type"]),
+        **_cells(netlist),
         "fmax_mhz": {"median": round(statistics.median(reached), 2), "min": round(min(reached), 2),
                      "max": round(max(reached), 2)},
         "seeds": seeds,
@@ -516,6 +540,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--list", action="store_true", help="show the names of all units")
     chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
     parser.add_argument("--seeds", type=int, default=3, help="placements per unit")
+    parser.add_argument("--count", action="store_true", help="count cells alone, place nothing, and print JSON")
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
     parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="how logic becomes LUTs")
@@ -536,6 +561,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
     try:
         for unit in values.unit:
+            if values.count:
+                print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper)))
+                continue
             result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
                              native=values.native, mapper=values.mapper, path=values.path,
                              progress=lambda text: print(text, file=sys.stderr))

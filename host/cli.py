@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import dataclasses
 import enum
 import importlib.metadata
@@ -436,6 +437,8 @@ def quantize_command(
         "--per-output/--per-layer", help="Whether each of its outputs has a scale and an offset.")] = False,
     onnx: Annotated[bool, typer.Option(
         help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
+    synth: Annotated[bool, typer.Option(
+        help="Synthesise, meanwhile, what computes in integers and what with a float offset, to count LUTs.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx.")
                       ] = toolchain.BUILD / "quantize",
 ) -> None:
@@ -445,12 +448,14 @@ def quantize_command(
     config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
                                     extrema=extrema, calibration=calibration, percentile=percentile)
     console, node = _console(), NodeConfig(quantization=True)
-    with _Progress(console) as progress:
+    with _Progress(console) as progress, contextlib.ExitStack() as stack:
         progress.stage("data")
         data = digits()
         path, trained = (output / "weights.npz", None) if retrain else quantize.find_weights(weights, output)
         if onnx:
             quantize.check_onnx()  # before anything is built
+        cells = quantize.CellCount(quantize.UNITS if synth else ())
+        stack.callback(cells.close)
         with open_session(node, nodes=nodes, threads=_threads(threads, nodes), announce=progress.stage) as session:
             seconds = dict(session.build_seconds)
             if trained is None:
@@ -470,7 +475,7 @@ def quantize_command(
                                          percentile=percentile)
             progress.stage("quantize", len(chosen))
             result = quantize.collect(
-                layers, data, session.ring, chosen,
+                layers, data, session.ring, chosen, lut4=cells if synth else lambda unit: None,
                 on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": _shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node)}

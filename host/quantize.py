@@ -13,7 +13,10 @@ import enum
 import importlib.util
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +59,9 @@ WIDTH = 128
 
 TRAINED, SKEWED = "trained", "skewed"
 
-#: By the names that `make synth` has: outputs by an integer offset, and by one that is a float.
+#: By the names that `make synth` has: outputs by an integer offset, and by one that is a float; of 8 bits, and of 4.
 _UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
+UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
 
 _SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ZERO),
             (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
@@ -270,7 +274,39 @@ def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) 
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
 
+class CellCount:
+    """Synthesises units, one after the other, while something else goes on.
+
+    Parameters
+    ----------
+    units : iterable of str
+        As :attr:`Candidate.unit` names them.
+    """
+
+    def __init__(self, units: Iterable[str]):
+        self._executor = ThreadPoolExecutor(1)
+        self._found = {unit: self._executor.submit(_synthesise, unit) for unit in sorted(set(units))}
+
+    def __call__(self, unit: str) -> int | None:
+        """LUT4 of a unit, when they are known; None where it could not be synthesised."""
+        return self._found[unit].result()
+
+    def close(self) -> None:
+        """Begin no other."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _synthesise(unit: str) -> int | None:
+    # In a process of its own, and from the root: what the integer offset is compared with is among the tests.
+    name, _, option = unit.partition("-")
+    options = ["--set", option] if option else []
+    command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
+    ended = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
+    return int(json.loads(ended.stdout)["lut4"]) if ended.returncode == 0 else None
+
+
 def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chosen: Sequence[Candidate], *,
+            lut4: Callable[[str], int | None] = lambda unit: None,
             on_row: Callable[[Row], None] = lambda row: None) -> dict[str, Any]:
     """The report, ready to be written as JSON; ``on_row`` is called with each of its rows.
 
@@ -280,15 +316,18 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
     data : Dataset
     ring : Ring or None
     chosen : sequence of Candidate
+    lut4 : callable
+        Of a unit by its name, once all is measured, where that is known.
     on_row : callable
     """
     rows = []
-    units = {candidate.unit: _synthesised(candidate.unit) for candidate in chosen}
     for candidate in chosen:
         row = measure(candidate, layers, data, ring)
-        row["lut4"] = units[candidate.unit]
         rows.append(row)
         on_row(row)
+    units = {candidate.unit: lut4(candidate.unit) for candidate in chosen}
+    for candidate, row in zip(chosen, rows, strict=True):
+        row["lut4"] = units[candidate.unit]
     exact = activations(layers, data.test_x)[-1]
     return {
         "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
@@ -309,12 +348,6 @@ def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
                                                 scales=one.scales[:1]).values[0].tolist()
               for scheme, one in made.items()}
     return {"name": name, "counts": counts.tolist(), "edges": edges.tolist(), "levels": levels}
-
-
-def _synthesised(unit: str) -> int | None:
-    """LUT4 of a unit, if it has been placed."""
-    path = BUILD / "synth" / f"{unit}.json"
-    return int(json.loads(path.read_text())["lut4"]) if path.exists() else None
 
 
 def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
@@ -398,8 +431,8 @@ def _heading(row: Row) -> str:
 
 
 def advice(report: dict[str, Any]) -> str | None:
-    """How to have what is missing in the table."""
+    """How to find out why something is missing in the table."""
     missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
-    commands = [f"python -m boards.synth --unit {unit}{f' --set {option}' if option else ''}"
+    commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
                 for unit, _, option in missing]
     return f"For LUT4: {'; '.join(commands)}" if missing else None

@@ -58,6 +58,11 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     assert synth.measure("stream.skid_buffer", seeds=2, part=SMALL) == result
     row = f"| {name} | {SMALL} | {result['lut4']} | 0 | 0 | 68 | 0 | 0 |"
     assert row in synth.table()
+    # Counting takes the same netlist, places nothing and leaves no result.
+    assert synth.main(["--unit", "stream.skid_buffer", "--count"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
+    assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
 
 
 def test_missed_target_is_said(results, capsys):

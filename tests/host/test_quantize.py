@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from boards.synth import UNITS
 from host import cli, quantize, weights
 from host.quantization import files
 from host.quantization.network import QuantizationConfig, activations
@@ -116,19 +117,24 @@ class TestReport:
         assert re.search(r"\+\d\.\d dB and \+\d\.\d\d points per layer, \+\d\.\d dB and \+\d\.\d\d points per "
                          r"output\.$", found)
 
-    def test_what_has_been_placed(self, monkeypatch, tmp_path):
+    def test_luts(self):
         data, layers = trained()
-        monkeypatch.setattr(quantize, "BUILD", tmp_path)
         chosen = [one for one in quantize.candidates(2) if one.config.bits == 4][:1]
         found = quantize.collect(layers, data, None, chosen)
         assert found["rows"][0]["lut4"] is None
         assert quantize.advice(found) == (
-            "For LUT4: python -m boards.synth --unit quantization.integer_offset --set bits=4")
-        (tmp_path / "synth").mkdir()
-        (tmp_path / "synth" / "quantization.integer_offset-bits=4.json").write_text('{"lut4": 700}')
-        found = quantize.collect(layers, data, None, chosen)
+            "For LUT4: python -m boards.synth --count --unit quantization.integer_offset --set bits=4")
+        found = quantize.collect(layers, data, None, chosen, lut4={chosen[0].unit: 700}.get)
         assert found["rows"][0]["lut4"] == 700
         assert quantize.advice(found) is None
+
+    def test_units_are_synthesised_meanwhile(self):
+        assert {one.unit for one in quantize.candidates(2)} == set(quantize.UNITS) <= {
+            f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
+        cells = quantize.CellCount(["stream.skid_buffer", "stream.none"])
+        assert 30 < cells("stream.skid_buffer") < 50
+        assert cells("stream.none") is None
+        cells.close()
 
 
 class TestOnRing:
