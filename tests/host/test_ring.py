@@ -84,15 +84,18 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block at its owner, at the start of the plane."""
-        state = np.arange(1, length + 1, dtype=np.float32)
-        ring.write_state(state, 1)
-        ring.write_state(-state)
-        assert_same(ring.read_state(length, 1), golden.bits(state))
-        assert_same(ring.read_state(length), golden.bits(-state))
-        for rank, device in enumerate(ring.devices):
-            start, stop = block_bounds(length, 2)[(rank + 1) % 2]
-            assert_same(device.read_memory(Space.STATE + 1, 0, stop - start), golden.bits(state[start:stop]))
+        """Each block at its owner, at the start of the plane; planes know nothing of each other."""
+        planes = range(ring.devices[0].config.state_planes)
+        states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
+        for plane in reversed(planes):
+            ring.write_state(states[plane], plane)
+        for plane in planes:
+            assert_same(ring.read_state(length, plane), golden.bits(states[plane]))
+            for rank, device in enumerate(ring.devices):
+                start, stop = block_bounds(length, 2)[(rank + 1) % 2]
+                assert_same(device.read_memory(Space.STATE + plane, 0, stop - start),
+                            golden.bits(states[plane][start:stop]))
+        assert_same(ring.read_state(length), golden.bits(states[0]))
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
     def test_packed(self, ring, length):
@@ -100,21 +103,23 @@ class TestState:
         state = np.random.default_rng(length).integers(0, 1 << 32, length, dtype=np.uint32)
         state[::7] = 0x7fff_ffff
         state[1::7] = 0x3f80_8000  # halfway between two bfloat16 numbers
-        ring.write_state(state.view(np.float32), 1, packed_state=True)
+        plane = ring.devices[0].config.state_planes - 1
+        ring.write_state(state.view(np.float32), plane, packed_state=True)
         expected = moments.unpack(moments.pack(state), length)
-        assert np.array_equal(ring.read_state(length, 1, packed_state=True).view(np.uint32), expected)
+        assert np.array_equal(ring.read_state(length, plane, packed_state=True).view(np.uint32), expected)
         for rank, device in enumerate(ring.devices):
             start, stop = block_bounds(length, 2)[(rank + 1) % 2]
-            words = device.read_memory(Space.STATE + 1, 0, (stop - start + 1) // 2)
+            words = device.read_memory(Space.STATE + plane, 0, (stop - start + 1) // 2)
             assert np.array_equal(words, moments.pack(state[start:stop]))
 
     @pytest.mark.parametrize(("packed_state", "length"), [(False, 64), (True, 128), (True, 70)])
     def test_clear(self, ring, packed_state, length):
         ones = np.ones(length, dtype=np.float32)
-        for plane in range(2):
+        planes = range(ring.devices[0].config.state_planes)
+        for plane in planes:
             ring.write_state(ones, plane, packed_state=packed_state)
         ring.clear_state(length, packed_state=packed_state)
-        for plane in range(2):
+        for plane in planes:
             assert not ring.read_state(length, plane, packed_state=packed_state).view(np.uint32).any()
 
 
