@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from host.drawing import FAINT, INK, STYLE
+
 __all__ = ["draw"]
 
-_INK, _FAINT, _SENT, _DENSE, _SCATTER = "#1d2733", "#8a97a6", "#0b7a75", "#e4a53a", "#d1495b"
+_SENT, _DENSE, _SCATTER = "#0b7a75", "#e4a53a", "#d1495b"
 _OTHER, _ATTENTION = "#5b6f8a", "#7353ba"
 
 
@@ -27,20 +29,13 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    style = {
-        "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": _INK, "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT, "xtick.labelcolor": _INK,
-        "ytick.labelcolor": _INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-        "grid.color": "#e7ebef", "axes.axisbelow": True, "axes.titleweight": "bold", "axes.titlelocation": "left",
-        "axes.titlesize": 11, "legend.frameon": False,
-    }
     panels = _panels(report)
     columns = len(panels[0])
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11 if columns == 2 else 15.5, 7.4), layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(f"{_title(report)}\n", x=0.012, ha="left", fontsize=15, fontweight="bold")
-        figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else _FAINT, va="top")
+        figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
                 panel(one, report)
@@ -118,7 +113,7 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
     """The other optimizer's curve, and where each of the two reaches the target."""
     other, target = report["comparison"], report["target_accuracy"] * 100
     curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
-    axes.axhline(target, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axhline(target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
     axes.plot(epochs, np.array(other["accuracy_per_epoch"]) * 100, color=_OTHER, linewidth=2, marker="s",
               markersize=3.5)
     for line, (source, color, marker) in enumerate(curves):
@@ -162,7 +157,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     values = np.array([step["density"] for step in report["per_step"]]) * 100
     hops = values.shape[1]
     if not hops:
-        axes.text(0.5, 0.5, "one node: no links", transform=axes.transAxes, ha="center", color=_FAINT)
+        axes.text(0.5, 0.5, "one node: no links", transform=axes.transAxes, ha="center", color=FAINT)
         axes.set_axis_off()
         return
     bodies = axes.violinplot(values, positions=range(1, hops + 1), widths=0.75, showextrema=False)
@@ -184,7 +179,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
         axes.annotate("dense", (1, dense[0]), xytext=(0, -15), textcoords="offset points", ha="center", color=_OTHER,
                       fontweight="bold")
         axes.set_ylim(0, 1.12 * max(values.max(), dense.max()))
-    axes.plot(range(1, hops + 1), means, color=_INK, linewidth=1.2, marker="D", markersize=4)
+    axes.plot(range(1, hops + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
     for hop, mean in enumerate(means):
         axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
                       fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
@@ -206,7 +201,7 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
         return
     right = axes.twinx()
     right.plot(steps, hops.mean(axis=1), color=_SENT, linewidth=1.5)
-    right.axhline(target, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    right.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
     right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {hops.mean():.2f} %", ha="right",
                transform=right.transAxes, fontweight="bold", color=_SENT)
     right.set_ylim(0, 1.3 * max(float(hops.mean(axis=1).max()), target))
@@ -256,9 +251,9 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
     held_out, at = report["held_out_loss_per_interval"], report["measured_at"]
     axes.plot(at, held_out, color=_SENT, linewidth=2, marker="o", markersize=4, label="held-out text")
     bigram = report["bigram_loss"]
-    axes.axhline(bigram, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"bigram model, {bigram:.3f}")
+    axes.axhline(bigram, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"bigram model, {bigram:.3f}")
     axes.annotate("", (at[-1], held_out[-1]), xytext=(at[-1], bigram),
-                  arrowprops={"arrowstyle": "<->", "color": _INK, "shrinkA": 0, "shrinkB": 3})
+                  arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 0, "shrinkB": 3})
     axes.annotate(f"{held_out[-1]:.3f}, {bigram - held_out[-1]:+.3f} nat ahead".replace("+", ""),
                   (at[-1], min(held_out[-1], bigram)), xytext=(0, -16), textcoords="offset points", ha="right",
                   fontweight="bold", color=_SENT)
@@ -302,7 +297,7 @@ def _draw_masked(axes: Any, report: dict[str, Any]) -> None:
     axes.set_ylim(0, 1.15 * max(float(through.max()), 1e-3))
     share = masked.sum() / max(through.sum(), 1e-9)
     axes.text(0.99, 0.04, f"{share:.1%} replaced · {report['mask_words_fetched']:,} words of masks fetched",
-              transform=axes.transAxes, ha="right", color=_INK, fontweight="bold")
+              transform=axes.transAxes, ha="right", color=INK, fontweight="bold")
     axes.legend(loc="upper right", ncols=2)
     axes.set_xlabel("step")
     axes.set_ylabel("thousand, all nodes")

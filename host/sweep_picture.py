@@ -5,10 +5,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from host.drawing import FAINT, INK, STYLE
+
 __all__ = ["draw"]
 
-_INK, _FAINT = "#1d2733", "#8a97a6"
-_COLORS = {"neither": _INK, "weights": "#0b7a75", "gradients": "#d9822b", "both": "#7353ba"}
+_COLORS = {"neither": INK, "weights": "#0b7a75", "gradients": "#d9822b", "both": "#7353ba"}
 _KINDS = {"neither": "raw weights, zero-value gradients", "weights": "weights (gradients: zero-value)",
           "gradients": "gradients (weights: raw)", "both": "weights and gradients"}
 _MARKERS = ("^", "o", "s", "D", "v", "P", "X", "p", "h")
@@ -34,19 +35,12 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    style = {
-        "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": _INK, "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT, "xtick.labelcolor": _INK,
-        "ytick.labelcolor": _INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-        "grid.color": "#e7ebef", "axes.axisbelow": True, "axes.titleweight": "bold", "axes.titlelocation": "left",
-        "axes.titlesize": 11, "legend.frameon": False,
-    }
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     sizes = sorted({row["nodes"] for row in rows})
     markers = {nodes: _MARKERS[place % len(_MARKERS)] for place, nodes in enumerate(sizes if 4 in sizes[:2]
                                                                                    else [0, *sizes])}
     largest = max((row["lut4"] or 0 for row in rows), default=0)
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5 * len(workloads), 8.6), layout="constrained", dpi=_DPI)
         canvas = FigureCanvasAgg(figure)
         figure.suptitle("What each format costs in loss, and saves on the wire", x=0.012, ha="left", fontsize=15,
@@ -115,15 +109,15 @@ def _panel(axes: Any, rows: Sequence[Row], markers: dict[int, str], largest: int
                    fontsize=10)
     base = [_loss(row) for row in rows if _kind(row) == "neither" and row["nodes"] == nodes]
     if base:
-        axes.axhline(base[0], color=_FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        axes.axvline(1, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(base[0], color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.axvline(1, color=FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlim(left=0)
     axes.margins(y=0.12)
     # Or differences that mean nothing would look large.
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95 * min(losses)), max(high, 1.05 * max(losses)))
-    axes.annotate("better", (0.015, 0.02), xytext=(0.075, 0.07), xycoords="axes fraction", color=_FAINT,
-                  fontweight="bold", arrowprops={"arrowstyle": "->", "color": _FAINT, "linewidth": 1.5})
+    axes.annotate("better", (0.015, 0.02), xytext=(0.075, 0.07), xycoords="axes fraction", color=FAINT,
+                  fontweight="bold", arrowprops={"arrowstyle": "->", "color": FAINT, "linewidth": 1.5})
     steps = rows[0]["steps"]
     axes.set_ylabel(f"held-out loss after {steps} steps, nat per character" if text
                     else f"training loss, mean of the last epoch of {steps} steps")
@@ -167,15 +161,15 @@ def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[
     used = sorted({row["nodes"] for row in rows})
     columns = [[entry(f"format of {text}" if kind != "neither" else text, "o", _COLORS[kind], 50)
                 for kind, text in _KINDS.items() if kind in kinds],
-               [entry(f"N = {nodes} nodes", markers[nodes], _FAINT, 50) for nodes in used]]
+               [entry(f"N = {nodes} nodes", markers[nodes], FAINT, 50) for nodes in used]]
     if largest:
         unit = 10 ** math.floor(math.log10(largest))
         top = largest // unit * unit
-        columns.append([entry(f"{size:,} LUT4 in the node's codecs", "o", _FAINT, _LARGEST * size / largest)
+        columns.append([entry(f"{size:,} LUT4 in the node's codecs", "o", FAINT, _LARGEST * size / largest)
                         for size in dict.fromkeys((max(top // 4, 1), top))])
     if any(row["lut4"] is None for row in rows):
         columns[len(columns) - (1 if largest else 0):] = [
-            [*(columns[-1] if largest else []), entry("codecs not placed", "o", _FAINT, _UNKNOWN, filled=False)]]
+            [*(columns[-1] if largest else []), entry("codecs not placed", "o", FAINT, _UNKNOWN, filled=False)]]
     height = max(map(len, columns))
     return [one for column in columns for one in [*column, *[entry(" ", "", "none", 1)] * (height - len(column))]]
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from host.drawing import FAINT, INK, STYLE
+
 __all__ = ["draw"]
 
-_INK, _FAINT = "#1d2733", "#8a97a6"
 _COLORS = {"symmetric": "#e4a53a", "float-offset": "#5b6f8a", "iaq-min": "#0b7a75", "iaq-max": "#7353ba",
            "iaq-min, aligned": "#d1495b"}
 
@@ -27,15 +28,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    style = {
-        "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": _INK, "axes.edgecolor": _FAINT,
-        "axes.labelcolor": _INK, "xtick.color": _FAINT, "ytick.color": _FAINT, "xtick.labelcolor": _INK,
-        "ytick.labelcolor": _INK, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-        "grid.color": "#e7ebef", "axes.axisbelow": True, "axes.titleweight": "bold", "axes.titlelocation": "left",
-        "axes.titlesize": 11, "legend.frameon": False,
-    }
     shape = " → ".join(map(str, [report["layers"][0][0], *(layer[1] for layer in report["layers"])]))
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(15.5, 8.2), layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(f"A perceptron {shape} in integers: {report['accuracy_float']:.2%} in floats\n", x=0.012,
@@ -56,7 +50,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
     labels = list(dict.fromkeys(row["label"] for row in rows))
     lowest = min(row["accuracy"] for row in rows) * 100
     axes.set_title("Test accuracy, as trained (hollow: truncated)")
-    axes.axhline(report["accuracy_float"] * 100, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)), label="float")
+    axes.axhline(report["accuracy_float"] * 100, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label="float")
     for place, (bits, scale) in enumerate(groups):
         for number, label in enumerate(labels):
             x = place + (number - (len(labels) - 1) / 2) * 0.16
@@ -104,7 +98,7 @@ def _draw_grid(axes: Any, grid: dict[str, Any]) -> None:
     low, high = edges[0], edges[-1]
     margin = (high - low) * 0.06
     axes.set_title(f"Weights of the {grid['name']}, and the levels of 4 bits")
-    axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=_FAINT, alpha=0.6, linewidth=0)
+    axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=FAINT, alpha=0.6, linewidth=0)
     step = counts.max() * 0.16
     places, names = [], []
     for number, (label, levels) in enumerate(grid["levels"].items()):
