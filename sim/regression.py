@@ -36,6 +36,9 @@ __all__ = ["parameters", "run"]
 
 _PARAMETERS = "GRADRING_PARAMETERS"
 _TAIL = 80
+#: The design itself is not optimized: cocotb takes most of a cycle, and a compiler that optimizes a large unit takes ten
+#: times as long, which no run under cocotb is long enough to make up for.
+_MAKE = ("OPT_FAST=-O0",)
 
 
 def parameters() -> dict[str, Any]:
@@ -65,7 +68,7 @@ class _Verilator(runner.Verilator):
         verilate.remove("--public-flat-rw")
         make[make.index("-j") + 1] = "1"
         reused = [f"--old-file={path.name}" for path in sorted(self.build_dir.glob("*.o"))]
-        return [verilate, [*make, *reused]]
+        return [verilate, [*make, *_MAKE, *reused]]
 
 
 def _control_file(design: Design) -> str:
@@ -78,7 +81,7 @@ def _control_file(design: Design) -> str:
 
 def _build(design: Design, *, waves: bool) -> Path:
     versions = (repr(toolchain.VERILATE), toolchain.version("verilator"), toolchain.version("cocotb"),
-                toolchain.compiler(), str(waves))
+                toolchain.compiler(), str(waves), repr(_MAKE))
     text = with_loops(design.text)
     key = toolchain.digest(design.name, text, _control_file(design), *versions)
     # Verilator's own runtime is most of a small unit's build, and the same for all.
