@@ -19,14 +19,14 @@ from hdl.control.host_port import HostPort
 from hdl.control.protocol import EventStatus
 from hdl.control.registers import RegisterFile
 from hdl.memory import HostAccess, LanedMemory
-from hdl.node import Node
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
+from host import cli
 from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
-from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
+from tests.host.rings import SMALL, library
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -101,16 +101,10 @@ def pysim():
     yield [Device(transport, TINY, name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 
-@functools.cache
-def library():
-    """The Verilated ring of the default configuration, built or looked up once per run of the tests."""
-    return build_ring(Node(NodeConfig()), identity=f"Node({NodeConfig()})")
-
-
 @contextlib.contextmanager
 def verilated():
     """Whole nodes, Verilated."""
-    with OpenRing(library(), nodes=2, threads=1) as ring:
+    with OpenRing(library(NodeConfig()), nodes=2, threads=1) as ring:
         yield [Device(transport, NodeConfig(), name=f"node {n}") for n, transport in enumerate(ring.transports)]
 
 
@@ -133,6 +127,12 @@ def devices(request):
         yield result
         for device in result:
             device.close()
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Has the program make nodes of the kind that other tests build too."""
+    monkeypatch.setattr(cli, "NodeConfig", functools.partial(NodeConfig, **SMALL))
 
 
 @pytest.fixture

@@ -1,26 +1,22 @@
 """Weights through tables and centroids that the host loads: values, words, what is loaded when, what goes wrong."""
 
-import contextlib
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.node import Node
 from host.clustering import codebook, codebook_words
 from host.data import digits
 from host.device import Command, Device, EventStatus, Operation, Space
 from host.optimizers import SGD
 from host.ring import Ring, RingError, Rule, Settings
 from host.trainer import TrainingConfig, train
-from host.verilated import OpenRing
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.verilated.build import build_ring
+from tests.host import rings
+from tests.host.rings import TIMEOUT
 
-TIMEOUT = 4000
 SMALL = {"gradient_words": 1024, "weight_words": 1024, "state_words": 512, "state_planes": 0, "masking": False,
          "error_feedback": False}
 CONFIGS = {name: NodeConfig(segment=64, weight_codec=name, **SMALL) for name in ("table32", "centroid16")}
@@ -32,27 +28,12 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 both = pytest.mark.parametrize("name", ["table32", "centroid16"])
 
 
-@functools.cache
-def library(name):
-    """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(CONFIGS[name]))
-
-
-@contextlib.contextmanager
 def open_nodes(name, nodes):
-    """Ring and simulation, whose links can be cut."""
-    with OpenRing(library(name), nodes=nodes, threads=1) as opened:
-        for link in opened.simulation.links:
-            link.set_latency(data=16, credit=16)
-        devices = [Device(transport, CONFIGS[name], name=f"node {rank}")
-                   for rank, transport in enumerate(opened.transports)]
-        ring = Ring(devices, timeout=TIMEOUT)
-        ring.connect()
-        yield ring, opened.simulation
+    return rings.open_nodes(nodes, config=CONFIGS[name])
 
 
 def random(generator, shape):
-    return (0.1 * generator.standard_normal(shape)).astype(np.float32)
+    return 0.1 * rings.random(generator, shape)
 
 
 class Reference:

@@ -1,25 +1,21 @@
 """Gradients through a codec, decoded, added and encoded again at every hop: values, words, cycles, what is lost."""
 
-import contextlib
 import functools
 
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.node import Node
 from host.data import digits
 from host.device import BadAddressError, Command, Device, EventStatus, Operation, Space
 from host.ring import Ring, RingError, Rule, Settings, block_bounds
 from host.trainer import TrainingConfig, train
-from host.verilated import OpenRing
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
-from sim.verilated.build import build_ring
+from tests.host import rings
+from tests.host.rings import SMALL, TIMEOUT, random
 
-TIMEOUT = 4000
 PLAIN = {"masking": False, "error_feedback": False}
-SMALL = {**PLAIN, "gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "state_planes": 0}
 RAW = NodeConfig(gradient_codec="raw", **SMALL)
 BOTH = NodeConfig(gradient_codec="mx9", weight_codec="mx9", state_planes=1, **PLAIN)
 WIDE = NodeConfig(gradient_codec="mxfp8_e4m3", lanes=8, segment=64, **SMALL)
@@ -27,28 +23,7 @@ CONFIGS = [RAW, BOTH, WIDE]
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
-@functools.cache
-def library(config):
-    """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(config))
-
-
-@contextlib.contextmanager
-def open_nodes(nodes, *, config=BOTH, threads=1, latency=16):
-    """Ring and simulation, whose links can be cut."""
-    with OpenRing(library(config), nodes=nodes, threads=threads) as opened:
-        for link in opened.simulation.links:
-            link.set_latency(data=latency, credit=latency)
-        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
-        ring = Ring(devices, timeout=TIMEOUT)
-        ring.connect()
-        yield ring, opened.simulation
-
-
-def random(generator, shape, *, density=1.0):
-    values = generator.standard_normal(shape).astype(np.float32)
-    values[generator.random(shape) >= density] = 0
-    return values
+open_nodes = functools.partial(rings.open_nodes, config=BOTH)
 
 
 class Reference:

@@ -1,34 +1,26 @@
 """Inference through the driver: layouts, and whole nodes against the golden model."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import LAYER_WORDS
-from hdl.node import Node
 from host.device import Command, Device, EventStatus, Operation, Space
 from host.inference import pack_inputs, program, unpack_outputs
 from host.ring import Ring, RingError
 from host.verilated import OpenRing
 from sim.golden.quantization import Layer, infer
-from sim.verilated.build import build_ring
+from tests.host.rings import SMALL, library
 
-CONFIG = NodeConfig(lanes=4, gradient_words=2048, weight_words=2048, state_words=1024, state_planes=0, masking=False,
-                    error_feedback=False, quantization=True)
+CONFIG = NodeConfig(quantization=True, **SMALL)
 WORDS = {"gradient_words": 2048, "weight_words": 2048}
-
-
-@functools.cache
-def library():
-    return build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
 
 
 @pytest.fixture
 def ring():
-    with OpenRing(library(), nodes=2, threads=1) as opened:
+    with OpenRing(library(CONFIG), nodes=2, threads=1) as opened:
         result = Ring([Device(transport, CONFIG, name=f"node {n}") for n, transport in enumerate(opened.transports)])
         result.connect()
         yield result
@@ -118,7 +110,7 @@ def test_refused_inputs(x, message):
 
 
 def test_nodes_without_quantization():
-    with OpenRing(library(), nodes=1, threads=1) as opened:
+    with OpenRing(library(CONFIG), nodes=1, threads=1) as opened:
         plain = Ring([Device(opened.transports[0], dataclasses.replace(CONFIG, quantization=False), name="node")])
         with pytest.raises(ValueError, match=r"^Nodes must have quantization in their configuration, to infer$"):
             plain.infer(digits(), inputs(1))

@@ -11,7 +11,7 @@ from host.pysim import PysimRing
 from host.ring import Ring, RingError, errors_base
 from host.verilated import OpenRing
 from sim.golden import masking as golden
-from tests.host.conftest import library
+from tests.host.rings import library
 
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 ALTERNATIVE = -10000.0
@@ -355,7 +355,7 @@ def whole_ring(open_devices):
 
 @pytest.fixture(scope="module")
 def ring():
-    with OpenRing(library(), nodes=3, threads=1) as opened:
+    with OpenRing(library(NodeConfig()), nodes=3, threads=1) as opened:
         yield whole_ring([Device(transport, NodeConfig(), name=f"node {rank}")
                           for rank, transport in enumerate(opened.transports)])
 

@@ -1,5 +1,4 @@
 # amaranth: UnusedElaboratable=no
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -8,15 +7,13 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.node import Node
 from host.device import Command, Device, EventStatus, Operation, Space
 from host.optimizers import SGD, Adam, AdamW
 from host.ring import Ring, RingError, Rule, Settings, block_bounds
 from host.session import TransportName, open_session
-from host.verilated import OpenRing
 from sim.golden import moments
 from sim.golden import ring as golden
-from sim.verilated.build import build_ring
+from tests.host import rings
 
 CONFIG = NodeConfig()
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38, 1, -1], dtype=np.float32)
@@ -29,22 +26,7 @@ OPTIMIZERS = {
 }
 
 
-@functools.cache
-def library():
-    """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-
-
-@contextlib.contextmanager
-def open_nodes(nodes, *, threads=1, latency=16, timeout=3000):
-    """Ring and simulation, whose links can be cut."""
-    with OpenRing(library(), nodes=nodes, threads=threads) as opened:
-        for link in opened.simulation.links:
-            link.set_latency(data=latency, credit=latency)
-        devices = [Device(transport, CONFIG, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
-        ring = Ring(devices, timeout=timeout)
-        ring.connect()
-        yield ring, opened.simulation
+open_nodes = functools.partial(rings.open_nodes, config=CONFIG, timeout=3000)
 
 
 def vectors(generator, nodes, length, *, density=0.6, special=0.02):

@@ -21,7 +21,7 @@ from host import cli, sweep, sweep_jobs, sweep_picture
 from host.sweep import BASE, Formats, SweepConfig
 from host.sweep_jobs import Failure, Job, JobKind
 from host.workloads import WorkloadName
-from tests.host.conftest import library
+from tests.host.rings import library
 
 DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
 TIMEOUT = 240
@@ -307,7 +307,7 @@ class TestResume:
             wait(lambda: not any(map(is_running, workers)), "a process has outlived the sweep")
             return out
 
-        library()
+        library(NodeConfig())
         runs = [f"run-digits-raw+zero_value-n{nodes}" for nodes in range(2, 9)]
         kept = {}
         for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):

@@ -1,6 +1,5 @@
 """Weights through a codec, from the optimizer to every node's memory: values, words, cycles, and what goes wrong."""
 
-import contextlib
 import dataclasses
 import functools
 
@@ -8,19 +7,17 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.node import Node
 from host.data import digits
 from host.device import BadAddressError, Command, Device, EventStatus, Operation, Space
 from host.optimizers import SGD, Adam
 from host.ring import Ring, RingError, Rule, Settings, block_bounds
 from host.trainer import TrainingConfig, train
-from host.verilated import OpenRing
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
-from sim.verilated.build import build_ring
+from tests.host import rings
+from tests.host.rings import TIMEOUT, random
 
 CONFIG = NodeConfig(weight_codec="mx9")
-TIMEOUT = 4000
 OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "adam": (Adam(learning_rate=0.1), False),
               "adam with bf16": (Adam(learning_rate=0.1), True)}
 #: Nodes of other shapes, with codecs of the other kinds.
@@ -30,28 +27,7 @@ OTHERS = [NodeConfig(lanes=1, segment=32, weight_codec="bf16", **SMALL),
           NodeConfig(lanes=8, segment=64, weight_codec="mxfp8_e4m3", **SMALL)]
 
 
-@functools.cache
-def library(config):
-    """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(config))
-
-
-@contextlib.contextmanager
-def open_nodes(nodes, *, config=CONFIG, threads=1, latency=16):
-    """Ring and simulation, whose links can be cut."""
-    with OpenRing(library(config), nodes=nodes, threads=threads) as opened:
-        for link in opened.simulation.links:
-            link.set_latency(data=latency, credit=latency)
-        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
-        ring = Ring(devices, timeout=TIMEOUT)
-        ring.connect()
-        yield ring, opened.simulation
-
-
-def random(generator, shape, *, density=1.0):
-    values = generator.standard_normal(shape).astype(np.float32)
-    values[generator.random(shape) >= density] = 0
-    return values
+open_nodes = functools.partial(rings.open_nodes, config=CONFIG)
 
 
 class Reference:

@@ -15,7 +15,7 @@ from host.transformer import Request, TransformerConfig, Use, keep, lockstep, ma
 from host.verilated import OpenRing
 from host.workloads import CharacterModel, Classifier, mask_jobs
 from sim.golden import masking as golden
-from tests.host.conftest import library
+from tests.host.rings import library
 
 SMALL = TransformerConfig(width=8, heads=2, hidden=6, context=10)
 
@@ -28,7 +28,7 @@ def lines():
 
 @pytest.fixture(scope="module")
 def ring():
-    with OpenRing(library(), nodes=3, threads=1) as opened:
+    with OpenRing(library(NodeConfig()), nodes=3, threads=1) as opened:
         ring = Ring([Device(transport, NodeConfig(), name=f"node {rank}")
                      for rank, transport in enumerate(opened.transports)], timeout=3000)
         ring.connect()

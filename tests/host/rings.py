@@ -1,0 +1,43 @@
+"""The simulated rings of whole nodes that tests share, one library for each configuration of a node."""
+
+import contextlib
+import functools
+
+import numpy as np
+
+from hdl.node import Node
+from host.device import Device
+from host.ring import Ring
+from host.verilated import OpenRing
+from sim.verilated.build import build_ring
+
+TIMEOUT = 4000
+
+#: Of nodes that take less to build than those by default, and that several tests have in common.
+SMALL = {"gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "state_planes": 0, "masking": False,
+         "error_feedback": False}
+
+
+@functools.cache
+def library(config):
+    """The simulated ring; making sure that it is up to date takes longer than most tests."""
+    return build_ring(Node(config), identity=f"Node({config})")
+
+
+@contextlib.contextmanager
+def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT):
+    """Ring and simulation, whose links can be cut."""
+    with OpenRing(library(config), nodes=nodes, threads=threads) as opened:
+        for link in opened.simulation.links:
+            link.set_latency(data=latency, credit=latency)
+        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
+        ring = Ring(devices, timeout=timeout)
+        ring.connect()
+        yield ring, opened.simulation
+
+
+def random(generator, shape, *, density=1.0):
+    """Normal numbers, of which only a part are not zero."""
+    values = generator.standard_normal(shape).astype(np.float32)
+    values[generator.random(shape) >= density] = 0
+    return values
