@@ -23,6 +23,9 @@ _HERE = Path(__file__).parent
 #: Verilator's own C++, compiled along with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
+#: What all sources of a library include, and what many of them take most of their time for.
+_HEADERS = ("verilated.h", "verilated_save.h")
+_TRACE_HEADERS = ("verilated_fst_c.h",)
 
 _COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
@@ -140,22 +143,58 @@ def options(name: str, top: str, *more: str) -> tuple[str, ...]:
 
 def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False) -> None:
     """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core."""
-    include = toolchain.verilator() / "include"
-    runtime = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
-    sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp"),
-               *(include / source for source in runtime)]
+    runtime = _runtime(traced)
+    sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
     # The longest first, so that no core is left with it at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
     def compile_one(source: Path) -> str:
         # What Verilator names slow runs once, in the constructor or at the first evaluation.
-        level = _SLOW if "__Slow" in source.name or source.parent == include else _FAST
+        level = _SLOW if "__Slow" in source.name else _FAST
         result = f"{source.stem}.o"
-        toolchain.run([toolchain.compiler(), *_COMPILE, *level, f"-DVM_TRACE={int(traced)}", "-I.", "-Iobj",
-                       "-Icompression", f"-isystem{include}", f"-isystem{include / 'vltstd'}", "-c", str(source),
-                       "-o", result], cwd=folder)
+        toolchain.run([*_compiler(level, traced), "-include", str(runtime / _header(level)), "-I.", "-Iobj",
+                       "-Icompression", "-c", str(source), "-o", result], cwd=folder)
         return result
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources))
+    objects += [str(path) for path in sorted(runtime.glob("*.o"))]
     toolchain.run([toolchain.compiler(), "-shared", *objects, "-pthread", "-o", f"{name}.so"], cwd=folder)
+
+
+def _compiler(level: tuple[str, ...], traced: bool) -> list[str]:
+    include = toolchain.verilator() / "include"
+    return [toolchain.compiler(), *_COMPILE, *level, f"-DVM_TRACE={int(traced)}", f"-isystem{include}",
+            f"-isystem{include / 'vltstd'}"]
+
+
+def _header(level: tuple[str, ...]) -> str:
+    return f"runtime{''.join(level)}.h"
+
+
+def _runtime(traced: bool) -> Path:
+    """Folder with Verilator's own C++, compiled once for all libraries, and its headers, precompiled.
+
+    A compiler that cannot use what is precompiled takes the header itself.
+    """
+    sources = (*_RUNTIME, *_TRACE_RUNTIME) if traced else _RUNTIME
+    headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS
+    shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
+    key = toolchain.digest(repr(FLAGS), repr(sources), repr(headers), repr(shim), str(traced),
+                           toolchain.version("verilator"), toolchain.compiler())
+
+    def build(folder: Path) -> None:
+        text = "".join(f"#include <{header}>\n" for header in headers)
+        commands = []
+        for level in (_FAST, _SLOW):
+            header = _header(level)
+            (folder / header).write_text(text)
+            commands.append([*_compiler(level, traced), f"-I{_HERE / 'compression'}", "-x", "c++-header", header,
+                             "-o", f"{header}.gch"])
+        include = toolchain.verilator() / "include"
+        commands += [[*_compiler(_SLOW, traced), f"-I{_HERE / 'compression'}", "-c", str(include / source), "-o",
+                      f"{Path(source).stem}.o"] for source in sources]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda command: toolchain.run(command, cwd=folder), commands))
+
+    return toolchain.cached(toolchain.BUILD / "verilated" / f"ring-runtime-{key}", build)
