@@ -13,6 +13,7 @@ import itertools
 import platform
 import re
 import time
+import weakref
 from pathlib import Path
 
 from amaranth.back import rtlil
@@ -61,10 +62,14 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
+#: What components have become, by name. To elaborate one takes longer than many a simulation of it.
+_converted: weakref.WeakKeyDictionary[Component, dict[str, Design]] = weakref.WeakKeyDictionary()
+
+
 def convert(component: Component, *, name: str = "top", identity: str | None = None) -> Design:
     """Verilog of a component, with ports named as in its signature, joined by ``__``.
 
-    Yosys runs only where no earlier run has seen the same design, version for version.
+    A component is converted once. Yosys runs only where no earlier run has seen the same design, version for version.
 
     Parameters
     ----------
@@ -77,6 +82,13 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
+    known = _converted.setdefault(component, {})
+    if name not in known:
+        known[name] = _convert(component, name, identity)
+    return known[name]
+
+
+def _convert(component: Component, name: str, identity: str | None) -> Design:
     sources = None if identity is None else _sources()
     if identity is None or sources is None:
         folder = _design(component, name)
