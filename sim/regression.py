@@ -36,8 +36,8 @@ __all__ = ["parameters", "run"]
 
 _PARAMETERS = "GRADRING_PARAMETERS"
 _TAIL = 80
-#: The design itself is not optimized: cocotb takes most of a cycle, and a compiler that optimizes a large unit takes ten
-#: times as long, which no run under cocotb is long enough to make up for.
+#: The design itself is not optimized. Cocotb takes most of a cycle, and a compiler ten times as long to optimize
+#: a large unit, for which no run is long enough to make up.
 _MAKE = ("OPT_FAST=-O0",)
 
 
