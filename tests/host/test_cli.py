@@ -119,9 +119,9 @@ class TestTrain:
         # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
-    def test_gradients(self, run, tmp_path):
+    def test_gradients(self, run, small, tmp_path):
         code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
-                             "--gradients", "raw", "--threads", 1, "--output", tmp_path)
+                             "--optimizer", "sgd", "--gradients", "raw", "--threads", 1, "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "gradients on the ring" in out
         result = json.loads((tmp_path / "report.json").read_text())
