@@ -16,6 +16,7 @@ from sim.golden import codecs as model
 from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression.packets import beats as rows
 
 NAMES = tuple(name for name in gateware.WEIGHT_CODECS if name != gateware.RAW)
 #: Those whose packets have as many words as their length makes.
@@ -42,21 +43,6 @@ def packets(generator):
     """Segments of every kind: whole, of one element, of an odd number of groups, and partial."""
     counts = [256, 1, 31, 32, 33, 256, 2, 160, *generator.integers(1, 257, 8).tolist()]
     return [elements(generator, count) for count in counts]
-
-
-def rows(vectors, lanes):
-    """Beats of a row each; what is not kept is noise."""
-    parts = [[], [], []]
-    for vector in vectors:
-        beats = -(-len(vector) // lanes)
-        padded = np.full(beats * lanes, 0xDEAD_BEEF, np.uint32)
-        padded[:len(vector)] = vector
-        keep = (np.arange(beats * lanes) < len(vector)).reshape(beats, lanes)
-        parts[0].append(padded.reshape(beats, lanes))
-        parts[1].append((keep << np.arange(lanes)).sum(axis=1))
-        parts[2].append(np.arange(beats) == beats - 1)
-    values, keep, last = map(np.concatenate, parts)
-    return pack(beat_layout(lanes), {"elements": values, "keep": keep, "last": last})
 
 
 def words(vectors):

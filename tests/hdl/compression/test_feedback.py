@@ -13,9 +13,10 @@ from hdl.rows import RowSerializer
 from hdl.stream import SkidBuffer, beat_layout, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.payload import pack, unpack
+from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression.packets import beats as rows
 
 CYCLES = 20_000
 SPECIAL = np.array([0, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 1, 0x7F7F_FFFF, 0xFF7F_FFFF], np.uint32)
@@ -39,21 +40,6 @@ def elements(generator, count):
 
 def lengths(generator):
     return [256, 1, 31, 32, 33, 3, 2, 256, 1, 1, *generator.integers(1, 257, 6).tolist()]
-
-
-def rows(vectors, lanes):
-    """Beats of a row each; what is not kept is noise."""
-    parts = [[], [], []]
-    for vector in vectors:
-        beats = -(-len(vector) // lanes)
-        padded = np.full(beats * lanes, 0xDEAD_BEEF, np.uint32)
-        padded[:len(vector)] = vector
-        keep = (np.arange(beats * lanes) < len(vector)).reshape(beats, lanes)
-        parts[0].append(padded.reshape(beats, lanes))
-        parts[1].append((keep << np.arange(lanes)).sum(axis=1))
-        parts[2].append(np.arange(beats) == beats - 1)
-    values, keep, last = map(np.concatenate, parts)
-    return pack(beat_layout(lanes), {"elements": values, "keep": keep, "last": last})
 
 
 def taken(trace, name, layout):
