@@ -273,6 +273,7 @@ def test_not_finite():
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 
 
+@functools.cache
 def streamed():
     return StreamedOptimizer(**STREAMED, rules=ALL)
 
