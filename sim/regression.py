@@ -36,9 +36,10 @@ __all__ = ["parameters", "run"]
 
 _PARAMETERS = "GRADRING_PARAMETERS"
 _TAIL = 80
-#: The design itself is not optimized. Cocotb takes most of a cycle, and a compiler ten times as long to optimize
-#: a large unit, for which no run is long enough to make up.
-_MAKE = ("OPT_FAST=-O0",)
+
+#: Compiler's option for the design. Tests lower it: a large unit takes ten times as long to be optimized, and cocotb
+#: takes most of a cycle of a small one.
+OPTIMIZATION = "-Os"
 
 
 def parameters() -> dict[str, Any]:
@@ -68,7 +69,7 @@ class _Verilator(runner.Verilator):
         verilate.remove("--public-flat-rw")
         make[make.index("-j") + 1] = "1"
         reused = [f"--old-file={path.name}" for path in sorted(self.build_dir.glob("*.o"))]
-        return [verilate, [*make, *_MAKE, *reused]]
+        return [verilate, [*make, f"OPT_FAST={OPTIMIZATION}", *reused]]
 
 
 def _control_file(design: Design) -> str:
@@ -81,7 +82,7 @@ def _control_file(design: Design) -> str:
 
 def _build(design: Design, *, waves: bool) -> Path:
     versions = (repr(toolchain.VERILATE), toolchain.version("verilator"), toolchain.version("cocotb"),
-                toolchain.compiler(), str(waves), repr(_MAKE))
+                toolchain.compiler(), str(waves), OPTIMIZATION)
     text = with_loops(design.text)
     key = toolchain.digest(design.name, text, _control_file(design), *versions)
     # Verilator's own runtime is most of a small unit's build, and the same for all.
