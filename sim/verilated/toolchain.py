@@ -170,16 +170,24 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
     return result.stdout
 
 
+#: What every unit includes, which takes half of the time of a small one.
+_INCLUDED = ("verilated.h", "memory", "vector")
+_HEADER = "runtime.h"
+
+
 @functools.cache
 def _runtime(flags: tuple[str, ...]) -> Path:
-    """Verilator's own runtime, compiled once per version and flags, in place of once per unit."""
+    """Verilator's own runtime, compiled, and its header, precompiled: once per version and flags."""
     include = verilator() / "include"
-    key = digest(version("verilator"), compiler(), *flags)
+    key = digest(version("verilator"), compiler(), repr(_INCLUDED), *flags)
 
     def build(folder: Path) -> None:
         for name in ("verilated", "verilated_threads"):
             run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-c", str(include / f"{name}.cpp"),
                  "-o", f"{name}.o"], cwd=folder)
+        (folder / _HEADER).write_text("".join(f"#include <{name}>\n" for name in _INCLUDED))
+        run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-x", "c++-header", _HEADER, "-o",
+             f"{_HEADER}.gch"], cwd=folder)
 
     return cached(BUILD / "verilated" / f"runtime-{key}", build)
 
@@ -221,8 +229,9 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
         everything = "".join(f'#include "{path.relative_to(folder)}"\n' for path in generated)
         everything += "".join(f'#include "{file}"\n' for file in sorted(sources))
         (folder / "all.cpp").write_text(everything)
-        objects = [str(path) for path in sorted(_runtime(flags).glob("*.o"))]
-        run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-I.", "-Iobj", "-shared", "all.cpp",
-             *objects, "-pthread", "-o", "library.so"], cwd=folder)
+        runtime = _runtime(flags)
+        objects = [str(path) for path in sorted(runtime.glob("*.o"))]
+        run([compiler(), *flags, "-include", str(runtime / _HEADER), f"-I{include}", f"-I{include / 'vltstd'}", "-I.",
+             "-Iobj", "-shared", "all.cpp", *objects, "-pthread", "-o", "library.so"], cwd=folder)
 
     return cached(BUILD / "verilated" / f"{name}-{key}", build) / "library.so"
