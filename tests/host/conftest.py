@@ -26,7 +26,7 @@ from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
 from tests.host.board import devices_of, open_link
-from tests.host.rings import SMALL, library
+from tests.host.rings import SMALL, WHOLE, library
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -133,6 +133,12 @@ def devices(request):
 def small(monkeypatch):
     """Has the program make nodes of the kind that other tests build too."""
     monkeypatch.setattr(cli, "NodeConfig", functools.partial(NodeConfig, **SMALL))
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """The same, of nodes that have every engine."""
+    monkeypatch.setattr(cli, "NodeConfig", lambda **options: NodeConfig(**{**WHOLE, **options}))
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ TIMEOUT = 4000
 #: Of nodes that take less to build than those by default, and that several tests have in common.
 SMALL = {"gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "state_planes": 0, "masking": False,
          "error_feedback": False}
+#: Of those that have every engine.
+WHOLE = {**SMALL, "masking": True, "error_feedback": True, "quantization": True}
 
 
 @functools.cache

@@ -12,9 +12,9 @@ from host.inference import pack_inputs, program, unpack_outputs
 from host.ring import Ring, RingError
 from host.verilated import OpenRing
 from sim.golden.quantization import Layer, infer
-from tests.host.rings import SMALL, library
+from tests.host.rings import WHOLE, library
 
-CONFIG = NodeConfig(quantization=True, **SMALL)
+CONFIG = NodeConfig(**WHOLE)
 WORDS = {"gradient_words": 2048, "weight_words": 2048}
 
 
