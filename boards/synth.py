@@ -53,8 +53,8 @@ class Unit:
     target: str
     parameters: dict
 
-    def component(self, options):
-        """Make the component, with some parameters replaced."""
+    def call(self, options):
+        """The component's class, and the arguments to make it with, some parameters replaced."""
         module_name, class_name = self.target.split(":")
         try:
             factory = getattr(importlib.import_module(module_name), class_name)
@@ -63,12 +63,17 @@ class Unit:
         parameters = {**self.parameters, **options}
         if "config" in inspect.signature(factory).parameters:
             from hdl.config import NodeConfig
-            return factory(config=NodeConfig(**parameters))
+            return factory, {"config": NodeConfig(**parameters)}
         unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
         if unknown:
             known = ", ".join(name for name in inspect.signature(factory).parameters)
             raise SynthesisError(f"Option of {class_name} must be one of {known}, not {', '.join(sorted(unknown))!r}")
-        return factory(**parameters)
+        return factory, parameters
+
+    def component(self, options):
+        """Make the component, with some parameters replaced."""
+        factory, arguments = self.call(options)
+        return factory(**arguments)
 
 
 class Together(wiring.Component):

