@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test check bench synth synth-optimizer wave clean
+.PHONY: help setup sim sweep quantize test check bench synth synth-optimizer verilog wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -29,6 +29,8 @@ help:
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
 	@echo "make synth-optimizer  what every rule and lane count of the optimizer costs (SEEDS=3 LANES= PART=)"
+	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
+	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
 	@echo "make wave   an FST waveform of one all-reduce"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment)"
 
@@ -84,6 +86,9 @@ synth: $(VENV)/.synth
 synth-optimizer: $(VENV)/.synth
 	$(BIN)/python -m boards.optimizer_table $(call option,SEEDS,--seeds) $(call option,LANES,--lanes) \
 	  $(call option,PART,--part)
+
+verilog: $(VENV)/.base
+	$(BIN)/python -m boards.verilog $(call option,UNIT,--unit) $(call option,LANES,--lanes) $(call option,OPTIONS,--set)
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(call option,NODES,--nodes)

@@ -23,7 +23,8 @@ from boards.synth import UNITS, SynthesisError
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, Port, convert
 
-__all__ = ["WAIVED", "WAIVED_BELOW", "AxiStream", "Field", "design", "fields", "lint", "streams", "wrap", "write"]
+__all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "AxiStream", "Field", "design", "fields", "lint",
+           "primitives", "streams", "wrap", "write"]
 
 RESULTS = toolchain.BUILD / "verilog"
 
@@ -38,11 +39,18 @@ WAIVED_BELOW = {
     "PROCASSINIT": "registers have an initial value and a reset",
     "WIDTHEXPAND": "operands of different width, extended as the language says",
     "WIDTHTRUNC": "`!` of a vector; results that are cut to a field on purpose",
+    "VARHIDDEN": "a signal with the name of the instance that its module is",
     "CASEINCOMPLETE": "what is assigned before a case holds in all others",
     "CASEOVERLAP": "cases in order of priority",
     "UNSIGNED": "comparisons with 0 that a parameter makes constant",
     "CMPCONST": "comparisons with a bound that a width cannot exceed",
     "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
+}
+
+#: ... and those of modules with a primitive of the part.
+WAIVED_OF_PRIMITIVES = {
+    "MODMISSING": "the primitive is in the part's library",
+    "UNDRIVEN": "outputs of the primitive, whose directions are not known",
 }
 
 
@@ -122,8 +130,8 @@ class AxiStream:
     """One stream of a component as signals of AXI4-Stream.
 
     ``last`` is TLAST. Where a payload has ``elements`` and a ``keep`` with a bit for each of them, TKEEP has the keep
-    bit of an element at each of its bytes, and every element begins at a byte. All other fields are in TDATA, in
-    their order and without gaps, and zeros up to a whole byte follow.
+    bit of an element at each of its bytes; every element begins at a byte, and the first one at bit 0. All other
+    fields are in TDATA, in their order and without gaps, and zeros up to a whole byte follow.
 
     Parameters
     ----------
@@ -133,16 +141,15 @@ class AxiStream:
         Whether the component receives it.
     shape : ShapeLike
         Payload.
-    has_valid, has_ready : bool
-        Whether there are TVALID and TREADY, which streams that are always valid or always ready do not have.
     """
 
-    def __init__(self, *, name, is_input, shape, has_valid=True, has_ready=True):
+    def __init__(self, *, name, is_input, shape):
         self.name = name
         self.is_input = is_input
         self.prefix = f"{'s' if is_input else 'm'}_axis_{name}"
-        self._flags = {"tvalid": has_valid, "tready": has_ready}
         self._payload = list(fields(shape))
+        if not self._payload:
+            raise ValueError(f"Payload of stream {name} must have at least one bit, not {shape!r}")
         self._payload_bits = sum(field.bits for field in self._payload)
 
         named = {field.name: field for field in self._payload}
@@ -154,7 +161,8 @@ class AxiStream:
 
         self._data = {}  # field of the payload to field of TDATA
         self._data_bits = 0
-        for field in self._payload:
+        # TKEEP begins with the elements, wherever they are.
+        for field in sorted(self._payload, key=lambda field: field != self._lanes):
             if field not in (self._last, self._keep):
                 pitch = 8 * self._lane_bytes if field == self._lanes else field.pitch
                 self._data[field] = dataclasses.replace(field, low=self._data_bits, pitch=pitch)
@@ -164,9 +172,9 @@ class AxiStream:
     @property
     def ports(self):
         """Signals in the order of the standard."""
-        widths = {**self._flags, "tdata": 8 * self._data_bytes, "tkeep": self._data_bytes if self._keep else 0,
-                  "tlast": self._last is not None}
-        return tuple(Port(f"{self.prefix}_{signal}", int(width), self.is_input != (signal == "tready"))
+        widths = {"tvalid": 1, "tready": 1, "tdata": 8 * self._data_bytes,
+                  "tkeep": self._data_bytes if self._keep else 0, "tlast": 1 if self._last else 0}
+        return tuple(Port(f"{self.prefix}_{signal}", width, self.is_input != (signal == "tready"))
                      for signal, width in widths.items() if width)
 
     @property
@@ -183,23 +191,19 @@ class AxiStream:
                 parts.append(f"tkeep{_range(kept, self._data_bytes - kept)} {'ignored' if self.is_input else 'ones'}")
         if self._last:
             parts.append("tlast")
-        parts += [f"no {signal}: always {signal[1:]}" for signal, present in self._flags.items() if not present]
         return f"{self.prefix}: {', '.join(parts)}"
 
     @property
     def wires(self):
         """What lies between the component and signals of an output: names and widths."""
-        return [] if self.is_input or not self._payload else [(f"{self.name}__payload", self._payload_bits)]
+        return [] if self.is_input else [(f"{self.name}__payload", self._payload_bits)]
 
     @property
     def connections(self):
         """Ports of the component, and what each is connected to."""
-        pairs = [(f"{self.name}__{signal[1:]}", f"{self.prefix}_{signal}")
-                 for signal, present in self._flags.items() if present]
-        if self._payload:
-            payload = f"{self.name}__payload"
-            pairs.append((payload, self._given if self.is_input else payload))
-        return pairs
+        pairs = [(f"{self.name}__{signal}", f"{self.prefix}_t{signal}") for signal in ("valid", "ready")]
+        payload = f"{self.name}__payload"
+        return [*pairs, (payload, self._given if self.is_input else payload)]
 
     @property
     def _given(self):
@@ -259,15 +263,8 @@ def _concatenation(pieces):
     return pieces[0] if len(pieces) == 1 else f"{{{', '.join(reversed(pieces))}}}"
 
 
-def streams(component, present=None):
-    """All streams of a component.
-
-    Parameters
-    ----------
-    component : Component
-    present : collection of str or None
-        Ports of the component's Verilog. A ``valid`` or ``ready`` that is not among them is constant.
-    """
+def streams(component):
+    """All streams of a component."""
     def walk(signature, path):
         for name, member in signature.members.items():
             if member.is_port:
@@ -275,14 +272,17 @@ def streams(component, present=None):
             for index in itertools.product(*map(range, member.dimensions)):
                 inner = (*path, name, *map(str, index))
                 if isinstance(member.signature, stream.Signature):
-                    payload, flat = member.signature.members["payload"], "__".join(inner)
-                    yield AxiStream(name=flat, is_input=payload.flow == In, shape=payload.shape,
-                                    has_valid=present is None or f"{flat}__valid" in present,
-                                    has_ready=present is None or f"{flat}__ready" in present)
+                    payload = member.signature.members["payload"]
+                    yield AxiStream(name="__".join(inner), is_input=payload.flow == In, shape=payload.shape)
                 else:
                     yield from walk(member.signature, inner)
 
     return list(walk(component.signature, ()))
+
+
+def primitives(text: str) -> list[str]:
+    """Modules with parameters that Verilog of Yosys uses. Those of a component have none, so they are the part's."""
+    return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
 
 
 def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Design:
@@ -297,7 +297,7 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
         First lines of the header.
     """
     core = convert(component, name=f"{name}_core")
-    axis = streams(component, {port.name for port in core.ports})
+    axis = streams(component)
     connections = [pair for stream in axis for pair in stream.connections]
     taken = {"clk", "rst", *(inner for inner, _ in connections)}
     plain = [port for port in core.ports if port.name not in taken]
@@ -306,8 +306,11 @@ def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Desig
     if core.clocked:
         ports = [Port("aclk", 1, True), Port("aresetn", 1, True), *ports]
         connections = [("clk", "aclk"), ("rst", "~aresetn"), *connections]
+    header = [*title, "", *_header(component, axis, plain, core.clocked)]
+    for primitive in primitives(core.text):
+        header += ["", f"Needs {primitive}, a primitive of the part, which is not in this file."]
     lines = [
-        *(f"// {line}".rstrip() for line in [*title, "", *_header(component, axis, plain, core.clocked)]),
+        *(f"// {line}".rstrip() for line in header),
         "",
         f"module {name} (",
         ",\n".join(f"  {'input' if port.is_input else 'output'} wire {_vector(port.width)}{port.name}"
@@ -360,10 +363,12 @@ def lint(path: Path):
     ToolError
         With what Verilator says, if it says anything.
     """
-    lines = path.read_text().splitlines()
+    text = path.read_text()
+    lines = text.splitlines()
     below = 2 + lines.index("endmodule")
     rules = ["`verilator_config"]
-    for waived, scope in ((WAIVED, ""), (WAIVED_BELOW, f" -lines {below}-{len(lines)}")):
+    absent = WAIVED_OF_PRIMITIVES if primitives(text) else {}
+    for waived, scope in ((WAIVED, ""), ({**WAIVED_BELOW, **absent}, f" -lines {below}-{len(lines)}")):
         for rule, reason in waived.items():
             rules += [f"// {reason}", f'lint_off -rule {rule} -file "*{path.name}"{scope}']
     control = path.with_suffix(".vlt")
