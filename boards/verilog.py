@@ -28,6 +28,9 @@ __all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "AxiStream", "Field
 
 RESULTS = toolchain.BUILD / "verilog"
 
+#: Longest name of a file, in which options are written out.
+LABEL = 80
+
 #: Warnings of ``verilator -Wall`` where nothing is wrong, each with the reason; first those of a whole file, ...
 WAIVED = {
     "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
@@ -381,7 +384,9 @@ def lint(path: Path):
 
 
 def _label(unit, options):
-    return "-".join([unit, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    label = "-".join([unit, *(f"{key}={value}" for key, value in sorted(options.items()))])
+    # Tools cut or replace longer names of modules.
+    return label if len(label) <= LABEL else f"{unit}-{toolchain.digest(label)[:8]}"
 
 
 def _top(label):
@@ -392,7 +397,7 @@ def design(unit: str, *, options: dict | None = None) -> Design:
     """The Verilog of one unit.
 
     The top module is called ``gradring_`` and the unit's name, followed by what differs from its defaults, such as
-    ``gradring_floating_multiply_dsps_2``.
+    ``gradring_floating_multiply_dsps_2``, or by a digest of it where that is long.
 
     Parameters
     ----------

@@ -392,6 +392,18 @@ def test_options_of_a_node(results, monkeypatch, capsys):
     assert "weight_codec='mx9', gradient_codec='zero_value'" in made["title"][3]
 
 
+def test_long_names_are_digests(results, monkeypatch):
+    monkeypatch.setattr(verilog, "lint", lambda path: None)
+    path = verilog.write("rows.serializer", options={"lanes": 2})
+    assert path.name == "rows.serializer-lanes=2.v"
+    monkeypatch.setattr(verilog, "LABEL", len(path.stem) - 1)
+    path, other = (verilog.write("rows.serializer", options={"lanes": lanes}) for lanes in (2, 4))
+    assert re.fullmatch(r"rows\.serializer-[0-9a-f]{8}\.v", path.name)
+    assert f"\nmodule gradring_{path.stem.replace('.', '_').replace('-', '_')} (\n" in path.read_text()
+    assert "\n// Parameters: lanes=2\n" in path.read_text()
+    assert other.name != path.name
+
+
 # --- mistakes
 
 
