@@ -17,8 +17,10 @@ from cocotbext.axi import AxiStreamBus, AxiStreamFrame, AxiStreamSink, AxiStream
 
 from boards import synth, verilog
 from hdl.control.protocol import Opcode, Space
+from hdl.floating.format import BF16
 from hdl.optimizer.burst import StreamedOptimizer
-from hdl.optimizer.rules import Rule, UpdateLane
+from hdl.optimizer.fixed_point import INT16
+from hdl.optimizer.rules import Rule
 from hdl.stream import SkidBuffer
 from sim import regression
 from sim.golden import zero_value as model
@@ -35,16 +37,21 @@ NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "st
 
 
 def small(name):
-    """Options with which a unit is soon made and read: one lane where it has lanes, and for what takes a NodeConfig a
-    small node. The optimizer has all rules once, in ``optimizer.all``; its other rows have SGD alone."""
+    """Options with which a unit is soon made and read: one lane where it has lanes, and a small node where it takes
+    a NodeConfig. The optimizer with all rules in binary32 is ``optimizer.all``; what is a part of it, or another row
+    of the same component, has other formats or rules."""
     factory, arguments = synth.UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
     options = {"lanes": 1} if "lanes" in parameters else {}
-    if factory in (StreamedOptimizer, UpdateLane) and name != "optimizer.all" and "format" not in arguments:
+    if name == "floating.divide":
+        options["format"] = BF16
+    elif name == "optimizer.update_lane":
         options["rules"] = (Rule.SGD,)
+    elif factory is StreamedOptimizer and name != "optimizer.all" and "format" not in arguments:
+        options.update(format=INT16, rules=(Rule.SGD, Rule.MOMENTUM))
     return options
 
 
@@ -227,7 +234,6 @@ class Mixed(wiring.Component):
         "table": data.ArrayLayout(signed(4), 3),
         "grid": data.ArrayLayout(data.ArrayLayout(2, 2), 2),
         "keep": 4,
-        "nothing": 0,
         "last": 1,
     })
 
