@@ -227,31 +227,42 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Beats behind the output register, which is never empty while there are any.
-        waiting = Signal(range(rows + 1))
+        # Whether there are beats behind the output register, which is never empty while there are, and whether there is
+        # a place for one more. Both are registers, so that one bit decides what every bit of the payload becomes.
+        stored = Signal()
+        free = Signal(init=1)
         accept = Signal()
         load = Signal()
+        enter = Signal()
+        leave = Signal()
+        w_next = Signal.like(write.addr)
+        r_next = Signal.like(read.addr)
         m.d.comb += [
-            self.i.ready.eq(waiting != rows),
-            self.level.eq(waiting + self.o.valid),
-            accept.eq(self.i.valid & self.i.ready),
+            self.i.ready.eq(free),
+            accept.eq(self.i.valid & free),
             load.eq(self.o.ready | ~self.o.valid),
+            enter.eq(accept & (stored | ~load)),
+            leave.eq(load & stored),
+            w_next.eq(_following(write.addr, rows)),
+            r_next.eq(_following(read.addr, rows)),
+            # A free row may hold anything: what counts is whether the address moves on.
             write.data.eq(self.i.payload),
-            write.en.eq(accept & ~(load & (waiting == 0))),
+            write.en.eq(free),
         ]
+        m.d.sync += self.level.eq(self.level + accept - (self.o.valid & self.o.ready))
         with m.If(load):
             m.d.sync += [
-                self.o.valid.eq(accept | (waiting != 0)),
-                self.o.payload.eq(Mux(waiting != 0, read.data, self.i.payload)),
+                self.o.valid.eq(stored | accept),
+                self.o.payload.eq(Mux(stored, read.data, self.i.payload)),
             ]
-            with m.If(waiting != 0):
-                m.d.sync += read.addr.eq(_following(read.addr, rows))
-                with m.If(~accept):
-                    m.d.sync += waiting.eq(waiting - 1)
-        with m.Elif(accept):
-            m.d.sync += waiting.eq(waiting + 1)
-        with m.If(write.en):
-            m.d.sync += write.addr.eq(_following(write.addr, rows))
+        with m.If(enter):
+            m.d.sync += write.addr.eq(w_next)
+        with m.If(leave):
+            m.d.sync += read.addr.eq(r_next)
+        with m.If(enter & ~leave):
+            m.d.sync += [stored.eq(1), free.eq(w_next != read.addr)]
+        with m.If(leave & ~enter):
+            m.d.sync += [stored.eq(r_next != write.addr), free.eq(1)]
         return m
 
     def _elaborate_block(self):
