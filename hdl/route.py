@@ -142,10 +142,18 @@ class PacketMux(wiring.Component):
         m = Module()
         for n, port in enumerate(self.i):
             with m.If(self.route.valid & (self.route.payload == n)):
-                m.d.comb += [
-                    self.o.payload.eq(port.payload),
-                    self.o.valid.eq(port.valid),
-                    port.ready.eq(self.o.ready),
-                ]
+                m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
+        # What is on offer matters only while it is valid, so the bits of the route alone choose it.
+        m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
         m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
         return m
+
+
+def _at(index, values):
+    """The value of that index, or any of them where there is none."""
+    while len(values) > 1:
+        pairs = [values[place:place + 2] for place in range(0, len(values), 2)]
+        values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]
+        index = index[1:]
+    value, = values
+    return value

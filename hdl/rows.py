@@ -1,6 +1,6 @@
 """Between words (one element per cycle) and beats (one memory row per cycle)."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -46,26 +46,29 @@ class RowSerializer(wiring.Component):
         elements = Signal(data.ArrayLayout(32, lanes))
         keep = Signal(lanes)  # elements still to send, lane 0 next
         last = Signal()
-        emptied = Signal()  # nothing stays behind after this cycle
+        final = Signal(init=1)  # nothing is behind the element on offer, if there is one
+        advance = Signal()
+        beat_keep = Signal(lanes)
 
-        only_one = (keep >> 1) == 0
         m.d.comb += [
             self.o.valid.eq(keep[0]),
             self.o.payload.data.eq(elements[0]),
-            self.o.payload.last.eq(last & only_one),
-            emptied.eq(~keep[0] | (only_one & self.o.ready)),
-            self.i.ready.eq(emptied),
+            self.o.payload.last.eq(last & final),
+            advance.eq(self.o.ready | ~keep[0]),
+            self.i.ready.eq(final & advance),
+            beat_keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
         ]
-        with m.If(emptied):
+        # One register says whether this beat moves on or the next one follows, for every bit of the elements.
+        with m.If(advance):
             m.d.sync += [
-                elements.eq(self.i.payload.elements),
-                keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
-                last.eq(self.i.payload.last),
+                keep.eq(Mux(final, beat_keep, keep >> 1)),
+                final.eq(Mux(final, beat_keep >> 1, keep >> 2) == 0),
+                elements[-1].eq(self.i.payload.elements[-1]),
             ]
-        with m.Elif(self.o.ready):
-            m.d.sync += keep.eq(keep >> 1)
+            with m.If(final):
+                m.d.sync += last.eq(self.i.payload.last)
             for lane in range(lanes - 1):
-                m.d.sync += elements[lane].eq(elements[lane + 1])
+                m.d.sync += elements[lane].eq(Mux(final, self.i.payload.elements[lane], elements[lane + 1]))
         return m
 
 
@@ -102,27 +105,32 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        staged = Signal(data.ArrayLayout(32, lanes))  # the last lane is never staged: its word completes the beat
-        lane = Signal(range(max(lanes, 2)))
+        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it has its own,
+        # and so is the last lane always the input; one register per lane says what becomes of its bits.
+        staged = Signal(data.ArrayLayout(32, lanes))
+        filled = Signal(lanes)
         completes = Signal()
 
         m.d.comb += [
-            completes.eq((lane == lanes - 1) | self.i.payload.last),
+            staged[-1].eq(self.i.payload.data),
+            completes.eq(Cat(1, filled)[lanes - 1] | self.i.payload.last),
             self.i.ready.eq(~completes | ~self.o.valid | self.o.ready),
         ]
+        for n in range(lanes - 1):
+            with m.If(~filled[n]):
+                m.d.sync += staged[n].eq(self.i.payload.data)
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
         with m.If(self.i.valid & self.i.ready):
-            m.d.sync += lane.eq(Mux(completes, 0, lane + 1))
-            for n in range(lanes):
-                with m.If(lane == n):
-                    m.d.sync += staged[n].eq(self.i.payload.data)
+            m.d.sync += filled.eq(Mux(completes, 0, Cat(1, filled)))
             with m.If(completes):
-                m.d.sync += self.o.valid.eq(1)
-                m.d.sync += self.o.payload.last.eq(self.i.payload.last)
+                m.d.sync += [
+                    self.o.valid.eq(1),
+                    self.o.payload.last.eq(self.i.payload.last),
+                    self.o.payload.keep.eq(Cat(1, filled)),
+                ]
                 for n in range(lanes):
-                    m.d.sync += self.o.payload.keep[n].eq(lane >= n)
-                    m.d.sync += self.o.payload.elements[n].eq(Mux(lane == n, self.i.payload.data, staged[n]))
+                    m.d.sync += self.o.payload.elements[n].eq(Mux(filled[n], staged[n], self.i.payload.data))
         return m
 
 
