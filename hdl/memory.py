@@ -1,6 +1,9 @@
 """The memories of a node: rows of ``lanes`` elements, one read and one write per cycle, shared by ports in turn."""
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+import functools
+import operator
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -86,38 +89,69 @@ class LanedMemory(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.memory = memory = Memory(shape=32 * self._lanes, depth=self._rows, init=[])
-        read = memory.read_port()
+        # A row is never read while it is written: see below.
+        m.submodules.memory = memory = Memory(
+            shape=32 * self._lanes, depth=self._rows, init=[], attrs={"no_rw_check": 1}
+        )
+        read = memory.read_port(transparent_for=())
         write = memory.write_port(granularity=32)
+        self._elaborate_write(m, write)
+        self._elaborate_read(m, read, write)
+        return m
 
+    def _elaborate_read(self, m, read, write):
         elements = Signal(32 * self._lanes)
         m.d.sync += elements.eq(read.data)
-        # The port after the one served last comes first.
         count = len(self.read)
+        # Block memory does not say what a read returns beside a write of the same row, so the reader waits for it.
+        asking = Signal(count)
+        for n, port in enumerate(self.read):
+            m.d.comb += asking[n].eq(port.valid & ~((port.row == write.addr) & write.en.any()))
+        # The port after the one served last comes first.
         served = Signal(range(max(count, 2)))
         granted = Signal(count)
         with m.Switch(served):
             for latest in range(count):
                 with m.Case(latest):
                     for n in reversed(range(latest + 1, latest + 1 + count)):
-                        with m.If(self.read[n % count].valid):
+                        with m.If(asking[n % count]):
                             m.d.comb += granted.eq(1 << (n % count))
         for n, port in enumerate(self.read):
             fetched = Signal(name=f"read_fetched_{n}")
             m.d.comb += [port.ready.eq(granted[n]), port.elements.eq(elements)]
             m.d.sync += [fetched.eq(granted[n]), port.response.eq(fetched)]
             with m.If(granted[n]):
-                m.d.comb += read.addr.eq(port.row)
                 m.d.sync += served.eq(n)
-        m.d.comb += read.en.eq(granted.any())
+        m.d.comb += [
+            read.en.eq(granted.any()),
+            read.addr.eq(_chosen(granted, [port.row for port in self.read])),
+        ]
 
+    def _elaborate_write(self, m, write):
+        """Take a row in one cycle, and write it in the next: then a register says which row that is."""
         taken = Const(0)
         for port in self.write:
             m.d.comb += port.ready.eq(~taken)
-            with m.If(port.valid & ~taken):
-                m.d.comb += [write.addr.eq(port.row), write.data.eq(port.elements), write.en.eq(port.keep)]
             taken = taken | port.valid
-        return m
+        # Without a valid port it does not matter which row it is, so that the last one needs no mark.
+        m.d.sync += [
+            write.addr.eq(_first(self.write, "row")),
+            write.data.eq(_first(self.write, "elements")),
+            write.en.eq(Mux(taken, _first(self.write, "keep"), 0)),
+        ]
+
+
+def _first(ports, name):
+    """A member of the first valid port, or else of the last one."""
+    value = Value.cast(getattr(ports[len(ports) - 1], name))
+    for n in reversed(range(len(ports) - 1)):
+        value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
+    return value
+
+
+def _chosen(marks, values):
+    """The value that is marked, or zeros if none is."""
+    return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))
 
 
 class RowReader(wiring.Component):
