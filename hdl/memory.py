@@ -55,8 +55,9 @@ class LanedMemory(wiring.Component):
     """Memory of rows of ``lanes`` 32-bit elements, with one read and one write per cycle.
 
     Read ports take turns. Write ports are served in order of priority, port 0 first. A port that loses waits. A read
-    that is granted in the same cycle as a write of its row returns the old elements. ``ready`` of a port depends
-    combinationally on ``valid`` of the others of its kind, and on its own if it reads.
+    that is granted in the same cycle as a write of its row is taken returns the old elements; in the cycle after, a
+    read of that row waits, and then returns the new ones. ``ready`` of a port depends combinationally on ``valid`` of
+    the others of its kind, and on its own and on the rows of all if it reads.
 
     Parameters
     ----------
