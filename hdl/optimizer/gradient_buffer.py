@@ -1,5 +1,8 @@
 """The banks in which a burst's operands wait: filled by a stream, drained once, and gone."""
 
+import functools
+import operator
+
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
@@ -94,20 +97,28 @@ class GradientBuffer(wiring.Component):
         w_row = Signal(range(rows + 1))
         r_bank = Signal(range(banks))
         r_row = Signal(range(rows + 1))
-        r_slice = Signal(range(slices + 1))
-        lengths = Array(Signal(range(rows + 1), name=f"length_{bank}") for bank in range(banks))
+        r_slice = Signal(range(max(slices, 2)))
+        # Of each bank, the last row that was filled, and which elements the fill brought of it.
+        final_rows = Array(Signal(range(max(rows, 2)), name=f"final_row_{bank}") for bank in range(banks))
+        final_keeps = Array(Signal(self._lanes, name=f"final_keep_{bank}") for bank in range(banks))
+        passed = Signal()  # the slices to come are beyond that row
         occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
 
-        # A row's address is its bank and its row side by side, so that no depth needs a multiplier.
+        # A row's address is its bank and its row side by side, so that no depth needs a multiplier. Each slice of the
+        # rows is a memory of its own, with one row of zeros more: those that are not asked read it, so that the one
+        # that is needs no multiplexer.
         row_bits = ceil_log2(rows)
-        row_shape = data.ArrayLayout(self._width, self._lanes)
-        # A bank is filled or drained, never both, so nothing depends on what a read beside a write returns.
-        m.submodules.memory = memory = Memory(
-            shape=row_shape, depth=banks << row_bits, init=[], attrs={"no_rw_check": 1}
-        )
-        write = memory.write_port()
-        read = memory.read_port(transparent_for=())
+        zeros = banks << row_bits
+        slice_shape = data.ArrayLayout(self._width, self._read_lanes)
+        writes, reads = [], []
+        for part in range(slices):
+            # A bank is filled or drained, never both, so nothing depends on what a read beside a write returns.
+            m.submodules[f"memory_{part}"] = memory = Memory(
+                shape=slice_shape, depth=zeros + (slices > 1), init=[], attrs={"no_rw_check": 1}
+            )
+            writes.append(memory.write_port())
+            reads.append(memory.read_port(transparent_for=()))
 
         def following(bank):
             return Mux(bank == banks - 1, 0, bank + 1)
@@ -121,27 +132,35 @@ class GradientBuffer(wiring.Component):
             accept.eq(self.i.valid & self.i.ready),
             filling_ends.eq(accept & self.i.payload.last),
             fits.eq(w_row != rows),
-            write.addr.eq(Cat(w_row[:row_bits], w_bank)),
-            write.en.eq(accept & fits),
         ]
-        for lane in range(self._lanes):
-            m.d.comb += write.data[lane].eq(Mux(self.i.payload.keep[lane], self.i.payload.elements[lane], 0))
+        for part, write in enumerate(writes):
+            m.d.comb += [write.addr.eq(Cat(w_row[:row_bits], w_bank)), write.en.eq(accept & fits)]
+            for lane in range(self._read_lanes):
+                m.d.comb += write.data[lane].eq(self.i.payload.elements[part * self._read_lanes + lane])
         with m.If(filling_ends):
-            m.d.sync += [lengths[w_bank].eq(w_row + fits), w_row.eq(0), w_bank.eq(following(w_bank))]
+            m.d.sync += [
+                final_rows[w_bank].eq(Mux(fits, w_row, rows - 1)),
+                final_keeps[w_bank].eq(Mux(fits, self.i.payload.keep, ~0)),
+                w_row.eq(0),
+                w_bank.eq(following(w_bank)),
+            ]
         with m.Elif(accept & fits):
             m.d.sync += w_row.eq(w_row + 1)
 
         discard = Signal()
-        m.d.comb += [
-            discard.eq(self.take & self.finish),
-            read.addr.eq(Cat(r_row[:row_bits], r_bank)),
-            read.en.eq(self.take),
-        ]
+        final = Signal()
+        m.d.comb += [discard.eq(self.take & self.finish), final.eq(r_row == final_rows[r_bank])]
+        for part, read in enumerate(reads):
+            address = Cat(r_row[:row_bits], r_bank)
+            m.d.comb += [
+                read.addr.eq(address if slices == 1 else Mux(r_slice == part, address, zeros)),
+                read.en.eq(self.take),
+            ]
         with m.If(discard):
-            m.d.sync += [r_slice.eq(0), r_row.eq(0), r_bank.eq(following(r_bank))]
+            m.d.sync += [r_slice.eq(0), r_row.eq(0), r_bank.eq(following(r_bank)), passed.eq(0)]
         with m.Elif(self.take):
             with m.If(r_slice == slices - 1):
-                m.d.sync += [r_slice.eq(0), r_row.eq(r_row + 1)]
+                m.d.sync += [r_slice.eq(0), r_row.eq(r_row + 1), passed.eq(passed | final)]
             with m.Else():
                 m.d.sync += r_slice.eq(r_slice + 1)
         m.d.sync += [
@@ -150,16 +169,17 @@ class GradientBuffer(wiring.Component):
         ]
 
         # A cycle each for the memory, whose output comes late, for the slice of the row, and for zeros in its place.
-        chosen = Signal.like(r_slice)
-        present = Signal()
-        present_slice = Signal()
+        present = Signal(self._read_lanes)
+        present_slice = Signal(self._read_lanes)
+        keep = final_keeps[r_bank].word_select(r_slice, self._read_lanes) if slices > 1 else final_keeps[r_bank]
         m.d.sync += [
-            present.eq(self.take & (r_row < lengths[r_bank])),
-            chosen.eq(r_slice),
+            present.eq(Mux(self.take & ~passed, keep | (~final).replicate(self._read_lanes), 0)),
             present_slice.eq(present),
         ]
         for lane in range(self._read_lanes):
-            candidates = Array(read.data[part * self._read_lanes + lane] for part in range(slices))
             element = Signal(self._width, name=f"element_{lane}", reset_less=True)
-            m.d.sync += [element.eq(candidates[chosen]), self.o[lane].eq(Mux(present_slice, element, 0))]
+            m.d.sync += [
+                element.eq(functools.reduce(operator.or_, (read.data[lane] for read in reads))),
+                self.o[lane].eq(Mux(present_slice[lane], element, 0)),
+            ]
         return m
