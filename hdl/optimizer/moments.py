@@ -19,8 +19,8 @@ class MomentUnpacker(wiring.Component):
     both its elements. A row with ``last`` whose upper half is not kept becomes one beat. Without ``packed_state``, a
     row is a beat.
 
-    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. Every output is a register: no
-    path runs from ``o.ready`` to ``i.ready``, nor from ``i`` to ``o``.
+    Latency is :attr:`latency` cycle, throughput one beat per cycle in either mode. A row is taken along with its last
+    beat: ``i.ready`` depends combinationally on ``i`` and on ``o.ready``. No path runs from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -56,27 +56,16 @@ class MomentUnpacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # A row of which a beat is still to be sent: the whole of it, or only its upper half.
-        spare = Signal.like(self.i.payload)
-        spare_valid = Signal()
-        upper = Signal()
-
-        row = Signal.like(self.i.payload)
-        more = Signal()  # this row's upper half follows
-        m.d.comb += [
-            row.eq(Mux(spare_valid, spare, self.i.payload)),
-            more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last)),
-            self.i.ready.eq(~spare_valid),
-        ]
-        # The spare register follows the input for as long as it is free, so that only one bit decides what it holds.
-        with m.If(self.i.ready):
-            m.d.sync += spare.eq(self.i.payload)
+        row = self.i.payload
+        upper = Signal()  # of the row on offer, the lower half has been taken
+        more = Signal()  # its upper half follows
+        m.d.comb += more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last))
         with m.If(self.o.ready | ~self.o.valid):
+            m.d.comb += self.i.ready.eq(self.i.valid & ~more)
             m.d.sync += [
-                self.o.valid.eq(self.i.valid | spare_valid),
+                self.o.valid.eq(self.i.valid),
                 self.o.payload.last.eq(row.last & ~more),
-                spare_valid.eq((self.i.valid | spare_valid) & more),
-                upper.eq((self.i.valid | spare_valid) & more),
+                upper.eq(self.i.valid & more),
             ]
             bits = row.elements.as_value()
             for n in range(lanes):
@@ -86,8 +75,6 @@ class MomentUnpacker(wiring.Component):
                     self.o.payload.elements[n].eq(Mux(self.packed_state, Cat(C(0, 16), moment), row.elements[n])),
                     self.o.payload.keep[n].eq(Mux(self.packed_state, keep, row.keep[n])),
                 ]
-        with m.Elif(self.i.valid):
-            m.d.sync += spare_valid.eq(1)
         return m
 
 
@@ -101,7 +88,7 @@ class MomentPacker(wiring.Component):
     a row.
 
     Latency is :attr:`latency` cycles from the beat that completes a row; throughput is one beat per cycle in either
-    mode. Every output is a register: no path runs from ``o.ready`` to ``i.ready``, nor from ``i`` to ``o``.
+    mode. ``i.ready`` depends combinationally on ``o.ready``. No path runs from ``i`` to ``o``.
 
     Parameters
     ----------
@@ -137,52 +124,47 @@ class MomentPacker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # The rounded beat, in both halves of a row.
-        beat = Signal.like(self.i.payload, reset_less=True)
-        beat_valid = Signal()
-        # The lower half of a row, and all of it when the output register was not free to take it.
-        spare = Signal.like(self.i.payload, reset_less=True)
-        staged = Signal()
-        complete = Signal()
-
+        half = 16 * lanes
         given = self.i.payload
-        moments = Signal(16 * lanes)
+        rounded = Signal(half)
         for n in range(lanes):
             short = shorten(m, given.elements[n], source=FP32, target=BF16)
-            m.d.comb += moments[16 * n:][:16].eq(Mux(given.keep[n], short, 0))
-        kept = given.keep.replicate(2)
+            m.d.comb += rounded[16 * n:][:16].eq(Mux(given.keep[n], short, 0))
+
+        # A beat, or the half of a row, rounded: then in the lower half, and what is in the upper one does not matter.
+        beat = Signal.like(given, reset_less=True)
+        beat_valid = Signal()
+        advance = Signal()
+        m.d.comb += self.i.ready.eq(~beat_valid | advance)
         with m.If(self.i.ready):
             m.d.sync += [beat_valid.eq(self.i.valid), beat.eq(given)]
             with m.If(self.packed_state):
-                m.d.sync += [
-                    beat.elements.as_value().eq(moments.replicate(2)),
-                    beat.keep.eq(Cat(kept[n] | kept[n + 1] for n in range(0, 2 * lanes, 2))),
-                ]
+                m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        row = Signal.like(given)
+        # The lower half of a row, which follows the beats for as long as it is not one that waits for its upper half.
+        lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
+        spare = Signal(half, reset_less=True)
+        spare_keep = Signal(lanes, reset_less=True)
+        staged = Signal()
         completes = Signal()
-        first = (1 << (lanes + 1) // 2) - 1  # words that a row's first beat has a part in
-        second = (1 << lanes) - (1 << lanes // 2)
-        kept_of_beat = Mux(self.packed_state, Mux(staged, second, first), (1 << lanes) - 1)
-        beat_bits = beat.elements.as_value()
         m.d.comb += [
-            self.i.ready.eq(~complete),
             completes.eq(~self.packed_state | staged | beat.last),
-            row.elements.eq(Cat(
-                Mux(staged, spare.elements.as_value()[:16 * lanes], beat_bits[:16 * lanes]),
-                Mux(self.packed_state & ~staged, 0, beat_bits[16 * lanes:]))),
-            row.keep.eq((beat.keep & kept_of_beat) | Mux(staged, spare.keep, 0)),
-            row.last.eq(beat.last),
+            advance.eq(~completes | self.o.ready | ~self.o.valid),
         ]
+        with m.If(~staged):
+            m.d.sync += [spare.eq(lower), spare_keep.eq(beat.keep)]
+        with m.If(beat_valid & advance):
+            m.d.sync += staged.eq(~completes)
 
-        with m.If(~complete & beat_valid):
-            m.d.sync += [spare.eq(row), staged.eq(~completes)]
+        kept = Cat(Mux(staged, spare_keep, beat.keep), Mux(staged, beat.keep, 0))
+        pairs = Cat(kept[n] | kept[n + 1] for n in range(0, 2 * lanes, 2))
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [
-                self.o.valid.eq((beat_valid & completes) | complete),
-                self.o.payload.eq(Mux(complete, spare, row)),
-                complete.eq(0),
+                self.o.valid.eq(beat_valid & completes),
+                self.o.payload.elements.as_value()[:half].eq(Mux(staged, spare, lower)),
+                self.o.payload.elements.as_value()[half:].eq(
+                    Mux(self.packed_state, Mux(staged, lower, 0), upper)),
+                self.o.payload.keep.eq(Mux(self.packed_state, pairs, beat.keep)),
+                self.o.payload.last.eq(beat.last),
             ]
-        with m.Elif(beat_valid & completes):
-            m.d.sync += complete.eq(1)
         return m

@@ -102,42 +102,8 @@ class Trace:
     offered: npt.NDArray[np.int64]
 
 
-def _trace(counts: npt.ArrayLike, stages: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a unit which takes beats through some stages into an output register and a spare one.
-
-    It is ready unless the spare register is occupied, and the stages move on then, too. That register is occupied
-    from the cycle after the one in which a beat, past the stages, found the output register without room for all that
-    it gives, until the last of this is taken there.
-    """
-    source = np.asarray(willing, np.bool_)
-    output = stream.Output(np.asarray(ready, np.bool_))
-    end = len(source)
-    first_willing = stream.first_from(source)
-    i_valid = np.zeros(end, np.bool_)
-    occupied = np.zeros(end + 1, np.bool_)
-
-    def free_from(cycle: int) -> int:
-        while occupied[min(cycle, end)]:
-            cycle += 1
-        return min(cycle, end)
-
-    accepted = -1
-    for count in np.asarray(counts).tolist():
-        valid = first_willing[min(accepted + 1, end)]
-        accepted = free_from(valid)
-        i_valid[valid:accepted + 1] = True
-        past = accepted
-        for _ in range(stages):
-            past = free_from(past + 1)
-        loaded = past
-        for _ in range(count):
-            loaded = output.load(loaded)
-        occupied[past + 1:min(loaded, end - 1) + 1] = True
-    return Trace(i_valid=i_valid, i_ready=~occupied[:end], o_valid=output.offered >= 0, offered=output.offered)
-
-
 def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of an unpacker.
+    """Every cycle of an unpacker, which takes a row in the cycle in which the output register takes its last beat.
 
     Parameters
     ----------
@@ -148,11 +114,22 @@ def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.
     ready : array of cycles
         Whether the sink is ready.
     """
-    return _trace(counts, 0, willing, ready)
+    given = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
+    for count in given:
+        loaded = source.offered
+        for _ in range(count):
+            loaded = output.load(loaded)
+        if loaded >= source.end:
+            break
+        source.ready[loaded] = True
+        source.take(loaded)
+    return Trace(i_valid=source.valid, i_ready=source.ready, o_valid=output.offered >= 0, offered=output.offered)
 
 
 def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a packer.
+    """Every cycle of a packer: a beat is rounded, and then leaves at once for where the lower half of a row waits, or
+    completes a row as soon as the output register can take this.
 
     Parameters
     ----------
@@ -163,4 +140,12 @@ def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.Ar
     ready : array of cycles
         Whether the sink is ready.
     """
-    return _trace(counts, 1, willing, ready)
+    given = np.asarray(counts).tolist()
+    source, output = stream.Feed(len(given), willing), stream.Output(np.asarray(ready, np.bool_))
+    left = 0
+    for completes in given:
+        left = source.accept(left) + 1
+        if completes:
+            left = output.load(left)
+    source.accept(left)
+    return Trace(i_valid=source.valid, i_ready=source.ready, o_valid=output.offered >= 0, offered=output.offered)
