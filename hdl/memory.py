@@ -206,27 +206,38 @@ class RowReader(wiring.Component):
         busy = Signal()
         row = Signal(range(self._rows))
         count = Signal(range(self._elements + 1))  # elements still to request
-        final = Signal()  # the row requested is the last of its job
+        more = Signal()  # the row requested is not the last of its job
+        advance = Signal()
         granted = Signal()
+        departs = Signal()
         # A request is made only when the queue has a place for its beat.
         places = Signal(range(self._DEPTH + 1), init=self._DEPTH)
+        room = Signal(init=1)
         m.d.comb += [
-            final.eq(count <= lanes),
-            self.port.valid.eq(busy & (places != 0)),
+            self.port.valid.eq(busy & room),
             self.port.row.eq(row),
             granted.eq(self.port.valid & self.port.ready),
-            self.job.ready.eq(~busy | (granted & final)),
+            departs.eq(self.o.valid & self.o.ready),
+            advance.eq(~busy | granted),
+            self.job.ready.eq(advance & ~more),
         ]
-        m.d.sync += places.eq(places - granted + (self.o.valid & self.o.ready))
-        with m.If(self.job.ready):
-            m.d.sync += [busy.eq(self.job.valid), row.eq(self.job.payload.row), count.eq(self.job.payload.count)]
-        with m.Elif(granted):
-            m.d.sync += [row.eq(row + 1), count.eq(count - lanes)]
+        with m.If(granted & ~departs):
+            m.d.sync += [places.eq(places - 1), room.eq(places != 1)]
+        with m.If(departs & ~granted):
+            m.d.sync += [places.eq(places + 1), room.eq(1)]
+        # One register chooses between the next row and the next job, since the grant comes late.
+        with m.If(advance):
+            m.d.sync += [
+                busy.eq(more | self.job.valid),
+                row.eq(Mux(more, row + 1, self.job.payload.row)),
+                count.eq(Mux(more, count - lanes, self.job.payload.count)),
+                more.eq(Mux(more, count > 2 * lanes, self.job.valid & (self.job.payload.count > lanes))),
+            ]
 
         keep = Signal(lanes)
         for n in range(lanes):
-            m.d.comb += keep[n].eq(count > n)
-        tag = Cat(keep, final)
+            m.d.comb += keep[n].eq(more | (count[:lanes.bit_length()] > n))
+        tag = Cat(keep, ~more)
         for stage in range(READ_LATENCY):
             following = Signal(lanes + 1, name=f"tag_{stage}")
             m.d.sync += following.eq(tag)

@@ -105,8 +105,8 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it has its own,
-        # and so is the last lane always the input; one register per lane says what becomes of its bits.
+        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it has its
+        # own, the last lane always; one register per lane says what becomes of its bits.
         staged = Signal(data.ArrayLayout(32, lanes))
         filled = Signal(lanes)
         completes = Signal()

@@ -227,8 +227,8 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Whether there are beats behind the output register, which is never empty while there are, and whether there is
-        # a place for one more. Both are registers, so that one bit decides what every bit of the payload becomes.
+        # Whether there are beats behind the output register, which is never empty while there are, and whether there
+        # is a place for one more. Both are registers, so that one bit decides what every bit of the payload becomes.
         stored = Signal()
         free = Signal(init=1)
         accept = Signal()
