@@ -2,9 +2,18 @@
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EVENT_WORDS,
+    EventStatus,
+    Operation,
+    command_layout,
+    descriptor_layout,
+    event_layout,
+)
 from hdl.control.registers import queue_status_layout
 from hdl.optimizer.rules import MOST_PLANES, Rule, planes_used
 from hdl.stream import Queue, connect_stream
@@ -212,8 +221,9 @@ class CommandQueue(wiring.Component):
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for
     flags too: this empties the queue.
 
-    ``start`` is valid :attr:`latency` cycles after the queue has taken a QUIESCE whose turn it is, and later by the
-    checker's latency less one at most for any other command.
+    Commands are kept in memory, and come from there word by word to the head of the queue, which is free for the next
+    one as soon as the engine has taken a command. ``start`` is valid :attr:`latency` cycles after an empty queue has
+    taken the last word of a QUIESCE, and later by the checker's latency less one at most for any other command.
 
     A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
     engine, or here, and nothing is started: no event is lost.
@@ -226,16 +236,16 @@ class CommandQueue(wiring.Component):
 
     Members
     -------
-    commands : In(stream of command_layout())
-        From the host.
+    commands : In(stream of descriptor_layout())
+        From the host, the words of each command. Without its last word it is none, and leaves nothing behind.
     full : Out(1)
         ``commands`` is not ready.
     start : Out(stream of command_layout())
         To the engine. Payload holds from ``valid`` on, and is not kept after it is taken.
     completions : In(stream of event_layout())
         From the engine: exactly one event for each command taken.
-    events : Out(stream of event_layout())
-        To the host.
+    events : Out(stream of 32 bits)
+        To the host, the words of each event.
     rule : In(Rule)
         The optimizer's.
     packed_state : In(1)
@@ -255,7 +265,7 @@ class CommandQueue(wiring.Component):
     queue_status : Out(queue_status_layout())
     """
 
-    latency = 3
+    latency = 3 + DESCRIPTOR_WORDS + 1
 
     def __init__(self, *, config, depth=8):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
@@ -263,11 +273,11 @@ class CommandQueue(wiring.Component):
         self._config = config
         self._depth = depth
         super().__init__({
-            "commands": In(stream.Signature(command_layout())),
+            "commands": In(stream.Signature(descriptor_layout())),
             "full": Out(1),
             "start": Out(stream.Signature(command_layout())),
             "completions": In(stream.Signature(event_layout())),
-            "events": Out(stream.Signature(event_layout())),
+            "events": Out(stream.Signature(32)),
             "rule": In(Rule),
             "packed_state": In(1),
             "checked": Out(checked_layout()),
@@ -286,10 +296,23 @@ class CommandQueue(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.waiting = waiting = Queue(shape=command_layout(), depth=self._depth)
+        m.submodules.waiting = waiting = Memory(
+            shape=32, depth=self._depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         m.submodules.checker = checker = CommandChecker(config=self._config)
-        m.submodules.ended = ended = Queue(shape=event_layout(), depth=self._depth)
-        head = waiting.o.payload
+        m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
+        waiting_write, waiting_read = waiting.write_port(), waiting.read_port()
+        head = Signal(command_layout())
+        loaded = Signal()  # head is the command whose turn it is
+        place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
+        slots = range(max(self._depth, 2))
+        tail, front = Signal(slots), Signal(slots)  # commands, written and read
+        loading = Signal(range(DESCRIPTOR_WORDS + 1))  # words that have been read
+        level = Signal(range(self._depth + 1))
+        added, removed = Signal(), Signal()
+        event = Signal(event_layout())  # that which is queued, word by word
+        event_place, popped_place = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
+        events = Signal(range(self._depth + 1))
+        queued, popped = Signal(), Signal()  # with its last word
         rejected = Signal(event_layout())
         signal = Signal(16)
         waited = Signal(32)
@@ -297,21 +320,52 @@ class CommandQueue(wiring.Component):
         given = Signal(16)
         missing = Signal(16)
 
-        connect_stream(m, self.commands, waiting.i)
         connect_stream(m, ended.o, self.events)
+        word = self.commands.payload
+        at = Mux(word.first, 0, place)
         m.d.comb += [
-            self.full.eq(~waiting.i.ready),
+            self.full.eq(level == self._depth),
+            self.commands.ready.eq(~self.full),
+            waiting_write.addr.eq(Cat(at, tail)),
+            waiting_write.data.eq(word.data),
+            waiting_write.en.eq(self.commands.valid & self.commands.ready),
+            added.eq(waiting_write.en & word.last),
+            waiting_read.addr.eq(Cat(loading[:-1], front)),
+        ]
+        m.d.sync += level.eq(level + added - removed)
+        with m.If(waiting_write.en):
+            m.d.sync += place.eq(at + 1)
+        with m.If(added):
+            m.d.sync += tail.eq(_following(tail, self._depth))
+        with m.If(~loaded & (level != 0)):
+            # A word comes one cycle after it was asked for; what is there in the first cycle is shifted out again.
+            m.d.sync += [head.eq(Cat(head.as_value()[32:], waiting_read.data)), loading.eq(loading + 1)]
+            with m.If(loading == DESCRIPTOR_WORDS):
+                m.d.sync += [loaded.eq(1), loading.eq(0)]
+        with m.If(removed):
+            m.d.sync += [loaded.eq(0), front.eq(_following(front, self._depth))]
+
+        m.d.comb += [
             checker.i.payload.eq(head),
             checker.rule.eq(self.rule),
             checker.packed_state.eq(self.packed_state),
             self.start.payload.eq(head),
             self.checked.eq(checker.checked),
             missing.eq(head.wait & ~self.flags),
-            self.queue_status.commands.eq(waiting.level),
-            self.queue_status.events.eq(ended.level),
+            self.queue_status.commands.eq(level),
+            self.queue_status.events.eq(events),
+            event.eq(rejected),
+            ended.i.payload.eq(event.as_value().word_select(event_place, 32)),
+            queued.eq(ended.i.valid & ended.i.ready & (event_place == EVENT_WORDS - 1)),
+            popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
             rejected.tag.eq(head.tag),
             rejected.weight_version.eq(self.weight_version),
             rejected.cycles.eq(waited),
+        ]
+        m.d.sync += [
+            event_place.eq(event_place + (ended.i.valid & ended.i.ready)),
+            popped_place.eq(popped_place + (ended.o.valid & ended.o.ready)),
+            events.eq(events + queued - popped),
         ]
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
 
@@ -321,7 +375,7 @@ class CommandQueue(wiring.Component):
 
         with m.FSM():
             with m.State("Check"):
-                m.d.comb += [checker.i.valid.eq(waiting.o.valid), checker.o.ready.eq(1)]
+                m.d.comb += [checker.i.valid.eq(loaded), checker.o.ready.eq(1)]
                 with m.If(checker.o.valid):
                     m.next = "Start"
                     with m.If(checker.o.payload.status != EventStatus.OK):
@@ -343,26 +397,34 @@ class CommandQueue(wiring.Component):
             with m.State("Start"):
                 m.d.comb += self.start.valid.eq(1)
                 with m.If(self.start.ready):
-                    m.d.comb += [waiting.o.ready.eq(1), taken.eq(head.wait)]
+                    m.d.comb += [removed.eq(1), taken.eq(head.wait)]
                     m.d.sync += [signal.eq(head.signal), waited.eq(0)]
                     m.next = "Run"
 
             with m.State("Run"):
-                m.d.comb += self.queue_status.running.eq(1)
-                connect_stream(m, self.completions, ended.i)
-                with m.If(self.completions.valid & self.completions.ready):
+                m.d.comb += [
+                    self.queue_status.running.eq(1),
+                    event.eq(self.completions.payload),
+                    ended.i.valid.eq(self.completions.valid),
+                    self.completions.ready.eq(queued),
+                ]
+                with m.If(queued):
                     with m.If(self.completions.payload.status == EventStatus.OK):
                         m.d.comb += given.eq(signal)
                     m.next = "Check"
 
             with m.State("Reject"):
-                m.d.comb += [ended.i.valid.eq(1), ended.i.payload.eq(rejected)]
-                with m.If(ended.i.ready):
-                    m.d.comb += waiting.o.ready.eq(1)
+                m.d.comb += ended.i.valid.eq(1)
+                with m.If(queued):
+                    m.d.comb += removed.eq(1)
                     m.d.sync += waited.eq(0)
                     m.next = "Check"
 
-        with m.If(ended.i.valid & ended.i.ready & (ended.i.payload.status != EventStatus.OK)):
-            m.d.sync += self.last_error.eq(ended.i.payload.as_value()[:32])
+        with m.If(queued & (event.status != EventStatus.OK)):
+            m.d.sync += self.last_error.eq(event.as_value()[:32])
 
         return m
+
+
+def _following(index, depth):
+    return Mux(index == depth - 1, 0, index + 1)

@@ -13,8 +13,7 @@ from hdl.control.protocol import (
     Opcode,
     Status,
     access_layout,
-    command_layout,
-    event_layout,
+    descriptor_layout,
     header_layout,
 )
 from hdl.control.registers import REGISTERS, RegisterBus
@@ -53,10 +52,12 @@ class HostPort(wiring.Component):
         Each request is followed by its words, of which the last one has ``last``. There are ``count`` of them, or
         fewer if the packet was short. When the node takes the word with ``last``, all words must be written, or at
         least be ahead of whatever reads the memory from then on.
-    commands : Out(stream of command_layout())
+    commands : Out(stream of descriptor_layout())
+        The words of commands. A packet that is too short or too long leaves one without its last word.
     commands_full : In(1)
-        ``commands`` is not ready.
-    events : In(stream of event_layout())
+        There is no room for a command.
+    events : In(stream of 32 bits)
+        The words of events.
     """
 
     latency = 7
@@ -71,9 +72,9 @@ class HostPort(wiring.Component):
             "bus": Out(RegisterBus()),
             "memory_read": Out(wiring.Signature({"request": Out(accesses), "data": In(words)})),
             "memory_write": Out(wiring.Signature({"request": Out(accesses), "data": Out(words)})),
-            "commands": Out(stream.Signature(command_layout())),
+            "commands": Out(stream.Signature(descriptor_layout())),
             "commands_full": In(1),
-            "events": In(stream.Signature(event_layout())),
+            "events": In(stream.Signature(32)),
         })
 
     def _capacities(self):
@@ -85,9 +86,10 @@ class HostPort(wiring.Component):
         m = Module()
         m.submodules.requests = requests = SkidBuffer(shape=word_layout())
         m.submodules.responses = responses = SkidBuffer(shape=word_layout())
-        m.submodules.echo = echo = Memory(shape=32, depth=PING_WORDS, init=[])
+        m.submodules.echo = echo = Memory(
+            shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
         echo_write = echo.write_port()
-        echo_read = echo.read_port(domain="comb")
+        echo_read = echo.read_port()
         word = requests.o
         reply = responses.i
 
@@ -95,8 +97,7 @@ class HostPort(wiring.Component):
         address = Signal(32)
         ended = Signal()  # the word with `last` has been taken
         taken = Signal(16)  # payload words of the request so far
-        descriptor = Signal(command_layout())
-        waited = Signal(32)
+        dropped = Signal()  # there is no room for the command
         end = Signal(33)
         capacity = Signal(range(max(self._capacities()) + 1))
         outside = Signal()
@@ -104,7 +105,8 @@ class HostPort(wiring.Component):
         size = Signal(16)  # payload words of the response
         sent = Signal(16)  # and how many of them are on their way
         left = Signal(16)  # payload words to come, of the request and then of the response
-        settled = Signal()  # the register bus has had a cycle for the address that it shows
+        settled = Signal()  # the memory of PING has had a cycle for the address that it shows
+        fetched = Signal()  # the register that is to be sent has been read
 
         take = Signal()
         send = Signal()
@@ -124,7 +126,9 @@ class HostPort(wiring.Component):
             self.memory_write.request.payload.eq(access),
             self.memory_write.data.payload.data.eq(word.payload.data),
             self.memory_write.data.payload.last.eq(word.payload.last | final),
-            self.commands.payload.eq(descriptor),
+            self.commands.payload.data.eq(word.payload.data),
+            self.commands.payload.first.eq(taken[:3] == 0),
+            self.commands.payload.last.eq(final),
             # Only one of the counts is not zero.
             self.bus.address.eq(address[:16] + (taken | sent)),
             self.bus.write_data.eq(word.payload.data),
@@ -132,7 +136,7 @@ class HostPort(wiring.Component):
             echo_write.data.eq(word.payload.data),
             echo_read.addr.eq(sent),
         ]
-        m.d.sync += settled.eq(~take & ~send)
+        m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
 
@@ -157,7 +161,6 @@ class HostPort(wiring.Component):
                 m.d.comb += word.ready.eq(1)
                 m.d.sync += [
                     header.eq(word.payload.data), status.eq(Status.OK), size.eq(0), taken.eq(0), sent.eq(0),
-                    waited.eq(0),
                 ]
                 with m.If(take):
                     m.next = "Dispatch"
@@ -176,6 +179,7 @@ class HostPort(wiring.Component):
                         with m.If((header.count != DESCRIPTOR_WORDS) | ended):
                             refuse(Status.BAD_LENGTH)
                         with m.Else():
+                            m.d.sync += dropped.eq(self.commands_full)
                             m.next = "Descriptor"
                     with m.Case(Opcode.POP_EVENT):
                         with m.If((header.count != EVENT_WORDS) | ended):
@@ -204,23 +208,15 @@ class HostPort(wiring.Component):
                     expect_end(lambda: respond(header.count))
 
             with m.State("Descriptor"):
-                m.d.comb += word.ready.eq(1)
+                # The last word makes it a command, and goes only if the end is where it should be.
+                goes = ~dropped & (word.payload.last == final)
+                m.d.comb += [self.commands.valid.eq(word.valid & goes), word.ready.eq(self.commands.ready | ~goes)]
                 with m.If(take):
-                    m.d.sync += descriptor.eq(Cat(descriptor.as_value()[32:], word.payload.data))
-
                     def push():
-                        m.next = "Room"
+                        respond()
+                        with m.If(dropped):
+                            refuse(Status.QUEUE_FULL)
                     expect_end(push)
-
-            with m.State("Room"):
-                m.next = "Push"
-                with m.If(self.commands_full):
-                    refuse(Status.QUEUE_FULL)
-
-            with m.State("Push"):
-                m.d.comb += self.commands.valid.eq(1)
-                with m.If(self.commands.ready):
-                    respond()
 
             with m.State("Address"):
                 m.d.comb += word.ready.eq(1)
@@ -264,10 +260,10 @@ class HostPort(wiring.Component):
                             m.next = "Write-Memory"
 
             with m.State("Event"):
-                m.d.sync += waited.eq(waited + 1)
+                m.d.sync += address.eq(address - 1)  # cycles that are left
                 with m.If(self.events.valid):
                     respond(EVENT_WORDS)
-                with m.Elif(waited == address):
+                with m.Elif(address == 0):
                     refuse(Status.EMPTY)
 
             with m.State("Read-Memory"):
@@ -276,14 +272,13 @@ class HostPort(wiring.Component):
                     respond(header.count)
 
             with m.State("Write-Registers"):
-                with m.If(settled):
+                m.d.comb += [self.bus.request.eq(word.valid & ~self.bus.done), self.bus.write.eq(1)]
+                with m.If(self.bus.done):
                     with m.If(~self.bus.writable):
                         refuse(Status.READ_ONLY)
                     with m.Else():
                         m.d.comb += word.ready.eq(1)
-                        with m.If(take):
-                            m.d.comb += self.bus.write.eq(1)
-                            expect_end(lambda: respond(1))
+                        expect_end(lambda: respond(1))
 
             with m.State("Write-Memory"):
                 m.d.comb += self.memory_write.request.valid.eq(1)
@@ -323,9 +318,13 @@ class HostPort(wiring.Component):
                 m.d.comb += reply.payload.last.eq(final)
                 with m.Switch(header.opcode):
                     with m.Case(Opcode.PING):
-                        m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(echo_read.data)]
+                        m.d.comb += [reply.valid.eq(settled), reply.payload.data.eq(echo_read.data)]
                     with m.Case(Opcode.READ_REGISTER):
-                        m.d.comb += [reply.valid.eq(settled), reply.payload.data.eq(self.bus.read_data)]
+                        m.d.comb += [
+                            self.bus.request.eq(~fetched & ~self.bus.done),
+                            reply.valid.eq(fetched),
+                            reply.payload.data.eq(self.bus.read_data),
+                        ]
                     with m.Case(Opcode.READ_MEMORY):
                         m.d.comb += [
                             reply.valid.eq(self.memory_read.data.valid),
@@ -334,9 +333,9 @@ class HostPort(wiring.Component):
                         ]
                     with m.Case(Opcode.POP_EVENT):
                         m.d.comb += [
-                            reply.valid.eq(1),
-                            reply.payload.data.eq(self.events.payload.as_value().word_select(sent[:2], 32)),
-                            self.events.ready.eq(final & reply.ready),
+                            reply.valid.eq(self.events.valid),
+                            reply.payload.data.eq(self.events.payload),
+                            self.events.ready.eq(reply.ready),
                         ]
                     with m.Default():
                         m.d.comb += [reply.valid.eq(1), reply.payload.data.eq(taken)]

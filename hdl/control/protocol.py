@@ -14,7 +14,8 @@ from hdl.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BITS, OFFSE
 __all__ = [
     "DESCRIPTOR_WORDS", "EVENT_WORDS", "LAYER_WORDS", "MASK_JOB_WORDS", "OUTPUT_WORDS", "PING_WORDS", "RESPONSE",
     "EventFlag", "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout",
-    "event_layout", "header_layout", "layer_layout", "mask_job_layout", "output_parameter_layout",
+    "descriptor_layout", "event_layout", "header_layout", "layer_layout", "mask_job_layout",
+    "output_parameter_layout",
 ]
 
 DESCRIPTOR_WORDS = 8
@@ -147,6 +148,11 @@ def command_layout():
         "wait": 16, "signal": 16,
         "tag": 16, "reserved": 16,
     })
+
+
+def descriptor_layout():
+    """A word of a command descriptor: ``first`` begins one, whatever was before, and ``last`` makes it a command."""
+    return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def event_layout():

@@ -10,7 +10,9 @@ import struct
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
 
 __all__ = [
     "IDENTIFIER", "REGISTERS", "Access", "Field", "Kind", "Register", "RegisterBus", "RegisterFile",
@@ -243,35 +245,54 @@ def queue_status_layout():
 
 
 class RegisterBus(wiring.Signature):
-    """Access to the register file, seen from the host port. Words are addressed, and there is no wait state.
+    """Access to the register file, seen from the host port. Words are addressed.
+
+    ``request``, ``address``, ``write`` and ``write_data`` hold until ``done``, which comes at most
+    :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once.
 
     Members
     -------
+    request : Out(1)
     address : Out(range(len(REGISTERS)))
-    read_data : In(32)
-        Value of the register at ``address`` in the cycle before; zero where there is none. Reading changes nothing.
-    writable : In(1)
-        Whether a write would have changed the register at ``address`` in the cycle before.
     write : Out(1)
-        Write ``write_data`` to the register at ``address``; nothing happens if that is read-only or does not exist.
+        Write ``write_data``; nothing happens if the register is read-only or does not exist.
     write_data : Out(32)
+    done : In(1)
+        High for one cycle.
+    read_data : In(32)
+        With ``done`` of a read, and until the next one: what the register was :attr:`RegisterFile.age` cycles
+        before; zero where there is none. Reading changes nothing.
+    writable : In(1)
+        With ``done``: the register can be written.
     """
 
     def __init__(self):
         super().__init__({
+            "request": Out(1),
             "address": Out(range(len(REGISTERS))),
-            "read_data": In(32),
-            "writable": In(1),
             "write": Out(1),
             "write_data": Out(32),
+            "done": In(1),
+            "read_data": In(32),
+            "writable": In(1),
         })
 
 
 class RegisterFile(wiring.Component):
     """All registers of a node, built from :data:`REGISTERS`.
 
-    A value written is on its port one cycle after ``bus.write``; a value read, and a count, is one cycle old. Beside
-    ``bus``, the ports are those of the table: an output for each setting, an input for each status.
+    A memory holds what the host reads; what the node itself needs, or counts, is in flip-flops beside it. Its rows
+    are visited one after the other, by a visit of four cycles: read, look, subtract, write. Visits of the host and of
+    the counters in turn alternate while the host asks for something, so that none waits for long.
+
+    Of a counter there are only so many low bits that they cannot come round between two visits. A visit adds to its
+    row how far they have moved on since the last one, so a counter is exact whenever it is read.
+
+    After reset, and after CONTROL.clear_counters for the counters alone, every row is visited once before the host's
+    turn comes, and gets its first value, which the upper half of the memory holds.
+
+    A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
+    the ports are those of the table: an output for each setting, an input for each status.
 
     Parameters
     ----------
@@ -300,6 +321,13 @@ class RegisterFile(wiring.Component):
         member, it counts by itself.
     """
 
+    #: Cycles of a visit.
+    _VISIT = 4
+
+    age = 3
+    #: From a request to ``done``, unless rows get their first values: the rest of a visit, one of a counter, its own.
+    latency = 3 * _VISIT
+
     def __init__(self, *, config):
         self._config = config
         ports = {"bus": In(RegisterBus()), "link_reset": Out(1), "set_flags": Out(16),
@@ -316,6 +344,11 @@ class RegisterFile(wiring.Component):
                 increments[entry.port] = entry.increment
         ports["count"] = In(data.StructLayout(increments))
         super().__init__(ports)
+
+    @property
+    def initialisation(self):
+        """Cycles after reset in which the host's requests wait."""
+        return self._VISIT * len(REGISTERS)
 
     def _constants(self):
         config = self._config
@@ -334,48 +367,109 @@ class RegisterFile(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         bus = self.bus
+        address_bits = len(bus.address)
+        rows = 1 << address_bits
+        constants = self._constants()
+        counters = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
+        first, last = counters[0].address, counters[-1].address
+        # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
+        longest = self._VISIT * max(2 * len(counters), len(REGISTERS))
+        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1)) for entry in counters}
+
+        initial = [constants.get(entry.name, entry.reset) for entry in REGISTERS]
+        m.submodules.memory = memory = Memory(
+            shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
+        read, write = memory.read_port(), memory.write_port()
+
+        index = Signal(address_bits)  # row that is visited
+        of_host, host_next = Signal(), Signal()  # for the host
+        turn = Signal(address_bits, init=1)  # row that is visited next, unless the host asks for one
+        beginning = Signal(init=1)  # rows get their first values
         clear_counters = Signal()
+        writing = Signal()
+        value = Signal(32)
+        low = Signal(max(spans.values()))  # bits of the counter
+        moved = Signal.like(low)
+
         # Counts come from all over the node: a register here keeps their way out of the counters' carry chains.
         count = Signal.like(self.count)
-        constants = self._constants()
+        m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
-        values = {entry.name: constants.get(entry.name) for entry in REGISTERS}
-
-        m.d.sync += [
-            count.eq(self.count),
-            bus.writable.eq(_choose(bus.address, [int(entry.access.writable) for entry in REGISTERS])),
-            clear_counters.eq(0),
-            self.set_flags.eq(0),
-        ]
-
+        queue = self.queue_status
+        stalls = Cat(count[f"stall_{cause}"] for cause in _STALLS)
+        live = {  # what does not come from the memory
+            "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
+                          queue.commands, queue.events),
+            "CONTROL": self.link_reset,
+        }
+        counting = {}
         for entry in REGISTERS:
-            written = bus.write & (bus.address == entry.address)
-            if entry.name == "STATUS":
-                queue = self.queue_status
-                stalls = Cat(count[f"stall_{cause}"] for cause in _STALLS)
-                values["STATUS"] = Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
-                                       queue.commands, queue.events)
-            elif entry.name == "CONTROL":
-                values["CONTROL"] = self.link_reset
-                with m.If(written):
-                    m.d.sync += Cat(self.link_reset, clear_counters).eq(bus.write_data)
-            elif entry.access is Access.SETTING:
-                values[entry.name] = setting = getattr(self, entry.port)
-                with m.If(written):
-                    m.d.sync += setting.eq(bus.write_data)
-            elif entry.access is Access.SET:
-                values[entry.name] = getattr(self, entry.port)
-                with m.If(written):
-                    m.d.sync += self.set_flags.eq(bus.write_data)
-            elif entry.access is Access.STATUS:
-                values[entry.name] = getattr(self, entry.port)
-            elif entry.access is Access.COUNTER:
-                values[entry.name] = counter = Signal(32, name=f"counter_{entry.port}")
-                m.d.sync += counter.eq(counter + (1 if entry.name == "CYCLES" else count[entry.port]))
+            if entry.access is Access.COUNTER:
+                counting[entry.name] = bits = Signal(spans[entry.name], name=f"low_{entry.port}")
+                m.d.sync += bits.eq(bits + (1 if entry.name == "CYCLES" else count[entry.port]))
                 with m.If(clear_counters):
-                    m.d.sync += counter.eq(0)
+                    m.d.sync += bits.eq(0)
+            elif entry.name not in live and (entry.access in (Access.STATUS, Access.SET) or entry.width < 32):
+                live[entry.name] = getattr(self, entry.port)
 
-        m.d.sync += bus.read_data.eq(_choose(bus.address, [values[entry.name] for entry in REGISTERS]))
+        ports = {entry.name: getattr(self, entry.port) for entry in REGISTERS if entry.access is Access.SETTING
+                 and entry.name != "CONTROL"}
+        ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
+
+        def of_index(values):
+            """What belongs to the row that is visited, of values by the names of registers."""
+            return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
+
+        writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})
+        m.d.comb += [
+            read.addr.eq(Cat(index, beginning)),
+            write.addr.eq(index),
+            write.data.eq(value + moved),
+            writing.eq(of_host & bus.write),
+        ]
+        with m.FSM():
+            with m.State("Read"):
+                m.d.comb += read.en.eq(1)
+                m.next = "Look"
+
+            with m.State("Look"):
+                m.d.sync += [value.eq(read.data), low.eq(of_index(counting))]
+                with m.If(writing):
+                    m.d.sync += value.eq(bus.write_data)
+                with m.Elif(of_host & of_index(dict.fromkeys(live, 1))):
+                    m.d.sync += value.eq(of_index(live))
+                m.next = "Subtract"
+
+            with m.State("Subtract"):
+                mask = of_index({name: (1 << span) - 1 for name, span in spans.items()})
+                m.d.sync += moved.eq((low - value) & mask)
+                m.next = "Write"
+
+            with m.State("Write"):
+                m.d.comb += [
+                    write.en.eq(~of_host | writing & writable),
+                    host_next.eq(bus.request & ~of_host & ~beginning),
+                ]
+                m.d.sync += of_host.eq(host_next)
+                with m.If(host_next):
+                    m.d.sync += index.eq(bus.address)
+                with m.Else():
+                    m.d.sync += [index.eq(turn), turn.eq(Mux(turn == last, first, turn + 1))]
+                with m.If(of_host):
+                    m.d.sync += [bus.done.eq(1), bus.writable.eq(writable), bus.read_data.eq(write.data)]
+                with m.Elif(index == last):
+                    m.d.sync += beginning.eq(0)
+                m.next = "Read"
+
+                with m.If(writing):
+                    with m.Switch(index):
+                        for entry in REGISTERS:
+                            if entry.access.writable:
+                                with m.Case(entry.address):
+                                    m.d.sync += ports[entry.name].eq(bus.write_data)
+                    with m.If((index == register("CONTROL").address) & bus.write_data[1]):
+                        m.d.sync += [clear_counters.eq(1), beginning.eq(1), index.eq(first), turn.eq(first + 1)]
+
         return m
 
 

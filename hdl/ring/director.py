@@ -328,14 +328,32 @@ class Director(wiring.Component):
             m.d.sync += unfinished.eq(unfinished + (queue.i.valid & queue.i.ready) - done)
             self._pending.append(unfinished != 0)
 
-    def _sequence(self, m, name, queue):
-        """Number of the next packet of a command."""
-        number = Signal(16, name=name)
+    def _packets(self, m, name, port, at, sink):
+        """Headers, or what is expected of them, but for where packets come from and go to. The queue holds what differs
+        from one packet to the next; the phase of the one on offer is returned."""
+        setup, given = self.setup, sink.payload
+        shape = data.StructLayout({
+            "phase": Phase, "block": len(at.block), "segment": len(at.segment), "length": len(at.length)})
+        queue = self._queue(m, name, port, shape, Cat(at.phase, at.block, at.segment, at.length))
+        number = Signal(16, name=f"{name}_sequence")
         with m.If(self.start):
             m.d.sync += number.eq(0)
-        with m.Elif(queue.i.valid & queue.i.ready):
+        with m.Elif(sink.valid & sink.ready):
             m.d.sync += number.eq(number + 1)
-        return number
+        packet = queue.o.payload
+        m.d.comb += [
+            sink.valid.eq(queue.o.valid),
+            queue.o.ready.eq(sink.ready),
+            given.codec.eq(self._codec(packet.phase == Phase.SCATTER)),
+            given.epoch.eq(setup.epoch),
+            given.sequence.eq(number),
+            given.iteration.eq(setup.iteration),
+            given.block.eq(packet.block),
+            given.segment.eq(packet.segment),
+            given.length.eq(packet.length),
+        ]
+        self._pending.append(queue.level != 0)
+        return packet.phase
 
     def _codec(self, scatter):
         weights = Codec.RAW
@@ -349,29 +367,17 @@ class Director(wiring.Component):
         scatter = at.phase == Phase.SCATTER
         m.d.comb += fork.enable.eq(Cat(1, at.length != 0))
 
-        header = Signal(header_layout())
-        headed = data.StructLayout({"header": header_layout(), "phase": Phase})
-        queue = self._queue(m, "headers", fork.o[0], headed, Cat(header, at.phase))
+        header = self.header.payload
+        phase = self._packets(m, "headers", fork.o[0], at, self.header)
         m.d.comb += [
             header.type.eq(PacketType.DATA),
-            header.codec.eq(self._codec(scatter)),
             header.source.eq(setup.rank),
             header.destination.eq(setup.successor),
-            header.epoch.eq(setup.epoch),
-            header.sequence.eq(self._sequence(m, "sequence", queue)),
-            header.iteration.eq(setup.iteration),
-            header.block.eq(at.block),
-            header.segment.eq(at.segment),
-            header.length.eq(at.length),
-            self.header.valid.eq(queue.o.valid),
-            self.header.payload.eq(queue.o.payload.header),
-            queue.o.ready.eq(self.header.ready),
         ]
-        self._pending.append(queue.level != 0)
         with m.If(self.start):
             m.d.sync += self.scattering.eq(setup.egress_scatter.steps != 0)
-        with m.Elif(queue.o.valid & queue.o.ready):
-            m.d.sync += self.scattering.eq(queue.o.payload.phase == Phase.SCATTER)
+        with m.Elif(self.header.valid & self.header.ready):
+            m.d.sync += self.scattering.eq(phase == Phase.SCATTER)
 
         first = Mux(scatter, Sent.ENCODER, Mux(setup.relay, Sent.PASSED, Sent.OWN))
         encoded = at.first if self._config.adds_compressed else at.first | scatter
@@ -401,20 +407,8 @@ class Director(wiring.Component):
             m.d.comb += fork.enable.eq(
                 Cat(~setup.alone, packet, packet & (scatter | setup.sum), some & comes_to_rest, some & landing)
             )
-        coming = Signal(expected_layout())
-        queue = self._queue(m, "expectations", fork.o[0], expected_layout(), coming)
-        connect_stream(m, queue.o, self.expected)
-        m.d.comb += [
-            coming.codec.eq(self._codec(scatter)),
-            coming.source.eq(setup.predecessor),
-            coming.epoch.eq(setup.epoch),
-            coming.sequence.eq(self._sequence(m, "expected_sequence", queue)),
-            coming.iteration.eq(setup.iteration),
-            coming.block.eq(at.block),
-            coming.segment.eq(at.segment),
-            coming.length.eq(at.length),
-        ]
-        self._pending.append(queue.level != 0)
+        self._packets(m, "expectations", fork.o[0], at, self.expected)
+        m.d.comb += self.expected.payload.source.eq(setup.predecessor)
 
         sinks = {
             Received.ADDER: summed if self._config.adds_compressed else 0,

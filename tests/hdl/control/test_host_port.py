@@ -15,13 +15,11 @@ from hdl.control.protocol import (
     Opcode,
     Status,
     access_layout,
-    command_layout,
-    event_layout,
+    descriptor_layout,
 )
 from hdl.control.registers import REGISTERS
 from hdl.stream import word_layout
 from sim import regression, streams
-from sim.payload import to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 
 CONFIG = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32, state_planes=2)
@@ -120,13 +118,15 @@ class Node(State):
         self.read_data = Source(dut, "memory_read__data", word_layout(), stalls=some(2))
         self.writes = Sink(dut, "memory_write__request", access_layout(), stalls=some(3))
         self.write_data = Sink(dut, "memory_write__data", word_layout(), stalls=some(4))
-        self.command_sink = Sink(dut, "commands", command_layout(), stalls=some(5))
-        self.event_source = Source(dut, "events", event_layout())
+        self.command_sink = Sink(dut, "commands", descriptor_layout(), stalls=some(5))
+        self.bus_stalls = some(6)
+        self.noise = random.Random(seed)
+        self.event_source = Source(dut, "events", 32)
         self.monitors = {
             name: Monitor(dut, name, layout) for name, layout in (
                 ("i", word_layout()), ("o", word_layout()), ("memory_read__request", access_layout()),
                 ("memory_read__data", word_layout()), ("memory_write__request", access_layout()),
-                ("memory_write__data", word_layout()), ("commands", command_layout()), ("events", event_layout()),
+                ("memory_write__data", word_layout()), ("commands", descriptor_layout()), ("events", 32),
             )
         }
         for task in (self._serve_registers, self._serve_reads, self._serve_writes, self._serve_commands):
@@ -134,15 +134,30 @@ class Node(State):
 
     async def _serve_registers(self):
         edge = RisingEdge(self.dut.clk)
+        bus = {name: getattr(self.dut, f"bus__{name}") for name in ("address", "write", "write_data")}
         while True:
             await edge
-            address = int(self.dut.bus__address.value)
+            self.dut.bus__done.value = 0
+            self.dut.bus__writable.value = self.noise.getrandbits(1)
+            if not self.dut.bus__request.value:
+                continue
+            request = {name: int(port.value) for name, port in bus.items()}
+            while not next(self.bus_stalls):
+                await edge
+                assert self.dut.bus__request.value
+                assert request == {name: int(port.value) for name, port in bus.items()}
+            address = request["address"]
             writable = address in self.registers and REGISTERS[address].access.writable
-            if self.dut.bus__write.value:
-                assert writable
-                self.registers[address] = int(self.dut.bus__write_data.value)
-            self.dut.bus__read_data.value = self.registers.get(address, 0)
+            if request["write"]:
+                self.dut.bus__read_data.value = self.noise.getrandbits(32)
+                if writable:
+                    self.registers[address] = request["write_data"]
+            else:
+                self.dut.bus__read_data.value = self.registers.get(address, 0)
+            self.dut.bus__done.value = 1
             self.dut.bus__writable.value = writable
+            await edge
+            self.dut.bus__done.value = 0
 
     async def _serve_reads(self):
         while True:
@@ -167,9 +182,14 @@ class Node(State):
         return access
 
     async def _serve_commands(self):
+        command = []
         while True:
-            self.commands += [to_int(command_layout(), beat) for beat in await self.command_sink.receive(1)]
-            self.dut.commands_full.value = len(self.commands) == QUEUE_ROOM
+            (beat,) = await self.command_sink.receive(1)
+            command = [*([] if beat["first"] else command), beat["data"]]
+            if beat["last"]:
+                assert len(command) == DESCRIPTOR_WORDS
+                self.commands.append(sum(word << 32 * n for n, word in enumerate(command)))
+                self.dut.commands_full.value = len(self.commands) == QUEUE_ROOM
 
 
 def random_packet(generator):
@@ -250,7 +270,7 @@ async def answers_as_the_model_does(dut):
             await source.send(beats(packet))
 
     cocotb.start_soon(feed())
-    cocotb.start_soon(node.event_source.send(node.events))
+    cocotb.start_soon(node.event_source.send(event >> 32 * n & 0xFFFFFFFF for event in node.events for n in range(4)))
     statuses = set()
     for n, packet in enumerate(packets):
         response = [beat["data"] for beat in await with_timeout(sink.packet(), 40, "us")]
@@ -261,7 +281,7 @@ async def answers_as_the_model_does(dut):
     assert node.registers == model.registers
     assert node.memory == model.memory
     assert node.commands == model.commands
-    assert len(node.monitors["events"].beats) == EVENTS - len(model.events)
+    assert len(node.monitors["events"].beats) == 4 * (EVENTS - len(model.events))
     for status in Status:
         assert status in {reached for _, reached in statuses}
 
@@ -302,7 +322,7 @@ async def waits_for_events(dut):
     assert [cycles - took[0] for cycles in took] == [0, 1, 100]
     cocotb.start_soon(source.send(beats([Opcode.POP_EVENT << 24 | EVENT_WORDS, 0xFFFFFFFF])))
     await cycles(dut, 300)
-    cocotb.start_soon(node.event_source.send([0x44444444_33333333_22222222_11111111]))
+    cocotb.start_soon(node.event_source.send([0x11111111, 0x22222222, 0x33333333, 0x44444444]))
     assert [beat["data"] for beat in await sink.packet()][1:] == [
         Status.OK, 0x11111111, 0x22222222, 0x33333333, 0x44444444]
 
@@ -313,7 +333,7 @@ async def reset_at_any_word_of_a_packet(dut):
     for port in ("memory_read__request", "memory_write__request", "memory_write__data", "commands"):
         getattr(dut, f"{port}__ready").value = 1
     dut.memory_read__data__valid.value = 1
-    dut.bus__writable.value = 1
+    dut.bus__writable.value = dut.bus__done.value = 1
     source = Source(dut, "i", word_layout())
     ping = [Opcode.PING << 24 | 0x770003, 5, 6, 7]
     requests = [

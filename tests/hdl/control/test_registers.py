@@ -11,7 +11,7 @@ from hdl.config import NodeConfig
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, RegisterFile, queue_status_layout, register
 from sim import regression
 from sim.payload import to_int
-from sim.streams import start
+from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
 CONSTANTS = {
@@ -27,6 +27,7 @@ def test_addresses_are_consecutive_and_names_unique():
     assert len({entry.name for entry in REGISTERS}) == len(REGISTERS)
     assert REGISTERS[0].name == "ID"
     assert REGISTERS[1].name == "CONFIGURATION_HASH"
+    assert tuple(COUNTERS) == REGISTERS[-len(COUNTERS):]  # they are visited in turn
 
 
 @pytest.mark.parametrize("entry", REGISTERS, ids=lambda entry: entry.name)
@@ -46,36 +47,39 @@ def test_unknown_name():
 
 
 class Model:
-    """The register file, cycle by cycle: call :meth:`step` with the inputs of a cycle for the outputs of the next."""
+    """The register file, cycle by cycle: call :meth:`step` with the inputs of a cycle for the state in the next."""
 
     def __init__(self):
         self.settings = {entry.name: entry.reset for entry in REGISTERS if entry.access is Access.SETTING}
         self.counters = {entry.name: 0 for entry in COUNTERS}
         self.increments = {entry.name: 0 for entry in COUNTERS}
-        self.clear = 0
-        self.read_data = self.writable = self.set_flags = 0
+        self.clear = False
+        self.set_flags = 0
+        self.history = []  # what the host would read, cycle by cycle
 
-    def step(self, address, write, write_data, inputs, increments):
-        entry = REGISTERS[address] if address < len(REGISTERS) else None
-        self.read_data = self._value(entry, inputs)
-        self.writable = int(entry is not None and entry.access.writable)
+    def step(self, inputs, increments):
+        self.history.append({entry.address: self._value(entry, inputs) for entry in REGISTERS})
         for name, value in self.counters.items():
             by = 1 if name == "CYCLES" else self.increments[name]
             self.counters[name] = 0 if self.clear else (value + by) % (1 << 32)
         self.increments = increments
-        self.clear = self.set_flags = 0
-        if write and entry is not None:
-            if entry.name == "CONTROL":
-                self.settings["CONTROL"] = write_data & 1
-                self.clear = write_data >> 1 & 1
-            elif entry.access is Access.SETTING:
-                self.settings[entry.name] = write_data & (1 << entry.width) - 1
-            elif entry.access is Access.SET:
-                self.set_flags = write_data & 0xFFFF
+        self.clear = False
+        self.set_flags = 0
+
+    def write(self, address, data):
+        """After :meth:`step`: a value that is on its port in the next cycle."""
+        entry = REGISTERS[address] if address < len(REGISTERS) else None
+        if entry is None:
+            return
+        if entry.name == "CONTROL":
+            self.settings["CONTROL"] = data & 1
+            self.clear = bool(data >> 1 & 1)
+        elif entry.access is Access.SETTING:
+            self.settings[entry.name] = data & (1 << entry.width) - 1
+        elif entry.access is Access.SET:
+            self.set_flags = data & 0xFFFF
 
     def _value(self, entry, inputs):
-        if entry is None:
-            return 0
         if entry.name == "STATUS":
             queue = inputs["queue_status"]
             stalls = sum(self.increments[name] << n for n, name in enumerate(STALLS))
@@ -89,46 +93,92 @@ class Model:
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def behaves_as_the_table_says(dut):
-    seed = regression.parameters()["seed"]
-    generator = random.Random(seed)
-    await start(dut)
-    model = Model()
-    edge = RisingEdge(dut.clk)
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
     layout = RegisterFile(config=CONFIG).count.shape()
-    # The first edge after reset sees the inputs all zero, and so does the model.
-    await edge
-    model.step(0, 0, 0, {}, {entry.name: 0 for entry in COUNTERS})
-    for cycle in range(6_000):
-        address = generator.choice([generator.randrange(len(REGISTERS)), 10, 16, generator.randrange(64)])
-        write, write_data = generator.random() < 0.3, generator.getrandbits(32)
-        if address == 10 and generator.random() < 0.9:
-            write = 0
-        inputs = {
-            "queue_status": {"running": generator.getrandbits(1), "waiting": generator.getrandbits(1),
-                             "commands": generator.getrandbits(8), "events": generator.getrandbits(8)},
-            "flags": generator.getrandbits(16), "weight_version": generator.getrandbits(32),
-            "last_error": generator.getrandbits(32),
-        }
-        increments = {entry.name: generator.getrandbits(entry.increment) for entry in COUNTERS}
-        dut.bus__address.value = address
-        dut.bus__write.value = write
-        dut.bus__write_data.value = write_data
-        dut.queue_status.value = to_int(queue_status_layout(), inputs["queue_status"])
-        for port in ("flags", "weight_version", "last_error"):
-            getattr(dut, port).value = inputs[port]
-        dut.count.value = to_int(layout, {
-            entry.port: increments[entry.name] for entry in COUNTERS if entry.name != "CYCLES"})
-        expected = {
-            "bus__read_data": model.read_data, "bus__writable": model.writable, "set_flags": model.set_flags,
-            "link_reset": model.settings["CONTROL"],
-            **{name.lower(): value for name, value in model.settings.items() if name != "CONTROL"},
-        }
+    edge = RisingEdge(dut.clk)
+    for number in range(2):
+        # The second time, all that was written is forgotten.
+        await start(dut) if number == 0 else await reset(dut)
+        dut.bus__request.value = 0
+        dut.count.value = 0
+        model = Model()
+        zero = {"queue_status": dict.fromkeys(("running", "waiting", "commands", "events"), 0),
+                "flags": 0, "weight_version": 0, "last_error": 0}
+        for port in zero:
+            getattr(dut, port).value = 0
+        # The first edge after reset sees the inputs all zero, and so does the model.
         await edge
-        for port, value in expected.items():
-            assert int(getattr(dut, port).value) == value, f"{port} in cycle {cycle} of seed {seed}"
-        model.step(address, write, write_data, inputs, increments)
+        model.step(zero, {entry.name: 0 for entry in COUNTERS})
+        request = None
+        asked = 0
+        ready = p["initialisation"]  # the host's first turn
+        density = 0.5
+        for cycle in range(1, 5_000):
+            if cycle % 500 == 0:
+                density = generator.choice([0.0, 0.5, 1.0, 1.0])
+            if request is None and generator.random() < p["rate"]:
+                address = generator.choice([generator.randrange(len(REGISTERS)), generator.randrange(35, 62), 10, 16,
+                                            generator.randrange(64)])
+                request = address, generator.random() < 0.3, generator.getrandbits(32)
+                if address == 10 and generator.random() < 0.9:
+                    request = address, False, 0
+                asked = max(cycle, ready)
+            inputs = {
+                "queue_status": {"running": generator.getrandbits(1), "waiting": generator.getrandbits(1),
+                                 "commands": generator.getrandbits(8), "events": generator.getrandbits(8)},
+                "flags": generator.getrandbits(16), "weight_version": generator.getrandbits(32),
+                "last_error": generator.getrandbits(32),
+            }
+            increments = {entry.name: (1 << entry.increment) - 1 if density == 1.0 else
+                          generator.getrandbits(entry.increment) if generator.random() < 2 * density else 0
+                          for entry in COUNTERS}
+            address, write, write_data = request or (generator.randrange(64), 1, generator.getrandbits(32))
+            dut.bus__request.value = request is not None
+            dut.bus__address.value = address
+            dut.bus__write.value = write
+            dut.bus__write_data.value = write_data
+            dut.queue_status.value = to_int(queue_status_layout(), inputs["queue_status"])
+            for port in ("flags", "weight_version", "last_error"):
+                getattr(dut, port).value = inputs[port]
+            dut.count.value = to_int(layout, {
+                entry.port: increments[entry.name] for entry in COUNTERS if entry.name != "CYCLES"})
+            await edge
+            where = f"in cycle {cycle} of seed {p['seed']}"
+            if dut.bus__done.value:
+                assert request is not None, where
+                assert cycle - asked <= RegisterFile.latency, where
+                entry = REGISTERS[address] if address < len(REGISTERS) else None
+                assert int(dut.bus__writable.value) == int(entry is not None and entry.access.writable), where
+                if write:
+                    # Port and ``done`` come together.
+                    model.write(address, write_data)
+                    if model.clear:
+                        ready = cycle + p["clearing"]
+                else:
+                    expected = model.history[-RegisterFile.age].get(address, 0)
+                    assert int(dut.bus__read_data.value) == expected, f"register {address} {where}"
+                request = None
+            else:
+                assert cycle - asked < RegisterFile.latency or request is None, where
+            expected = {
+                "set_flags": model.set_flags, "link_reset": model.settings["CONTROL"],
+                **{name.lower(): value for name, value in model.settings.items() if name != "CONTROL"},
+            }
+            for port, value in expected.items():
+                assert int(getattr(dut, port).value) == value, f"{port} {where}"
+            model.step(inputs, increments)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_register_file(seed):
-    regression.run(RegisterFile(config=CONFIG), module=__name__, parameters={"seed": seed})
+async def reset(dut):
+    dut.rst.value = 1
+    await cycles(dut, 2)
+    dut.rst.value = 0
+
+
+@pytest.mark.parametrize(("rate", "seed"), [(1.0, 1), (0.1, 2)])
+def test_register_file(rate, seed):
+    registers = RegisterFile(config=CONFIG)
+    regression.run(registers, module=__name__, parameters={
+        "seed": seed, "rate": rate, "initialisation": registers.initialisation,
+        "clearing": 4 * len(COUNTERS)})
