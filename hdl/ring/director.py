@@ -152,7 +152,8 @@ def setup_layout(config):
 class Director(wiring.Component):
     """Directs the datapath through a command.
 
-    Every output stream is that of a queue, with registered outputs.
+    Every output stream is that of a queue, with registered outputs, to which ``header`` and ``expected`` add fields
+    that hold for the whole command, and the codec that follows from the phase.
 
     Parameters
     ----------
@@ -329,8 +330,10 @@ class Director(wiring.Component):
             self._pending.append(unfinished != 0)
 
     def _packets(self, m, name, port, at, sink):
-        """Headers, or what is expected of them, but for where packets come from and go to. The queue holds what differs
-        from one packet to the next; the phase of the one on offer is returned."""
+        """Headers, or what is expected of them, but for where packets come from and go to.
+
+        The queue holds what differs from one packet to the next; the phase of the one on offer is returned.
+        """
         setup, given = self.setup, sink.payload
         shape = data.StructLayout({
             "phase": Phase, "block": len(at.block), "segment": len(at.segment), "length": len(at.length)})

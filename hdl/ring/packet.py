@@ -162,18 +162,15 @@ class Packetizer(wiring.Component):
         stage = Signal()  # a word of header or payload enters the output register
         word = Signal(32)
         fields = Signal(96)
-        crc = Signal(32)  # over the words before the one in the output register
-        crc_next = Signal(32)
-        mixed = Signal(32)
+        mixed = Signal(32)  # the word in the output register, and the CRC of those before it
+        crc = Signal(32)  # of all these
 
         m.d.comb += [
+            crc.eq(crc_after(mixed)),
             room.eq(self.o.ready | ~self.o.valid),
             stomp.eq(self.give_up & ~aborting & ~starting),
             fields.eq(Mux(Mux(starting, self.give_up, aborting),
                           self.abort_header.as_value(), self.header.payload.as_value())),
-            # A word goes into the CRC from the output register, where it stays until the next one comes.
-            mixed.eq(crc ^ self.o.payload.data),
-            crc_next.eq(crc_after(mixed)),
         ]
         with m.If(room):
             m.d.sync += self.o.valid.eq(stage)
@@ -181,7 +178,7 @@ class Packetizer(wiring.Component):
             m.d.sync += [
                 self.o.payload.data.eq(word),
                 self.o.payload.last.eq(0),
-                crc.eq(crc_next | starting.replicate(32)),  # the register starts at all ones
+                mixed.eq(Mux(starting, 0xffffffff, crc) ^ word),
             ]
         with m.If(self.give_up):
             m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
@@ -193,7 +190,7 @@ class Packetizer(wiring.Component):
         def unless_stomped():
             with m.If(stomp):
                 with m.If(room):
-                    end_with(crc_next)
+                    end_with(crc)
                     m.next = "Word0"
             with m.Else():
                 yield
@@ -231,7 +228,7 @@ class Packetizer(wiring.Component):
                     m.next = "Trailer"
             with m.State("Trailer"), unless_stomped():
                 with m.If(room):
-                    end_with(~crc_next)
+                    end_with(~crc)
                     m.next = "Word0"
                     with m.If(aborting):
                         m.next = "Aborted"
@@ -366,8 +363,8 @@ class Depacketizer(wiring.Component):
         ready = Signal()
         take = Signal()
         room = Signal()
-        crc = Signal(32)
-        mixed = Signal(32)
+        mixed = Signal(32)  # the word, and the CRC of those before it
+        begins = Signal()  # the word that comes is the first of a packet
 
         # What is known of the packet in progress, or, while `finished`, of the one that has just ended.
         outdated = Signal()
@@ -422,7 +419,7 @@ class Depacketizer(wiring.Component):
             take.eq(occupied & ready),
             self.i.ready.eq(take | ~occupied),
             room.eq(self.payload.ready | ~self.payload.valid),
-            mixed.eq((crc | first.replicate(32)) ^ word),
+            begins.eq(Mux(occupied, ending, first)),
             wanted.eq(~(outdated | by_abort | discarded | mismatch)),
             self.starved.eq(~occupied & (~first | self.expected.valid)),
         ]
@@ -433,6 +430,8 @@ class Depacketizer(wiring.Component):
                 held.eq(self.i.payload),
                 empty.eq(self.i.payload.data == 0),
             ]
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += mixed.eq(Mux(begins, 0xffffffff, crc_after(mixed)) ^ self.i.payload.data)
         # The epoch may change while a word waits. Both comparisons are made in every cycle and chosen from
         # afterwards, so that neither has to wait for `i.ready`.
         m.d.sync += [
@@ -451,10 +450,9 @@ class Depacketizer(wiring.Component):
         ]
         with m.If(take):
             m.d.sync += [
-                crc.eq(crc_after(mixed)),
                 finished.eq(ending),
-                intact.eq(~first & (word == ~crc)),
-                stomped.eq(~first & (word == crc)),
+                intact.eq(~first & mixed.all()),
+                stomped.eq(~first & ~mixed.any()),
             ]
         with m.If(self.payload.ready):
             m.d.sync += self.payload.valid.eq(0)
@@ -593,7 +591,7 @@ class Depacketizer(wiring.Component):
                     go_on("Skip")
                     with m.If(~ending):
                         refuse(EventStatus.WRONG_LENGTH, 0, 0xffff)
-                    with m.Elif(kept & ~discarded & (word == ~crc)):
+                    with m.Elif(kept & ~discarded & mixed.all()):
                         m.d.sync += self.payload.valid.eq(1)
             with m.State("Skip"):
                 m.d.comb += ready.eq(1)

@@ -11,7 +11,7 @@ order with a walk of its own: it has a number of steps in each phase, and the bl
 step.
 """
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -59,8 +59,8 @@ def record_layout(elements, segment):
     return data.StructLayout(
         {
             "phase": Phase,
-            "segment": 12,
-            "block": 8,
+            "segment": range(-(-elements // segment) + 1),
+            "block": range(16),
             "group": range(groups + 1),
             "length": range(segment + 1),
             "first": 1,
@@ -224,54 +224,51 @@ class Walk(wiring.Component):
 
         active = Signal()
         phase = Signal(Phase)
-        segment = Signal(12)
-        step = Signal(range(17))
+        segment = Signal.like(self.o.payload.segment)
+        steps = Signal(range(17))  # of the phase, from the current one on
+        opening = Signal()  # it is the first one
         block = Signal(range(16))
         start = Signal.like(self.scatter.start)  # first group of the block
-        tour = Signal(tour_layout(self._elements))  # of the current phase
-        m.d.comb += tour.eq(Mux(phase == Phase.GATHER, self.gather.as_value(), self.scatter.as_value()))
+        wraps = Signal()
+        settled = Signal()  # block, start and segment have had a cycle to reach the record
 
-        # The record of the current step.
-        size = Signal(len(plan.quotient) + 1)
-        offset = Signal(len(start) + 1)  # first group of the segment, which may lie beyond the block
-        stop = Signal(len(start) + 1)
-        whole = Signal(len(plan.length) + 1)  # elements up to the end of the vector
-        length = Signal(range(self._segment + 1))
+        # What comes after the last step of a phase.
+        both = Signal()
+        ending, before_end = Signal(), Signal()  # this segment is the last one, or the next is
+        enters = Signal()
+        onward = Signal(Phase)
+        change = Signal(signed(3))
+        tour = Signal(tour_layout(self._elements))
         m.d.comb += [
-            size.eq(plan.quotient + (block < plan.remainder)),
-            offset.eq(start + (segment << (per_segment.bit_length() - 1))),
-            stop.eq(start + size),
-            whole.eq(plan.length - (offset << 5)),
+            wraps.eq(block == 0),
+            both.eq(self.scatter.steps.any() & self.gather.steps.any()),
+            ending.eq(segment + 1 == plan.segments),
+            before_end.eq(segment + 2 == plan.segments),
+            tour.eq(Mux(onward == Phase.GATHER, self.gather.as_value(), self.scatter.as_value())),
         ]
-        with m.If(offset >= stop):
-            m.d.comb += length.eq(0)
-        with m.Elif(stop - offset >= per_segment):
-            m.d.comb += length.eq(Mux(whole < self._segment, whole, self._segment))
-        with m.Else():
-            m.d.comb += length.eq(Mux(whole < ((stop - offset) << 5), whole, (stop - offset) << 5))
 
-        def enter(which, number):
-            tour = self.gather if which == Phase.GATHER else self.scatter
-            m.d.sync += [phase.eq(which), segment.eq(number), step.eq(0), block.eq(tour.block), start.eq(tour.start)]
-
-        final = Signal()  # the last step of the phase
-        only = (self.scatter.steps == 0) | (self.gather.steps == 0)
-        ending = segment == plan.segments - 1
-        settled = Signal()  # step, block and start have had a cycle to reach the record
+        # The record of the current step, in two cycles.
+        offset = Signal(len(start) + 1)  # first group of the segment
+        left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
+        odd = Signal()
+        inside = Signal(range(per_segment + 1))  # groups of the segment
+        partial = Signal()  # the last one of them is the vector's, and has but some elements
+        rest = plan.length[:5]
+        before = Signal.like(offset)
+        m.d.comb += before.eq(segment << (per_segment.bit_length() - 1))
+        m.d.sync += [offset.eq(start + before), left.eq(plan.quotient - before), odd.eq(block < plan.remainder)]
         m.d.comb += [
-            final.eq(step == tour.steps - 1),
-            self.busy.eq(active | self.o.valid),
+            inside.eq(Mux(left < per_segment, left[:len(inside)] + odd, per_segment)),
+            partial.eq((offset + inside == plan.groups) & (inside != 0) & (rest != 0)),
         ]
+
+        m.d.comb += self.busy.eq(active | self.o.valid)
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
         m.d.sync += settled.eq(active & ~settled)
         with m.If(self.start):
-            with m.If((self.scatter.steps != 0) & (plan.segments != 0)):
-                m.d.sync += active.eq(1)
-                enter(Phase.SCATTER, 0)
-            with m.Elif((self.gather.steps != 0) & (plan.segments != 0)):
-                m.d.sync += active.eq(1)
-                enter(Phase.GATHER, 0)
+            m.d.comb += [enters.eq(1), onward.eq(Mux(self.scatter.steps == 0, Phase.GATHER, Phase.SCATTER))]
+            m.d.sync += active.eq((self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0))
         with m.Elif(active & settled):
             with m.If(self.o.valid & ~self.o.ready):
                 m.d.sync += settled.eq(1)
@@ -282,41 +279,42 @@ class Walk(wiring.Component):
                     self.o.payload.segment.eq(segment),
                     self.o.payload.block.eq(block),
                     self.o.payload.group.eq(offset),
-                    self.o.payload.length.eq(length),
-                    self.o.payload.first.eq(step == 0),
-                    self.o.payload.last.eq(final),
-                ]
-                with m.If(~final):
-                    m.d.sync += step.eq(step + 1)
+                    self.o.payload.length.eq(Cat(Mux(partial, rest, 0), inside - partial)),
+                    self.o.payload.first.eq(opening),
+                    self.o.payload.last.eq(steps == 1),
+                    opening.eq(0),
+                    steps.eq(steps - 1),
                     # Down by one block, from block 0 to the last, whose size is the quotient: the remainder is
-                    # smaller than the number of blocks.
-                    with m.If(block == 0):
-                        m.d.sync += [block.eq(plan.size - 1), start.eq(plan.groups - plan.quotient)]
-                    with m.Else():
-                        m.d.sync += [
-                            block.eq(block - 1),
-                            start.eq(start - plan.quotient - (block <= plan.remainder)),
-                        ]
-                with m.Elif(only):
-                    with m.If(ending):
-                        m.d.sync += active.eq(0)
-                    with m.Elif(phase == Phase.SCATTER):
-                        enter(Phase.SCATTER, segment + 1)
-                    with m.Else():
-                        enter(Phase.GATHER, segment + 1)
-                with m.Elif(phase == Phase.SCATTER):
-                    # The all-gather lags behind by one segment.
-                    with m.If(segment != 0):
-                        enter(Phase.GATHER, segment - 1)
-                    with m.Elif(ending):
-                        enter(Phase.GATHER, 0)
-                    with m.Else():
-                        enter(Phase.SCATTER, 1)
-                with m.Else():
-                    with m.If(ending):
-                        m.d.sync += active.eq(0)
-                    with m.Elif(segment + 1 == plan.segments - 1):
-                        enter(Phase.GATHER, segment + 1)
-                    with m.Else():
-                        enter(Phase.SCATTER, segment + 2)
+                    # smaller than the number of blocks. One carry chain: the odd group is a bit below the others.
+                    block.eq(Mux(wraps, plan.size, block) - 1),
+                    start.eq((Cat(Const(0), Mux(wraps, plan.groups, start))
+                              - Cat(~wraps & (block <= plan.remainder), plan.quotient)) >> 1),
+                ]
+                m.d.comb += enters.eq(steps == 1)
+
+        # The all-gather lags behind by one segment.
+        with m.If(phase == Phase.SCATTER):
+            m.d.comb += change.eq(Mux(both & (segment != 0), -1, Mux(both & ending, 0, 1)))
+        with m.Else():
+            m.d.comb += change.eq(Mux(both & ~before_end, 2, 1))
+        with m.If(enters):
+            m.d.sync += [
+                phase.eq(onward),
+                segment.eq(segment + change),
+                opening.eq(1),
+                steps.eq(tour.steps),
+                block.eq(tour.block),
+                start.eq(tour.start),
+            ]
+            with m.If(self.start):
+                m.d.sync += segment.eq(0)
+            with m.Elif(ending & ~(both & (phase == Phase.SCATTER))):
+                m.d.sync += active.eq(0)
+        with m.If(~self.start):
+            with m.If(~both):
+                m.d.comb += onward.eq(phase)
+            with m.Elif(phase == Phase.SCATTER):
+                m.d.comb += onward.eq(Mux((segment != 0) | ending, Phase.GATHER, Phase.SCATTER))
+            with m.Else():
+                m.d.comb += onward.eq(Mux(before_end, Phase.GATHER, Phase.SCATTER))
         return m
