@@ -5,7 +5,9 @@ The CRC is that of zlib over the words as little-endian bytes. A sender that has
 ends it with the bitwise inverse of the right CRC: the packet is *stomped*.
 """
 
+import collections
 import contextlib
+import itertools
 
 from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, enum, stream, wiring
@@ -101,7 +103,21 @@ def crc_after(mixed, bits=32):
         for _ in range(bits):
             column = (column >> 1) ^ (_POLYNOMIAL if column & 1 else 0)
         columns.append(column)
-    return Cat(Cat(mixed[n] for n in range(32) if columns[n] >> bit & 1).xor() for bit in range(32))
+    parities = [{n for n in range(32) if columns[n] >> bit & 1} for bit in range(32)]
+    # The exclusive-or that most parities have in common becomes a term of its own, as long as there is one: a third
+    # of the LUTs less than without.
+    terms = list(mixed)
+    while True:
+        pairs = collections.Counter(pair for parity in parities for pair in itertools.combinations(sorted(parity), 2))
+        pair, count = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        if count < 2:
+            break
+        for parity in parities:
+            if parity.issuperset(pair):
+                parity -= set(pair)
+                parity.add(len(terms))
+        terms.append(terms[pair[0]] ^ terms[pair[1]])
+    return Cat(Cat(terms[n] for n in sorted(parity)).xor() for parity in parities)
 
 
 class Packetizer(wiring.Component):
@@ -160,6 +176,7 @@ class Packetizer(wiring.Component):
         stomp = Signal()
         room = Signal()
         stage = Signal()  # a word of header or payload enters the output register
+        ends = Signal()  # the CRC does
         word = Signal(32)
         fields = Signal(96)
         mixed = Signal(32)  # the word in the output register, and the CRC of those before it
@@ -173,24 +190,21 @@ class Packetizer(wiring.Component):
                           self.abort_header.as_value(), self.header.payload.as_value())),
         ]
         with m.If(room):
-            m.d.sync += self.o.valid.eq(stage)
-        with m.If(stage):
+            m.d.sync += self.o.valid.eq(stage | ends)
+        with m.If(stage | ends):
             m.d.sync += [
-                self.o.payload.data.eq(word),
-                self.o.payload.last.eq(0),
+                self.o.payload.data.eq(Mux(ends, crc ^ (~stomp).replicate(32), word)),
+                self.o.payload.last.eq(ends),
                 mixed.eq(Mux(starting, 0xffffffff, crc) ^ word),
             ]
         with m.If(self.give_up):
             m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
 
-        def end_with(trailer):
-            m.d.sync += [self.o.valid.eq(1), self.o.payload.data.eq(trailer), self.o.payload.last.eq(1)]
-
         @contextlib.contextmanager
         def unless_stomped():
             with m.If(stomp):
                 with m.If(room):
-                    end_with(crc)
+                    m.d.comb += ends.eq(1)
                     m.next = "Word0"
             with m.Else():
                 yield
@@ -228,7 +242,7 @@ class Packetizer(wiring.Component):
                     m.next = "Trailer"
             with m.State("Trailer"), unless_stomped():
                 with m.If(room):
-                    end_with(~crc)
+                    m.d.comb += ends.eq(1)
                     m.next = "Word0"
                     with m.If(aborting):
                         m.next = "Aborted"
