@@ -1,11 +1,13 @@
 """Floating-point division."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
+from types import SimpleNamespace
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from .format import FP32, FloatFormat
-from .stages import normalise, normalising_steps, register, shift_right
+from .stages import check_interval, fold, normalise, normalising_steps, register, shift_right, wait
 
 __all__ = ["FloatDivider"]
 
@@ -15,25 +17,36 @@ class FloatDivider(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given in every cycle. Nothing is reset, and nothing needs to be.
+    later; a pair can be given every ``interval`` cycles. Nothing is reset, and nothing needs to be.
+
+    With an interval of 1 each trial has its own subtraction. With a longer one quotients go round and round through
+    ``1 / interval`` of them, and every ``interval`` cycles, for ever or in any case while quotients are under way, a
+    pair enters: in the cycles of ``load``.
 
     Parameters
     ----------
     format : FloatFormat
         Format of both operands and of the result.
+    interval : int
+        Cycles per pair: 1, 2, 4 or 8.
 
     Members
     -------
+    load : In(1)
+        Only with an interval above 1: the operands of this cycle are a pair.
     a, b : In(format.width)
         Dividend and divisor.
     o : Out(format.width)
     """
 
-    def __init__(self, *, format=FP32):
+    def __init__(self, *, format=FP32, interval=1):
         if not isinstance(format, FloatFormat):
             raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        check_interval(interval)
         self._format = format
-        super().__init__({"a": In(format.width), "b": In(format.width), "o": Out(format.width)})
+        self._interval = interval
+        load = {"load": In(1)} if interval > 1 else {}
+        super().__init__({**load, "a": In(format.width), "b": In(format.width), "o": Out(format.width)})
 
     @property
     def format(self):
@@ -41,10 +54,19 @@ class FloatDivider(wiring.Component):
         return self._format
 
     @property
+    def interval(self):
+        """Cycles per pair of operands."""
+        return self._interval
+
+    @property
     def latency(self):
         """Cycles from the operands to their quotient."""
         width = self._format.fraction_bits + 1
-        return len(normalising_steps(width)) + -(-(2 * width + 3) // 3) + 3
+        if self._interval > 1:
+            trials = self._interval * len(fold(width + 2, self._interval))
+        else:
+            trials = -(-(2 * width + 3) // 3)
+        return len(normalising_steps(width)) + trials + 3
 
     def elaborate(self, platform):
         m = Module()
@@ -91,15 +113,68 @@ class FloatDivider(wiring.Component):
             normal = register(m, "normal", a=a_significand, b=b_significand, **passing)
             passing = {name: getattr(normal, name) for name in passing}
 
+        count = Signal(signed(len(passing["a_count"]) + 1))
+        m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
+        passing["count"] = count
+
+        def locate(passing):
+            exponent = Signal(exponent_bits)
+            m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
+            infinite, zero = passing["infinite"], passing["zero"]
+            return dict(
+                exponent=Cat(exponent[:-2], Mux(infinite | zero, Cat(infinite, zero), exponent[-2:])),
+                sign=passing["sign"], nan=passing["nan"])
+
+        divide = self._divide if self._interval == 1 else self._divide_in_turns
+        trial, exact = divide(m, normal, passing, locate)
+        self._close(m, trial, exact)
+        return m
+
+    def _divide_in_turns(self, m, normal, passing, locate):
+        """Trials that are undone where they end below zero, on few subtractions."""
+        width = self._format.fraction_bits + 1
+        stages = fold(width + 2, self._interval)
+        trials = self._interval * sum(stages)
+        load = wait(m, "load", self.load, len(normalising_steps(width)))
+
+        end = Signal(data.StructLayout({"remainder": width + 1, "divisor": width, "quotient": trials}))
+        remainder = Mux(load, normal.a, end.remainder)
+        divisor = Mux(load, normal.b, end.divisor)
+        quotient = end.quotient
+        for stage, rows in enumerate(stages):
+            for row in range(rows):
+                dividend = Signal(width + 1, name=f"dividend{stage}_{row}")
+                total = Signal(width + 2, name=f"total{stage}_{row}")
+                m.d.comb += [dividend.eq(remainder), total.eq(dividend - divisor)]
+                # Less than the divisor, and doubled.
+                remainder = Cat(C(0, 1), Mux(total[-1], dividend, total)[:width])
+                quotient = Cat(~total[-1], quotient)[:trials]
+            turn = register(m, f"turn{stage}", remainder=remainder, divisor=divisor, quotient=quotient)
+            remainder, divisor, quotient = turn.remainder, turn.divisor, turn.quotient
+        m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
+
+        # What does not go round moves on as a new pair comes.
+        for number in range(len(stages)):
+            later = {}
+            for name, value in passing.items():
+                later[name] = Signal(Value.cast(value).shape(), name=f"waiting{number}_{name}", reset_less=True)
+                with m.If(load):
+                    m.d.sync += later[name].eq(value)
+            passing = locate(later) if number == 0 else later
+        beyond = trials - (width + 2)
+        exact = ~Cat(end.quotient[:beyond], end.remainder).any()
+        return SimpleNamespace(quotient=end.quotient[beyond:], **passing), exact
+
+    def _divide(self, m, normal, passing, locate):
+        """A subtraction for each trial."""
+        width = self._format.fraction_bits + 1
+
         # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not undone: it
         # gives a zero of the quotient, and the next trial, of the doubled remainder, adds the divisor instead. That
         # is to subtract its complement and one more, which the lowest position of the subtraction borrows.
         #
         # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these in turn.
         # The lowest bit of the operand stays that of the divisor, and its highest one is left out.
-        count = Signal(signed(len(passing["a_count"]) + 1))
-        m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
-        passing["count"] = count
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
@@ -124,12 +199,17 @@ class FloatDivider(wiring.Component):
                 remainder, operand, quotient = trial.remainder, trial.operand, list(trial.quotient)
                 passing = {name: getattr(trial, name) for name in passing}
                 if "count" in passing:
-                    exponent = Signal(exponent_bits)
-                    m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
-                    infinite, zero = passing["infinite"], passing["zero"]
-                    passing = dict(
-                        exponent=Cat(exponent[:-2], Mux(infinite | zero, Cat(infinite, zero), exponent[-2:])),
-                        sign=passing["sign"], nan=passing["nan"])
+                    passing = locate(passing)
+
+        # Nothing remains of the dividend if the last trial, which is beyond the last place of any exact quotient, ends
+        # as far below zero as the divisor: then each place of their sum is zero, with the carries that make it so.
+        divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
+        return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
+
+    def _close(self, m, trial, exact):
+        """Shift, round and assemble the result."""
+        format = self._format
+        width = format.fraction_bits + 1
 
         # Shift: below the normal numbers as far as the exponent says, else by one place if the quotient is 1 or more.
         exponent = trial.exponent
@@ -141,11 +221,7 @@ class FloatDivider(wiring.Component):
         m.d.comb += amount.eq(below | far.replicate(len(amount)) | (normal & carry))
         coarse, coarse_lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
 
-        # Only results below the normal numbers can be halfway between two numbers. Nothing remains of the dividend if
-        # the last trial, which is beyond the last place of any exact quotient, ends as far below zero as the divisor:
-        # then each place of their sum is zero, with the carries that make it so.
-        divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
-        exact = ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
+        # Only results below the normal numbers can be halfway between two numbers.
         largest = exponent[2:format.exponent_bits].all() & (exponent[:2].any() | carry)
         moved = register(
             m, "moved",
@@ -167,10 +243,9 @@ class FloatDivider(wiring.Component):
         m.d.comb += rounded.eq(
             Cat(shifted.window[:-1], shifted.exponent) + Cat(sticky, C(0, format.fraction_bits), shifted.increment))
         with m.If(shifted.infinite | shifted.nan):
-            m.d.sync += result.exponent.eq(ones)
+            m.d.sync += result.exponent.eq(format.exponent_ones)
             m.d.sync += result.fraction.eq(shifted.nan.shift_left(format.fraction_bits - 1))
         with m.Else():
             m.d.sync += Cat(result.fraction, result.exponent).eq(rounded[1:])
         m.d.sync += result.sign.eq(shifted.sign & ~shifted.nan)
         m.d.comb += self.o.eq(result)
-        return m

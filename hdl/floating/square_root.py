@@ -1,11 +1,11 @@
 """Floating-point square root."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from .format import FP32, FloatFormat
-from .stages import normalise, normalising_steps, register, shift_right
+from .stages import check_interval, fold, normalise, normalising_steps, register, shift_right, wait
 
 __all__ = ["FloatSquareRoot"]
 
@@ -18,24 +18,36 @@ class FloatSquareRoot(wiring.Component):
 
     The root of a negative zero is a negative zero. That of any other negative number is
     :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result of the operand of one cycle is on ``o``
-    :attr:`latency` cycles later; an operand can be given in every cycle. Nothing is reset, and nothing needs to be.
+    :attr:`latency` cycles later; an operand can be given every ``interval`` cycles. Nothing is reset, and nothing
+    needs to be.
+
+    With an interval of 1 each trial has its own subtraction. With a longer one roots go round and round through
+    ``1 / interval`` of them, and every ``interval`` cycles, for ever or in any case while roots are under way, an
+    operand enters: in the cycles of ``load``.
 
     Parameters
     ----------
     format : FloatFormat
         Format of the operand and of the result.
+    interval : int
+        Cycles per operand: 1, 2, 4 or 8.
 
     Members
     -------
+    load : In(1)
+        Only with an interval above 1: this cycle has an operand.
     a : In(format.width)
     o : Out(format.width)
     """
 
-    def __init__(self, *, format=FP32):
+    def __init__(self, *, format=FP32, interval=1):
         if not isinstance(format, FloatFormat):
             raise TypeError(f"Format must be a FloatFormat, not {format!r}")
+        check_interval(interval)
         self._format = format
-        super().__init__({"a": In(format.width), "o": Out(format.width)})
+        self._interval = interval
+        load = {"load": In(1)} if interval > 1 else {}
+        super().__init__({**load, "a": In(format.width), "o": Out(format.width)})
 
     @property
     def format(self):
@@ -43,10 +55,18 @@ class FloatSquareRoot(wiring.Component):
         return self._format
 
     @property
+    def interval(self):
+        """Cycles per operand."""
+        return self._interval
+
+    @property
     def latency(self):
         """Cycles from the operand to its root."""
         width = self._format.fraction_bits + 1
-        trials = sum(self._ends_stage(index) for index in range(1, width + 1))
+        if self._interval > 1:
+            trials = self._interval * len(fold(width, self._interval))
+        else:
+            trials = sum(self._ends_stage(index) for index in range(1, width + 1))
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
@@ -98,10 +118,65 @@ class FloatSquareRoot(wiring.Component):
         doubled = Mux(twice[0], significand.shift_left(1), significand)[:2 * pairs]
         lowest = -(width + 1) if self._deep else 0
         exponent = Mux(passing["zero"], lowest, Mux(forced, format.exponent_ones, twice[1:].as_signed()))
-        aligned = register(
-            m, "aligned",
+        aligned = dict(
             radicand=Mux(forced, constant, doubled), sign=passing["sign"],
             exponent=exponent if self._deep else exponent[:format.exponent_bits])
+        extract = self._extract if self._interval == 1 else self._extract_in_turns
+        root, passing = extract(m, aligned)
+        self._close(m, root, passing)
+        return m
+
+    def _extract_in_turns(self, m, aligned):
+        """Trials that are undone where they end below zero, on few subtractions."""
+        width = self._format.fraction_bits + 1
+        stages = fold(width, self._interval)
+        trials = self._interval * sum(stages)
+        load = wait(m, "load", self.load, len(normalising_steps(width)))
+
+        # The first bit of the root is a one. What is subtracted is four times the root so far, and one.
+        places = len(aligned["radicand"]) - 2
+        first = aligned["radicand"][places:]
+        enters = dict(radicand=aligned["radicand"][:places], remainder=Cat(~first[0], first.all()), root=C(1, 1))
+        widths = dict(radicand=places, remainder=trials + 1, root=trials + 1)
+        turn = {name: Signal(bits, name=f"turn0_{name}", reset_less=True) for name, bits in widths.items()}
+        entry = turn
+        for stage, rows in enumerate(stages):
+            radicand, remainder, root = turn["radicand"], turn["remainder"], turn["root"]
+            for row in range(rows):
+                minuend = Signal(trials + 3, name=f"minuend{stage}_{row}")
+                total = Signal(trials + 4, name=f"total{stage}_{row}")
+                m.d.comb += [
+                    minuend.eq(Cat(radicand[-2:], remainder)),
+                    total.eq(minuend - Cat(C(1, 2), root[:trials])),
+                ]
+                radicand = Cat(C(0, 2), radicand)[:places]
+                remainder = Mux(total[-1], minuend, total)[:trials + 1]
+                root = Cat(~total[-1], root)[:trials + 1]
+            if stage < len(stages) - 1:
+                turn = vars(register(m, f"turn{stage + 1}", radicand=radicand, remainder=remainder, root=root))
+        with m.If(load):
+            m.d.sync += [entry[name].eq(value) for name, value in enters.items()]
+        with m.Else():
+            m.d.sync += [entry["radicand"].eq(radicand), entry["remainder"].eq(remainder), entry["root"].eq(root)]
+        # Where the trials are more than the places, those beyond are dropped.
+        ended = register(m, "ended", root=root[trials - width:])
+
+        # What does not go round moves on as a new operand comes.
+        passing = dict(exponent=aligned["exponent"], sign=aligned["sign"])
+        for number in range(len(stages) + 1):
+            later = {}
+            for name, value in passing.items():
+                later[name] = Signal(Value.cast(value).shape(), name=f"waiting{number}_{name}", reset_less=True)
+                with m.If(load):
+                    m.d.sync += later[name].eq(value)
+            passing = later
+        return list(ended.root), passing
+
+    def _extract(self, m, aligned):
+        """A subtraction for each trial."""
+        width = self._format.fraction_bits + 1
+        pairs = len(aligned["radicand"]) // 2
+        aligned = register(m, "aligned", **aligned)
 
         # One trial per bit of the root but the first, which is a one. A trial that ends below zero is not undone: it
         # gives a zero of the root, and the next one adds instead of subtracting. What is subtracted is four times the
@@ -138,6 +213,12 @@ class FloatSquareRoot(wiring.Component):
                 radicand = trial.radicand if len(radicand) else radicand
                 remainder, root = Cat(C((1 << ones) - 1, ones), trial.remainder), [*trial.root, C(1, 1)]
 
+        return root, passing
+
+    def _close(self, m, root, passing):
+        """Round the root and assemble the result."""
+        format = self._format
+        width = format.fraction_bits + 1
         root = Cat(root)
         if self._deep:
             subnormal = passing["exponent"] < 1
@@ -158,4 +239,3 @@ class FloatSquareRoot(wiring.Component):
         else:
             m.d.sync += [result.exponent.eq(passing["exponent"]), result.fraction.eq(root[1:-1] + root[0])]
         m.d.comb += self.o.eq(result)
-        return m

@@ -6,8 +6,8 @@ from amaranth.hdl import C, Cat, Mux, Signal, Value
 from amaranth.utils import ceil_log2
 
 __all__ = [
-    "Mark", "leading_zeros", "normalise", "normalising_steps", "register", "round_and_pack", "shift_left",
-    "shift_right",
+    "Mark", "check_interval", "fold", "leading_zeros", "normalise", "normalising_steps", "register", "round_and_pack",
+    "shift_left", "shift_right", "wait",
 ]
 
 
@@ -26,6 +26,29 @@ def register(m, stage, **values):
         later[name] = Signal(Value.cast(value).shape(), name=f"{stage}_{name}", reset_less=True)
         m.d.sync += later[name].eq(value)
     return SimpleNamespace(**later)
+
+
+def wait(m, name, value, cycles):
+    """A value so many cycles later."""
+    for _ in range(cycles):
+        value = register(m, name, later=value).later
+    return value
+
+
+def check_interval(interval):
+    """Raise a ``ValueError`` unless a recurrence can be folded so."""
+    if interval not in (1, 2, 4, 8):
+        raise ValueError(f"Interval must be 1, 2, 4 or 8, not {interval!r}")
+
+
+def fold(trials, interval):
+    """Trials in each stage of a ring that numbers go round ``interval`` times, one entering every ``interval`` cycles.
+
+    Where one enters, none that is under way may pass: the number of stages and the interval have no common divisor.
+    So the stages are an odd number, and the last one may have two trials.
+    """
+    rows = -(-trials // interval)
+    return [1] * rows if rows % 2 else [*[1] * (rows - 2), 2]
 
 
 def leading_zeros(m, value):
