@@ -129,6 +129,12 @@ def _optimizer(*rules, width=None):
         "lanes": 1, "rules": tuple(Rule[rule] for rule in rules), **format})
 
 
+def _shared_lane(*rules):
+    from hdl.optimizer.rules import Rule
+    return Unit("hdl.optimizer.shared_lane:SharedLane", {
+        "interval": 4, "workers": 2, "dsps": 2, "rules": tuple(Rule[rule] for rule in rules)})
+
+
 def _lookup_table(unit, format="FP32", **parameters):
     from hdl.compression.lookup_table import LookupTable
     from hdl.floating import format as formats
@@ -216,6 +222,8 @@ UNITS = {
     "optimizer.momentum_int18": _optimizer("SGD", "MOMENTUM", width=18),
     "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
     "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
+    "optimizer.shared_lane": _shared_lane("SGD", "MOMENTUM", "ADAM", "ADAMW"),
+    "optimizer.shared_lane_adam": _shared_lane("ADAM"),
     "optimizer.fixed_lane": Unit("hdl.optimizer.fixed_point:FixedLane", {}),
     "optimizer.moment_unpacker": Unit("hdl.optimizer.moments:MomentUnpacker", {"lanes": 4}),
     "optimizer.moment_packer": Unit("hdl.optimizer.moments:MomentPacker", {"lanes": 4}),

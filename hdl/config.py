@@ -29,6 +29,9 @@ class NodeConfig:
     update_lanes : int
         Elements per cycle that the optimizer updates, at most ``lanes``. One keeps up with a dense ring of two nodes,
         which delivers less than one finished element per cycle.
+    update_interval : int
+        Cycles per such step of the optimizer: 1, 2, 4 or 8. With more than one its operations share adders and
+        multipliers, on so much less area.
     multiplier_dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
     masking : bool
@@ -59,6 +62,7 @@ class NodeConfig:
     state_planes: int = 2
     ingress_segments: int = 4
     update_lanes: int = 1
+    update_interval: int = 1
     multiplier_dsps: int = 4
     masking: bool = True
     error_feedback: bool = True
@@ -82,6 +86,8 @@ class NodeConfig:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
         if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
+        if self.update_interval not in (1, 2, 4, 8):
+            raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
         for name in ("masking", "error_feedback", "quantization"):

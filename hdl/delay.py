@@ -1,6 +1,6 @@
 """A delay for what travels beside a pipeline."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -24,19 +24,24 @@ class DelayLine(wiring.Component):
     shape : ShapeLike
     cycles : int
         Zero or more.
+    paced : bool
+        Whether only the cycles of ``step`` count: ``o`` moves on in each of them.
 
     Members
     -------
+    step : In(1)
+        Only where ``paced``.
     i : In(shape)
     o : Out(shape)
     """
 
-    def __init__(self, *, shape, cycles):
+    def __init__(self, *, shape, cycles, paced=False):
         if not isinstance(cycles, int) or cycles < 0:
             raise ValueError(f"Delay must be zero or more cycles, not {cycles!r}")
         self._shape = shape
         self._cycles = cycles
-        super().__init__({"i": In(shape), "o": Out(shape)})
+        self._paced = paced
+        super().__init__({**({"step": In(1)} if paced else {}), "i": In(shape), "o": Out(shape)})
 
     @property
     def latency(self):
@@ -45,11 +50,13 @@ class DelayLine(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        step = self.step if self._paced else C(1, 1)
         if self._cycles < _MEMORY:
             value = self.i
             for age in range(self._cycles):
                 later = Signal(self._shape, name=f"age_{age + 1}", reset_less=True)
-                m.d.sync += later.eq(value)
+                with m.If(step):
+                    m.d.sync += later.eq(value)
                 value = later
             m.d.comb += self.o.eq(value)
             return m
@@ -65,13 +72,16 @@ class DelayLine(wiring.Component):
             following.eq(Mux(place == depth - 1, 0, place + 1)),
             write.addr.eq(place),
             write.data.eq(self.i),
-            write.en.eq(1),
+            write.en.eq(step),
             read.addr.eq(following),
+            read.en.eq(step),
         ]
-        m.d.sync += place.eq(following)
+        with m.If(step):
+            m.d.sync += place.eq(following)
         value = read.data
         if depth < self._cycles:
             value = Signal(self._shape, name="out", reset_less=True)
-            m.d.sync += value.eq(read.data)
+            with m.If(step):
+                m.d.sync += value.eq(read.data)
         m.d.comb += self.o.eq(value)
         return m

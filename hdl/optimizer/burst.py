@@ -2,7 +2,7 @@
 # The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """Bursts: gradients in, new weights out to memory and to every worker, and the gradients gone."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -13,6 +13,7 @@ from hdl.optimizer.fixed_point import FixedFormat, FixedLane, FixedReducer
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
 from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
+from hdl.optimizer.shared_lane import SharedLane
 from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
@@ -58,7 +59,7 @@ class BurstController(wiring.Component):
     supplied : In(1)
         All other operands of a burst are buffered.
     room : In(1)
-        Every queue of results has room for one more row.
+        Every queue of results has room for one more row, and the arithmetic takes a beat in this cycle.
     begin : Out(1)
         A burst begins: claim its operands.
     active : Out(workers)
@@ -177,8 +178,8 @@ class StreamedOptimizer(wiring.Component):
     A command names the elements of a burst and the workers that send gradients for it; a worker that does not
     counts as +0.0. The gradients of each worker, the weights and the state of a burst are streams of their own,
     ended by ``last``. They are buffered first, at any pace and ahead of their command; beats beyond the command's
-    count are ignored. When all are there the burst runs: ``ceil(count / update_lanes)`` beats, one per cycle, and
-    every new weight leaves for memory and for every broadcast port. Gradients are discarded as they are drained; no
+    count are ignored. When all are there the burst runs: ``ceil(count / update_lanes)`` beats, one every
+    ``update_interval`` cycles, and every new weight leaves for memory and for every broadcast port. Gradients are discarded as they are drained; no
     copy is kept.
 
     Timing
@@ -187,7 +188,9 @@ class StreamedOptimizer(wiring.Component):
     reducer_latency + update_latency`` cycles from its first beat to the cycle, included, in which its last row is
     offered. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow
     each other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep
-    pace. Both latencies depend on the arithmetic that ``rules`` and ``format`` ask for, and not on the rule in use.
+    pace. With an ``update_interval`` i above 1 beats enter in every i-th cycle, counted from reset: the first one up to
+    i - 1 cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency + update_latency`` cycles from it, and the
+    next one follows i times as late. Both latencies depend on the arithmetic that ``rules`` and ``format`` ask for, and not on the rule in use.
 
     No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
     port that stalls delays the beats to come, never those under way. Each queue holds a whole burst, so that no port
@@ -207,6 +210,9 @@ class StreamedOptimizer(wiring.Component):
     update_lanes : int or None
         Elements that enter the arithmetic per cycle, and so lanes of arithmetic: 1, 2, 4 or 8, at most ``lanes``,
         which is the default.
+    update_interval : int
+        Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one, operations share adders and
+        multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`); only 1 in fixed point.
     broadcasts : int
         Ports which repeat the new weights; at least 1.
     rules : tuple of Rule or None
@@ -239,8 +245,8 @@ class StreamedOptimizer(wiring.Component):
     """
 
     def __init__(
-        self, *, workers=2, lanes=4, depth=256, update_lanes=None, broadcasts=1, rules=None, format=FP32, dsps=4,
-        primitive=False
+        self, *, workers=2, lanes=4, depth=256, update_lanes=None, update_interval=1, broadcasts=1, rules=None,
+        format=FP32, dsps=4, primitive=False
     ):
         if not isinstance(workers, int) or not 1 <= workers <= 8:
             raise ValueError(f"Worker count must be between 1 and 8, not {workers!r}")
@@ -258,6 +264,9 @@ class StreamedOptimizer(wiring.Component):
         if dsps not in (1, 2, 4):
             raise ValueError(f"DSP block count must be 4, 2 or 1, not {dsps!r}")
         fixed = isinstance(format, FixedFormat)
+        if update_interval not in ((1,) if fixed else (1, 2, 4, 8)):
+            possible = "1 in fixed point" if fixed else "1, 2, 4 or 8"
+            raise ValueError(f"Update interval must be {possible}, not {update_interval!r}")
         if rules is None:
             rules = (Rule.SGD, Rule.MOMENTUM) if fixed else tuple(Rule)
         check_rules(rules)
@@ -269,10 +278,17 @@ class StreamedOptimizer(wiring.Component):
         self._rules = rules
         self._width = format.width
         self._float = not fixed
+        self._interval = update_interval
         if fixed:
             self._reducers = [FixedReducer(workers=workers, format=format) for _ in range(update_lanes)]
             lane = {"format": format, "workers": workers, "rules": rules, "primitive": primitive}
             self._updates = [FixedLane(**lane) for _ in range(update_lanes)]
+        elif update_interval > 1:
+            self._reducers = []
+            self._updates = [
+                SharedLane(interval=update_interval, workers=workers, rules=rules, dsps=dsps)
+                for _ in range(update_lanes)
+            ]
         else:
             self._reducers = [Reducer(workers=workers) for _ in range(update_lanes)]
             self._updates = [UpdateLane(rules=rules, dsps=dsps) for _ in range(update_lanes)]
@@ -305,14 +321,19 @@ class StreamedOptimizer(wiring.Component):
         return self._updates[0]
 
     @property
+    def interval(self):
+        """Cycles per beat."""
+        return self._interval
+
+    @property
     def adder_latency(self):
-        """Cycles of one level of the reducer's tree."""
+        """Cycles of one level of the reducer's tree; only with an interval of 1."""
         return self._reducers[0].adder_latency
 
     @property
     def reducer_latency(self):
         """Cycles from a beat's gradients to their sum."""
-        return self._reducers[0].latency
+        return self._reducers[0].latency if self._interval == 1 else self.lane.reducer_latency
 
     @property
     def update_latency(self):
@@ -327,12 +348,12 @@ class StreamedOptimizer(wiring.Component):
     @property
     def queue_depth(self):
         """Rows that each queue of results holds: a whole burst, and no less than keeps the arithmetic busy."""
-        rows_under_way = self.latency // (self._lanes // self._update_lanes) + 2
+        rows_under_way = self.latency // (self._lanes // self._update_lanes * self._interval) + 2
         return max(self._depth // self._lanes, rows_under_way)
 
     def _banks(self, delay):
         """Banks of a buffer that is drained so many cycles after its burst began."""
-        return 2 + -(-delay // (self._depth // self._update_lanes))
+        return 2 + -(-delay // (self._depth // self._update_lanes * self._interval))
 
     def elaborate(self, platform):
         m = Module()
@@ -346,11 +367,18 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
+        # How many cycles ago, modulo the interval, beats could enter: one bit.
+        phase = Signal(self._interval, init=1)
+        if self._interval > 1:
+            m.d.sync += phase.eq(phase.rotate_left(1))
+        else:
+            phase = C(1, 1)
+
         # What comes of a beat, so many cycles after it entered.
         summed = GradientBuffer.latency + self.reducer_latency
         remembered = [summed + latency for latency in self.lane.state_latencies]
         updated = summed + self.lane.latency
-        tags = self._delay_tags(m, control.beat, {*state_delays, weight_delay, summed, *remembered, updated})
+        tags = self._delay_tags(m, control.beat, phase, {*state_delays, weight_delay, summed, *remembered, updated})
 
         used_planes = Signal(max(self.planes, 1))
         m.d.comb += used_planes.eq(planes_used(self.settings.rule, self.planes))
@@ -390,14 +418,19 @@ class StreamedOptimizer(wiring.Component):
         new_weights = collector("new_weights", tags[updated])
         new_state = [collector(f"new_state_{plane}", tags[remembered[plane]]) for plane in range(self.planes)]
         nonfinite = Signal(update_lanes)
-        for index, (reducer, lane) in enumerate(zip(self._reducers, self._updates, strict=True)):
-            m.submodules[f"reducer_{index}"] = reducer
+        for index, lane in enumerate(self._updates):
+            if self._interval == 1:
+                m.submodules[f"reducer_{index}"] = reducer = self._reducers[index]
+                m.d.comb += lane.total.eq(reducer.o)
+                operands = reducer.i
+            else:
+                m.d.comb += lane.phase.eq(phase.rotate_right(GradientBuffer.latency))
+                operands = lane.gradients
             m.submodules[f"update_{index}"] = lane
             for worker in range(self._workers):
-                m.d.comb += reducer.i[worker].eq(gradients[worker].o[index])
+                m.d.comb += operands[worker].eq(gradients[worker].o[index])
             m.d.comb += [
                 lane.settings.eq(self.settings),
-                lane.total.eq(reducer.o),
                 lane.weight.eq(weights.o[index]),
                 new_weights.i[index].eq(lane.new_weight),
             ]
@@ -407,7 +440,7 @@ class StreamedOptimizer(wiring.Component):
                     new_state[plane].i[index].eq(lane.new_state[plane]),
                 ]
             if self._float:
-                m.d.comb += nonfinite[index].eq(data.View(FP32.layout, reducer.o).exponent.all())
+                m.d.comb += nonfinite[index].eq(data.View(FP32.layout, lane.total).exponent.all())
         m.d.sync += self.nonfinite.eq(tags[summed].valid & (nonfinite & tags[summed].keep).any())
         m.d.comb += self.bursts.eq(tags[updated].valid & tags[updated].last)
 
@@ -430,27 +463,32 @@ class StreamedOptimizer(wiring.Component):
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
         m.d.comb += [
-            control.room.eq(Cat(rooms).all()),
+            control.room.eq(phase[0] & Cat(rooms).all()),
             self.idle.eq(~control.waiting & Cat(empties).all()),
         ]
         return m
 
-    def _delay_tags(self, m, beat, ages):
+    def _delay_tags(self, m, beat, phase, ages):
         """The tag of the beat that entered so many cycles ago, for each of these ages.
 
         Whether there is a beat must be known from reset on, and goes through flip-flops; the rest by delay lines.
+        Both move on as beats may enter, and a tag stands for ``update_interval`` cycles: one of these is
+        meant.
         """
         contents = tag_layout(self._lanes, self._update_lanes)
         valid, tag, age = beat.valid, beat, 0
         tags = {0: beat}
         for later in sorted(ages - {0}):
-            for cycle in range(age, later):
-                following = Signal(name=f"valid_{cycle + 1}")
-                m.d.sync += following.eq(valid)
+            steps = -(-later // self._interval)
+            for step in range(age, steps):
+                following = Signal(name=f"valid_{step + 1}")
+                with m.If(phase[0]):
+                    m.d.sync += following.eq(valid)
                 valid = following
-            m.submodules[f"tag_line_{later}"] = line = DelayLine(shape=contents, cycles=later - age)
-            m.d.comb += line.i.eq(tag)
+            if steps > age:
+                m.submodules[f"tag_line_{later}"] = line = DelayLine(shape=contents, cycles=steps - age, paced=True)
+                m.d.comb += [line.i.eq(tag), line.step.eq(phase[0])]
+                tag, age = line.o, steps
             tags[later] = Signal(contents, name=f"tag_{later}")
-            m.d.comb += [tags[later].eq(line.o), tags[later].valid.eq(valid)]
-            tag, age = tags[later], later
+            m.d.comb += [tags[later].eq(tag), tags[later].valid.eq(valid & phase[later % self._interval])]
         return tags

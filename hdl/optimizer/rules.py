@@ -17,7 +17,8 @@ from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
 
 __all__ = [
-    "MOST_PLANES", "RULES", "Rule", "Traits", "UpdateLane", "check_rules", "planes_used", "settings_layout",
+    "MOST_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "planes_used",
+    "settings_layout",
 ]
 
 
@@ -98,8 +99,9 @@ def settings_layout():
     )
 
 
-_ONE = FP32.bias << FP32.fraction_bits
-_SIGN = 1 << FP32.width - 1
+#: Bits of the number 1, and of a sign alone, which is -0.0.
+ONE = FP32.bias << FP32.fraction_bits
+SIGN = 1 << FP32.width - 1
 
 
 class UpdateLane(wiring.Component):
@@ -269,7 +271,7 @@ class UpdateLane(wiring.Component):
         m.submodules.limiter = limiter = MagnitudeLimiter()
         m.d.comb += [limiter.i.eq(scaled), limiter.limit.eq(settings.clip)]
         decayed = multiply("decay", settings.weight_factor, self.weight)
-        gradient = add("couple", Mux(couples, decayed, _SIGN), limiter.o)
+        gradient = add("couple", Mux(couples, decayed, SIGN), limiter.o)
         weight = delay("weight_line", self.weight, self.multiplier_latency)
         start = Mux(decoupled, decayed, weight) if self._decoupled else weight
         start = delay("start_line", start, self._step - self.limiter_latency)
@@ -278,8 +280,8 @@ class UpdateLane(wiring.Component):
         step = gradient
         if self._planes:
             kept = multiply("first_decay", settings.first_decay, self.state[0])
-            gained = multiply("first_gain", Mux(stateful, settings.first_gain, _ONE), gradient)
-            first = add("first", Mux(stateful, kept, _SIGN), gained)
+            gained = multiply("first_gain", Mux(stateful, settings.first_gain, ONE), gradient)
+            first = add("first", Mux(stateful, kept, SIGN), gained)
             m.d.comb += self.new_state[0].eq(first)
             delayed = delay("gradient_line", gradient, self.adder_latency)
             if not self._adaptive:
@@ -287,7 +289,7 @@ class UpdateLane(wiring.Component):
                 late = delay("late_gradient_line", delayed, 2 * self.multiplier_latency)
                 straight = delay("first_line", first, self.multiplier_latency)
                 step = add(
-                    "look", Mux(settings.nesterov & stateful, again, _SIGN),
+                    "look", Mux(settings.nesterov & stateful, again, SIGN),
                     Mux(settings.nesterov & stateful, late, straight)
                 )
             else:
@@ -303,7 +305,7 @@ class UpdateLane(wiring.Component):
                     Mux(adaptive, self.state[1], first)
                 )
                 second = add(
-                    "second", Mux(adaptive | ahead, again, _SIGN), Mux(adaptive, square, Mux(ahead, late, straight))
+                    "second", Mux(adaptive | ahead, again, SIGN), Mux(adaptive, square, Mux(ahead, late, straight))
                 )
                 m.d.comb += self.new_state[1].eq(second)
                 m.submodules.root = root = FloatSquareRoot()
@@ -313,8 +315,8 @@ class UpdateLane(wiring.Component):
                 numerator = delay(
                     "numerator_line", Mux(adaptive, straight, second), self.root_latency + self.adder_latency
                 )
-                step = unit("divide", FloatDivider(), numerator, Mux(adaptive, denominator, _ONE))
+                step = unit("divide", FloatDivider(), numerator, Mux(adaptive, denominator, ONE))
 
         moved = multiply("rate", settings.learning_rate, step)
-        m.d.comb += self.new_weight.eq(add("move", start, moved ^ _SIGN))
+        m.d.comb += self.new_weight.eq(add("move", start, moved ^ SIGN))
         return m

@@ -167,6 +167,7 @@ class Dataflow(wiring.Component):
             workers=2,
             lanes=lanes,
             update_lanes=config.update_lanes,
+            update_interval=config.update_interval,
             depth=segment,
             broadcasts=1,
             rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),

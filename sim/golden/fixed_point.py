@@ -140,10 +140,6 @@ class Fixed:
         return self.width + (self.workers - 1).bit_length()
 
     @property
-    def level(self) -> int:
-        return self.adder
-
-    @property
     def step(self) -> int:
         """Cycles from the sum to the step: a product, the state if there is any, rounding, saturation."""
         return self.multiplier + (self.planes + 1) * self.adder + self.saturation
@@ -163,6 +159,9 @@ class Fixed:
     @property
     def latency(self) -> int:
         return self.weight + self.adder + self.saturation
+
+    def summing(self, workers: int) -> int:
+        return self.adder * (workers - 1).bit_length()
 
     def reduce(self, gradients: Bits) -> Bits:
         return to_bits(reduce(from_bits(gradients, self.width)), self.total_width)

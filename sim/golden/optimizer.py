@@ -17,7 +17,8 @@ Cycles follow from recurrences over beats. In all of them a beat moves in the fi
 
 - an input's beat is accepted when its source offers it and its buffer has a bank which is not full;
 - a burst's first beat enters when its command is at the head of the queue and all its operands are buffered;
-- a beat enters one cycle after the one before, or later, when every queue of results can reserve a row for it;
+- a beat enters one cycle after the one before, or later, when every queue of results can reserve a row for it, and
+  only in a cycle that the interval divides;
 - a bank is free, and a reserved row returned, one cycle after it was drained.
 
 A cycle that never comes is :data:`NEVER`.
@@ -154,8 +155,6 @@ class Arithmetic(Protocol):
     @property
     def planes(self) -> int: ...
     @property
-    def level(self) -> int: ...
-    @property
     def weight(self) -> int: ...
     @property
     def state(self) -> tuple[int, ...]: ...
@@ -163,6 +162,10 @@ class Arithmetic(Protocol):
     def new_state(self) -> tuple[int, ...]: ...
     @property
     def latency(self) -> int: ...
+
+    def summing(self, workers: int) -> int:
+        """Cycles from gradients of so many workers to their sum."""
+        ...
 
     def reduce(self, gradients: Bits) -> Bits:
         """Sums over the first axis, as wide as they are."""
@@ -200,10 +203,6 @@ class Floats:
         return max(rule.planes for rule in self.rules)
 
     @property
-    def level(self) -> int:
-        return self.adder
-
-    @property
     def weight(self) -> int:
         return self.limiter  # its product with the weight factor is wanted as the limited gradient comes out
 
@@ -224,6 +223,9 @@ class Floats:
         adaptive = self.root + self.adder + self.divider if self.planes == 2 else 0
         return self.limiter + passes * (self.multiplier + self.adder) + adaptive
 
+    def summing(self, workers: int) -> int:
+        return self.adder * (workers - 1).bit_length()
+
     def reduce(self, gradients: Bits) -> Bits:
         return reduce(gradients)
 
@@ -233,6 +235,44 @@ class Floats:
     def update(self, total: Bits, weights: Bits, state: Sequence[Bits],
                settings: Settings) -> tuple[Bits, list[Bits]]:
         return update(total, weights, state, settings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedFloats(Floats):
+    """Binary32 arithmetic whose operations share their units. When each runs is the timetable's to say.
+
+    Parameters
+    ----------
+    sum_at, weight_at, latency_of_all : int
+        Cycles from the gradients to their sum, to the weight that is taken, and to the new weight.
+    state_at, new_state_at : tuple of int
+        The same for the state of each plane.
+    """
+
+    sum_at: int
+    weight_at: int
+    state_at: tuple[int, ...]
+    new_state_at: tuple[int, ...]
+    latency_of_all: int
+
+    @property
+    def weight(self) -> int:
+        return self.weight_at - self.sum_at
+
+    @property
+    def state(self) -> tuple[int, ...]:
+        return tuple(cycle - self.sum_at for cycle in self.state_at)
+
+    @property
+    def new_state(self) -> tuple[int, ...]:
+        return tuple(cycle - self.sum_at for cycle in self.new_state_at)
+
+    @property
+    def latency(self) -> int:
+        return self.latency_of_all - self.sum_at
+
+    def summing(self, workers: int) -> int:
+        return self.sum_at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -404,7 +444,7 @@ class Model:
 
     Parameters
     ----------
-    workers, lanes, depth, update_lanes, broadcasts : int
+    workers, lanes, depth, update_lanes, interval, broadcasts : int
         As of the gateware.
     arithmetic : Arithmetic
     """
@@ -413,6 +453,7 @@ class Model:
     lanes: int = 4
     depth: int = 256
     update_lanes: int = 4
+    interval: int = 1
     broadcasts: int = 1
     arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
 
@@ -426,7 +467,7 @@ class Model:
 
     @property
     def reducer_latency(self) -> int:
-        return self.arithmetic.level * (self.workers - 1).bit_length()
+        return self.arithmetic.summing(self.workers)
 
     @property
     def update_latency(self) -> int:
@@ -434,7 +475,7 @@ class Model:
 
     @property
     def queue_depth(self) -> int:
-        parts = self.lanes // self.update_lanes
+        parts = self.lanes // self.update_lanes * self.interval
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
 
     def inputs(self) -> list[str]:
@@ -466,13 +507,13 @@ class Model:
         arithmetic = self.arithmetic
         delays = {"weights": self.reducer_latency + arithmetic.weight}
         delays |= {f"state__{n}": self.reducer_latency + offset for n, offset in enumerate(arithmetic.state)}
-        beats_of_bank = self.depth // self.update_lanes
+        cycles_of_bank = self.depth // self.update_lanes * self.interval
         patterns = {name: _Pattern(stalls.get(name)) for name in ["command", *self.inputs(), *self.outputs()]}
         buffers = {}
         for name in self.inputs():
             delay = delays.get(name, 0)
             buffers[name] = _Buffer(fills.get(name, []), lanes=self.lanes, depth=self.depth, delay=delay,
-                                    banks=2 + -(-delay // beats_of_bank), pattern=patterns[name])
+                                    banks=2 + -(-delay // cycles_of_bank), pattern=patterns[name])
         queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
                   for name in self.outputs()}
         commands = _Source(patterns["command"])
@@ -514,6 +555,7 @@ class Model:
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
                 entered = max(_later(entered, 1), earliest, *(queues[name].room for name in results))
+                entered = _later(entered, -entered % self.interval)
                 if start == 0:
                     begins.append(entered)
                 if not finite[start:stop].all():

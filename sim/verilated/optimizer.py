@@ -19,12 +19,14 @@ from amaranth.lib.data import StructLayout
 
 from hdl.optimizer.burst import StreamedOptimizer, command_layout
 from hdl.optimizer.rules import UpdateLane
+from hdl.optimizer.shared_lane import SharedLane
 from sim.golden.fixed_point import Fixed
-from sim.golden.optimizer import Arithmetic, Burst, Floats, Model, Rule, Scalars, Trace
+from sim.golden.optimizer import Arithmetic, Burst, Floats, Model, Rule, Scalars, SharedFloats, Trace
 from sim.payload import pack, to_int, unpack
 from sim.verilated.vectors import Feed, Unit
 
-__all__ = ["Lockstep", "MismatchError", "beats", "floats", "operands", "settings_bits"]
+__all__ = ["Lockstep", "MismatchError", "beats", "floats", "operands", "settings_bits",
+           "shared_floats"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -40,9 +42,22 @@ def floats(lane: UpdateLane) -> Floats:
                   divider=lane.divider_latency)
 
 
+def shared_floats(lane: SharedLane) -> SharedFloats:
+    """The model's arithmetic, with the cycles of the lane's timetable."""
+    table = lane.timetable
+    planes = range(lane.planes)
+    return SharedFloats(
+        rules=tuple(Rule[rule.name] for rule in lane.rules), sum_at=lane.reducer_latency,
+        weight_at=min(table.uses("weight")), state_at=tuple(table.uses(f"state_{plane}")[0] for plane in planes),
+        new_state_at=tuple(table.ready(("first", "second")[plane]) for plane in planes),
+        latency_of_all=table.ready("new_weight"))
+
+
 def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
     if isinstance(component.lane, UpdateLane):
         return floats(component.lane)
+    if isinstance(component.lane, SharedLane):
+        return shared_floats(component.lane)
     return Fixed(width=component.lane.format.width, workers=len(component.gradients),
                  rules=tuple(Rule[rule.name] for rule in component.lane.rules))
 
@@ -95,7 +110,7 @@ class Lockstep:
                                            **parameters)
         self.unit = Unit(self.component)
         self.model = Model(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes or lanes,
-                           broadcasts=len(self.component.broadcast), arithmetic=_arithmetic(self.component))
+                           interval=self.component.interval, broadcasts=len(self.component.broadcast), arithmetic=_arithmetic(self.component))
 
     @property
     def row(self) -> StructLayout:

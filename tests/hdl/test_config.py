@@ -19,6 +19,7 @@ from hdl.config import NodeConfig
         ({"state_words": "64"}, r"^state_words must be a multiple of 32 between 32 and 16777216, not '64'$"),
         ({"state_planes": 3}, r"^State plane count must be 0, 1 or 2, not 3$"),
         ({"ingress_segments": 1}, r"^Ingress must hold at least 2 segments, not 1$"),
+        ({"update_interval": 3}, r"^Update interval must be 1, 2, 4 or 8, not 3$"),
         ({"update_lanes": 8}, r"^Update lanes must be 1, 2, 4 or 8, and at most the lanes, not 8$"),
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
         ({"masking": 1}, r"^masking must be True or False, not 1$"),
@@ -52,7 +53,7 @@ def test_codebooks_are_not_for_gradients():
 
 def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
-    changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "multiplier_dsps": 1, "ingress_segments": 5,
+    changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "update_interval": 4, "multiplier_dsps": 1, "ingress_segments": 5,
                "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
                "masking": False, "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw"}

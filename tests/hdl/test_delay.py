@@ -27,3 +27,16 @@ def test_delay(cycles):
 def test_no_delay():
     values = np.arange(256)
     assert (Unit(DelayLine(shape=8, cycles=0)).run({"i": values})["o"] == values).all()
+
+
+@pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
+def test_paced(cycles):
+    """Steps at random: what counts is how many of them there were."""
+    generator = np.random.default_rng(cycles)
+    values = generator.integers(1 << 12, size=1000)
+    step = generator.integers(2, size=1000)
+    got = Unit(DelayLine(shape=12, cycles=cycles, paced=True)).run({"i": values, "step": step})["o"]
+    steps = np.cumsum(step) - step  # before each cycle
+    late = steps >= cycles
+    assert late.sum() > 300
+    assert (got[late] == values[step == 1][steps[late] - cycles]).all()

@@ -34,6 +34,11 @@ SHAPES = [
     {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
     {"workers": 2, "lanes": 4, "depth": 4, "rules": MOMENTUM},
     {"workers": 1, "lanes": 2, "depth": 8, "rules": SGD},
+    {"workers": 2, "lanes": 4, "depth": 16, "update_lanes": 1, "update_interval": 2, "rules": ALL},
+    {"workers": 3, "lanes": 2, "depth": 8, "update_interval": 4, "rules": ALL, "dsps": 2},
+    {"workers": 8, "lanes": 4, "depth": 32, "update_lanes": 1, "update_interval": 8, "rules": ALL},
+    {"workers": 1, "lanes": 1, "depth": 1, "update_interval": 4, "rules": SGD},
+    {"workers": 2, "lanes": 2, "depth": 4, "update_lanes": 1, "update_interval": 4, "rules": MOMENTUM},
     *({"workers": workers, "lanes": 2, "depth": 16, "format": format, "rules": MOMENTUM}
       for workers in range(1, 9) for format in (INT16, INT18)),
     {"workers": 3, "lanes": 4, "depth": 16, "update_lanes": 1, "format": FixedFormat(width=8), "rules": SGD},
@@ -93,7 +98,7 @@ def anything(generator, index):
 
 def run_dry(pair, bursts):
     """Cycles after which the slowest pattern has let everything through."""
-    return 2000 + 12 * sum(burst.count for burst in bursts)
+    return 2000 + (12 + pair.model.interval) * sum(burst.count for burst in bursts)
 
 
 @pytest.mark.parametrize(("parameters", "message"), [
@@ -110,6 +115,8 @@ def run_dry(pair, bursts):
     ({"format": FP16}, f"Format must be FP32 or a FixedFormat, not {FP16!r}"),
     ({"format": 32}, "Format must be FP32 or a FixedFormat, not 32"),
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
+    ({"update_interval": 3}, "Update interval must be 1, 2, 4 or 8, not 3"),
+    ({"update_interval": 2, "format": INT16}, "Update interval must be 1 in fixed point, not 2"),
 ])
 def test_parameters(parameters, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
@@ -121,8 +128,10 @@ def test_parameters(parameters, message):
 def test_latencies(index):
     model = pair(index).model
     component = pair(index).component
-    levels = [0, 1, 2, 2, 3, 3, 3, 3][SHAPES[index]["workers"] - 1]
-    assert component.reducer_latency == model.reducer_latency == levels * component.adder_latency
+    assert component.reducer_latency == model.reducer_latency
+    if component.interval == 1:
+        levels = [0, 1, 2, 2, 3, 3, 3, 3][SHAPES[index]["workers"] - 1]
+        assert component.reducer_latency == levels * component.adder_latency
     assert component.update_latency == model.update_latency
     assert component.latency == component.reducer_latency + component.update_latency
     assert component.queue_depth == model.queue_depth
@@ -139,8 +148,10 @@ def test_isolated_burst(index, rule):
         trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800)
         beats = -(-count // model.update_lanes)
         filled = -(-count // model.lanes)  # the cycle after the last beat of the fills, which began in cycle 0
-        assert trace.begins == [filled]
-        assert trace.ends[0] - trace.begins[0] + 1 == beats + model.reducer_latency + model.update_latency
+        interval = model.interval
+        assert trace.begins == [-(-filled // interval) * interval]
+        assert trace.ends[0] - trace.begins[0] + 1 == (
+            interval * (beats - 1) + 1 + model.reducer_latency + model.update_latency)
 
 
 @pytest.mark.parametrize(("index", "rule"), CASES)
@@ -149,11 +160,11 @@ def test_steady_bursts(index, rule):
     bursts = [Burst(model.depth, (1 << model.workers) - 1)] * 64
     fills = operands(pair(index).model, bursts, settings(rule, index), ordinary(np.random.default_rng(1), index))
     pair(index).unit.reset()
-    trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800 + 64 * model.depth)
-    assert set(np.diff(trace.begins)) == {model.depth // model.update_lanes}
-    assert set(np.diff(trace.ends)) == {model.depth // model.update_lanes}
-    # From the first beat of the second burst on, every lane takes a parameter in every cycle.
-    assert 63 * model.depth == model.update_lanes * (trace.ends[-1] - trace.ends[0])
+    trace = pair(index).run(bursts, settings(rule, index), fills, cycles=800 + 64 * model.depth * model.interval)
+    assert set(np.diff(trace.begins)) == {model.depth // model.update_lanes * model.interval}
+    assert set(np.diff(trace.ends)) == {model.depth // model.update_lanes * model.interval}
+    # From the first beat of the second burst on, every lane takes a parameter in every interval.
+    assert 63 * model.depth * model.interval == model.update_lanes * (trace.ends[-1] - trace.ends[0])
 
 
 @pytest.mark.parametrize("kind", [*STALLS, "mixed"])

@@ -105,7 +105,7 @@ def test_lane_properties(name, expected):
     assert (component.format, component.rules) == (INT18, SETS[name])
     assert (len(component.state), len(component.new_state)) == (planes, planes)
     model = Fixed(rules=tuple(Rule[rule.name] for rule in SETS[name]))
-    assert (model.planes, model.state, model.new_state, model.weight, model.latency, model.level) == (
+    assert (model.planes, model.state, model.new_state, model.weight, model.latency, model.summing(2)) == (
         planes, offsets, latencies, weight_offset, latency, component.adder_latency)
 
 

@@ -1,0 +1,120 @@
+"""When each operation of an update runs, and on which of the units that the operations share."""
+
+import dataclasses
+from collections.abc import Mapping
+
+__all__ = ["Operation", "Slot", "Timetable", "plan"]
+
+
+class Operation:
+    """One operation of an update, on each parameter.
+
+    Parameters
+    ----------
+    name : str
+        Of the operation and of its result.
+    kind : str
+        Of the unit that it needs.
+    operands : str or dict
+        What each operand is: the result of an operation or, by any other name, something from outside. Where this
+        depends on the rule, a dict of conditions by what the operand then is. A minus in front inverts the sign.
+    beside : str or None
+        An operation that this one need not run before, as what it takes from outside can be had at any time.
+    """
+
+    def __init__(self, name, kind, *operands, beside=None):
+        self.name = name
+        self.kind = kind
+        self.operands = tuple(operand if isinstance(operand, dict) else {operand: None} for operand in operands)
+        self.beside = beside
+
+    @property
+    def sources(self):
+        """Names of all that its operands may be, without signs."""
+        return [source.removeprefix("-") for operand in self.operands for source in operand]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A unit of the kind, by its number, and the cycle in which the operands are there."""
+
+    unit: int
+    cycle: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Timetable:
+    """A slot for each operation, such that a new parameter can follow every ``interval`` cycles.
+
+    Operands wait in front of a unit in a register, which takes a cycle.
+
+    Raises
+    ------
+    ValueError
+        If two operations have one unit in the same cycle, counted modulo the interval, or an operation runs before
+        its operands are there.
+    """
+
+    operations: tuple[Operation, ...]
+    latencies: Mapping[str, int]
+    interval: int
+    slots: Mapping[str, Slot]
+
+    def __post_init__(self):
+        taken = {}
+        for operation in self.operations:
+            slot = self.slots[operation.name]
+            place = operation.kind, slot.unit, slot.cycle % self.interval
+            if place in taken:
+                raise ValueError(f"{operation.name} must not be in the slot of {taken[place]}")
+            taken[place] = operation.name
+            for source in operation.sources:
+                if source in self.slots and slot.cycle <= self.ready(source):
+                    raise ValueError(f"{operation.name} must be later than cycle {self.ready(source)}, in which "
+                                     f"{source} is ready, not in cycle {slot.cycle}")
+
+    def ready(self, name):
+        """The cycle in which the result of an operation leaves its unit; 0 for what comes from outside."""
+        if name not in self.slots:
+            return 0
+        kind = next(operation.kind for operation in self.operations if operation.name == name)
+        return self.slots[name].cycle + self.latencies[kind]
+
+    def loaded(self, name):
+        """The cycle in which the operands of an operation are taken."""
+        return self.slots[name].cycle - 1
+
+    @property
+    def units(self):
+        """Units of each kind."""
+        units = {}
+        for operation in self.operations:
+            units[operation.kind] = max(units.get(operation.kind, 0), self.slots[operation.name].unit + 1)
+        return units
+
+    def uses(self, source):
+        """The cycles in which operations take something."""
+        return [self.loaded(operation.name) for operation in self.operations if source in operation.sources]
+
+
+def plan(operations, *, latencies, interval):
+    """Let each operation, in the order given, run as early as it can, on as few units of each kind as will do."""
+    kinds = [operation.kind for operation in operations]
+    slots = {}
+    ready = {}
+    taken = set()
+    for operation in operations:
+        earliest = max([1, *(ready[source] + 1 for source in operation.sources if source in ready)])
+        if operation.beside:
+            earliest = max(earliest, slots[operation.beside].cycle)
+        units = -(-kinds.count(operation.kind) // interval)
+        slot = next(
+            Slot(unit, cycle)
+            for cycle in range(earliest, earliest + interval)
+            for unit in range(units)
+            if (operation.kind, unit, cycle % interval) not in taken
+        )
+        taken.add((operation.kind, slot.unit, slot.cycle % interval))
+        slots[operation.name] = slot
+        ready[operation.name] = slot.cycle + latencies[operation.kind]
+    return Timetable(tuple(operations), latencies, interval, slots)

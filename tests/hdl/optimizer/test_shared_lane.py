@@ -1,0 +1,116 @@
+# amaranth: UnusedElaboratable=no
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.optimizer.rules import settings_layout
+from hdl.optimizer.shared_lane import SharedLane
+from sim.golden.optimizer import Rule, Settings, reduce, update
+from sim.payload import pack
+from sim.verilated.vectors import Unit
+from tests.hdl.optimizer.test_rules import CORNERS, SCALARS, SETS, USUAL
+
+COUNT = 6_000
+
+#: Interval, workers, DSP blocks and rules of a lane, and what it has of each unit.
+LANES = {
+    "sgd": (4, 1, 4, "sgd", {"multiply": 1, "limit": 1, "add": 1}),
+    "momentum": (2, 3, 1, "momentum", {"multiply": 3, "limit": 1, "add": 3}),
+    "all_2": (2, 2, 4, "all", {"multiply": 4, "limit": 1, "add": 3, "root": 1, "divide": 1}),
+    "all_4": (4, 2, 2, "all", {"multiply": 2, "limit": 1, "add": 2, "root": 1, "divide": 1}),
+    "all_8": (8, 8, 2, "all", {"multiply": 1, "limit": 1, "add": 2, "root": 1, "divide": 1}),
+    "adamw": (8, 2, 2, "adamw", {"multiply": 1, "limit": 1, "add": 1, "root": 1, "divide": 1}),
+}
+CASES = [(name, Rule(rule.value)) for name, (*_, rules, _) in LANES.items() for rule in SETS[rules]]
+
+
+@functools.cache
+def lane(name):
+    interval, workers, dsps, rules, _ = LANES[name]
+    component = SharedLane(interval=interval, workers=workers, rules=SETS[rules], dsps=dsps)
+    return component, Unit(component)
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"interval": 1}, "Interval must be 2, 4 or 8, not 1"),
+    ({"interval": 3}, "Interval must be 2, 4 or 8, not 3"),
+    ({"workers": 0}, "Worker count must be between 1 and 8, not 0"),
+    ({"workers": 9}, "Worker count must be between 1 and 8, not 9"),
+    ({"rules": ()}, "Rules must be a tuple of different rules, not ()"),
+    ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
+])
+def test_parameters(parameters, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
+        SharedLane(**{"interval": 4, "workers": 2, "rules": SETS["sgd"], **parameters})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("name", LANES)
+def test_units(name):
+    component, _ = lane(name)
+    units = component.timetable.units
+    units.pop("choose", None)
+    assert units == LANES[name][-1]
+
+
+def draw(generator, kind):
+    if kind == "corners":
+        return generator.choice(CORNERS, COUNT)
+    if kind == "bits":
+        return generator.integers(1 << 32, size=COUNT, dtype=np.uint32)
+    ordinary = generator.standard_normal(COUNT) * 2.0 ** generator.integers(-4, 4, COUNT)
+    return ordinary.astype(np.float32).view(np.uint32)
+
+
+def check(name, settings, generator, kind):
+    """Operands at their own time, and noise in all other cycles."""
+    component, unit = lane(name)
+    interval, workers, *_ = LANES[name]
+    gradients = [draw(generator, kind) for _ in range(workers)]
+    weight, *state = (draw(generator, kind) for _ in range(1 + component.planes))
+    if kind == "ordinary" and component.planes == 2:
+        state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
+    lead = interval  # the settings are there before the operands
+    cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
+
+    def at(values, cycle):
+        noise = generator.integers(1 << 32, size=cycles, dtype=np.uint32)
+        noise[lead + cycle:][:COUNT * interval:interval] = values
+        return noise
+
+    layout = settings_layout()
+    inputs = {"settings": pack(layout, {member: np.full(cycles, int(getattr(settings, member)))
+                                        for member in layout.members})}
+    inputs["phase"] = (1 << np.arange(cycles) % interval).astype(np.uint8)
+    summed = component.reducer_latency
+    inputs |= {f"gradients__{worker}": at(values, 0) for worker, values in enumerate(gradients)}
+    inputs["weight"] = at(weight, summed + component.weight_offset)
+    for plane, offset in enumerate(component.state_offsets):
+        inputs[f"state__{plane}"] = at(state[plane], summed + offset)
+    outputs = unit.run(inputs)
+    total = reduce(gradients)
+    new_weight, new_state = update(total, weight, state, settings)
+    expected = {"total": (summed, total), "new_weight": (summed + component.latency, new_weight)}
+    for plane in range(settings.planes):
+        expected[f"new_state__{plane}"] = summed + component.state_latencies[plane], new_state[plane]
+    for output, (cycle, want) in expected.items():
+        got = outputs[output][lead + cycle:][:COUNT * interval:interval]
+        wrong = np.flatnonzero(got != want)
+        assert wrong.size == 0, f"{output}, element {wrong[0]}: {got[wrong[0]]:08x}, not {want[wrong[0]]:08x}"
+
+
+@pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
+@pytest.mark.parametrize(("name", "rule"), CASES)
+def test_values(name, rule, kind):
+    """The usual scalars, those that turn a part off, and any at all."""
+    seed = [int(rule), len(name), len(kind)]
+    print(f"seed {seed}")
+    generator = np.random.default_rng(seed)
+    wild = {scalar: draw(generator, "bits")[0].view(np.float32) for scalar in SCALARS}
+    wild["clip"] = abs(wild["clip"])
+    for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
+                    {**USUAL, "weight_factor": -0.0, "epsilon": 0.0, "first_decay": 0.0}, wild):
+        for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
+            patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
+            check(name, Settings(rule, nesterov=nesterov, **patterns), generator, kind)
