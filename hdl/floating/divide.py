@@ -63,16 +63,36 @@ class FloatDivider(wiring.Component):
         """Cycles from the operands to their quotient."""
         width = self._format.fraction_bits + 1
         if self._interval > 1:
-            trials = self._interval * len(fold(width + 2, self._interval))
+            trials = 1 + self._interval * len(fold(width + 2, self._interval))
         else:
             trials = -(-(2 * width + 3) // 3)
         return len(normalising_steps(width)) + trials + 3
 
-    def elaborate(self, platform):
-        m = Module()
+    @property
+    def _exponent_bits(self):
+        """Width of the exponent on its way.
+
+        It is the field of a quotient below 1, less two: so it needs no more than its bits inverted for how far below
+        the normal numbers a result is. Half of all numbers above zero, out of reach of any sum, stand for infinity,
+        and half of those below for zero.
+        """
         format = self._format
         width = format.fraction_bits + 1
-        ones = format.exponent_ones
+        return 1 + max((format.exponent_ones + format.bias + width).bit_length(), (width + 1).bit_length() + 1)
+
+    def elaborate(self, platform):
+        m = Module()
+        if self._interval == 1:
+            trial, exact = self._divide(m, *self._open(m))
+        else:
+            trial, exact = self._divide_in_turns(m, *self._open_in_turns(m))
+        self._close(m, trial, exact)
+        return m
+
+    def _open(self, m):
+        """Normalise both operands."""
+        format = self._format
+        width = format.fraction_bits + 1
         a = data.View(format.layout, self.a)
         b = data.View(format.layout, self.b)
         stages = normalising_steps(width)
@@ -96,10 +116,6 @@ class FloatDivider(wiring.Component):
             sign=a.sign ^ b.sign, a_zero=~(a_normal | a_fraction), b_zero=~(b_normal | b_fraction),
             a_special=a_special, b_special=b_special, a_fraction=a_fraction, b_fraction=b_fraction)
 
-        # The exponent on its way is the field of a quotient below 1, less two: so it needs no more than its bits
-        # inverted for how far below the normal numbers a result is. Half of all numbers above zero, out of reach of
-        # any sum, stand for infinity, and half of those below for zero.
-        exponent_bits = 1 + max((ones + format.bias + width).bit_length(), (width + 1).bit_length() + 1)
         passing = dict(
             a_count=opened.a_count, b_count=opened.b_count, exponent=opened.difference + (format.bias - 3),
             sign=opened.sign, infinite=opened.a_special | opened.b_zero, zero=opened.b_special | opened.a_zero,
@@ -112,30 +128,59 @@ class FloatDivider(wiring.Component):
             passing.update(a_count=Cat(a_count, passing["a_count"]), b_count=Cat(b_count, passing["b_count"]))
             normal = register(m, "normal", a=a_significand, b=b_significand, **passing)
             passing = {name: getattr(normal, name) for name in passing}
+        return normal, passing
 
+    def _open_in_turns(self, m):
+        """Normalise both operands, the divisor first, and the dividend a cycle later by the same logic."""
+        format = self._format
+        stages = normalising_steps(format.fraction_bits + 1)
+        dividend = Signal(format.layout, reset_less=True)
+        with m.If(self.load):
+            m.d.sync += dividend.eq(self.a)
+        i = Signal(format.layout)
+        m.d.comb += i.eq(Mux(self.load, self.b, dividend))
+
+        # Subnormal numbers have the exponent of the smallest normal one.
+        i_normal = i.exponent.any()
+        significand, count = normalise(m, Cat(i.fraction, i_normal), stages[0])
+        a = register(
+            m, "opened",
+            significand=significand, count=count, exponent=Cat(i.exponent[0] | ~i_normal, i.exponent[1:]),
+            sign=i.sign, normal=i_normal, special=i.exponent.all(), fraction=i.fraction.any())
+        for steps in stages[1:]:
+            values = vars(a)
+            significand, count = normalise(m, values.pop("significand"), steps)
+            values["count"] = Cat(count, values["count"])
+            a = register(m, "normal", significand=significand, **values)
+        b = register(m, "divisor", **vars(a))
+        a_zero, b_zero = ~(a.normal | a.fraction), ~(b.normal | b.fraction)
+        passing = dict(
+            a_count=a.count, b_count=b.count, exponent=a.exponent - b.exponent + (format.bias - 3),
+            sign=a.sign ^ b.sign, infinite=a.special | b_zero, zero=b.special | a_zero,
+            nan=(a.special & (a.fraction | b.special)) | (b.special & b.fraction) | (a_zero & b_zero))
+        return SimpleNamespace(a=a.significand, b=b.significand), passing
+
+    def _difference(self, m, passing):
+        """Put what the counts of the shifts differ by in their place."""
         count = Signal(signed(len(passing["a_count"]) + 1))
         m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
-        passing["count"] = count
+        return {**passing, "count": count}
 
-        def locate(passing):
-            exponent = Signal(exponent_bits)
-            m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
-            infinite, zero = passing["infinite"], passing["zero"]
-            return dict(
-                exponent=Cat(exponent[:-2], Mux(infinite | zero, Cat(infinite, zero), exponent[-2:])),
-                sign=passing["sign"], nan=passing["nan"])
+    def _locate(self, m, passing):
+        """Add that difference to the exponent, and put infinity and zero into it."""
+        exponent = Signal(self._exponent_bits)
+        m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
+        infinite, zero = passing["infinite"], passing["zero"]
+        return dict(
+            exponent=Cat(exponent[:-2], Mux(infinite | zero, Cat(infinite, zero), exponent[-2:])),
+            sign=passing["sign"], nan=passing["nan"])
 
-        divide = self._divide if self._interval == 1 else self._divide_in_turns
-        trial, exact = divide(m, normal, passing, locate)
-        self._close(m, trial, exact)
-        return m
-
-    def _divide_in_turns(self, m, normal, passing, locate):
+    def _divide_in_turns(self, m, normal, passing):
         """Trials that are undone where they end below zero, on few subtractions."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
-        load = wait(m, "load", self.load, len(normalising_steps(width)))
+        load = wait(m, "load", self.load, len(normalising_steps(width)) + 1)
 
         end = Signal(data.StructLayout({"remainder": width + 1, "divisor": width, "quotient": trials}))
         remainder = Mux(load, normal.a, end.remainder)
@@ -154,18 +199,19 @@ class FloatDivider(wiring.Component):
         m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
 
         # What does not go round moves on as a new pair comes.
+        passing = self._difference(m, passing)
         for number in range(len(stages)):
             later = {}
             for name, value in passing.items():
                 later[name] = Signal(Value.cast(value).shape(), name=f"waiting{number}_{name}", reset_less=True)
                 with m.If(load):
                     m.d.sync += later[name].eq(value)
-            passing = locate(later) if number == 0 else later
+            passing = self._locate(m, later) if number == 0 else later
         beyond = trials - (width + 2)
         exact = ~Cat(end.quotient[:beyond], end.remainder).any()
         return SimpleNamespace(quotient=end.quotient[beyond:], **passing), exact
 
-    def _divide(self, m, normal, passing, locate):
+    def _divide(self, m, normal, passing):
         """A subtraction for each trial."""
         width = self._format.fraction_bits + 1
 
@@ -175,6 +221,7 @@ class FloatDivider(wiring.Component):
         #
         # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these in turn.
         # The lowest bit of the operand stays that of the divisor, and its highest one is left out.
+        passing = self._difference(m, passing)
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
@@ -199,10 +246,11 @@ class FloatDivider(wiring.Component):
                 remainder, operand, quotient = trial.remainder, trial.operand, list(trial.quotient)
                 passing = {name: getattr(trial, name) for name in passing}
                 if "count" in passing:
-                    passing = locate(passing)
+                    passing = self._locate(m, passing)
 
-        # Nothing remains of the dividend if the last trial, which is beyond the last place of any exact quotient, ends
-        # as far below zero as the divisor: then each place of their sum is zero, with the carries that make it so.
+        # Nothing remains of the dividend if the last trial, which is beyond the last place of any exact quotient,
+        # ends as far below zero as the divisor: then each place of their sum is zero, with the carries that make it
+        # so.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 

@@ -42,9 +42,9 @@ def check_interval(interval):
 
 
 def fold(trials, interval):
-    """Trials in each stage of a ring that numbers go round ``interval`` times, one entering every ``interval`` cycles.
+    """Trials in each stage of a ring, which numbers go round ``interval`` times.
 
-    Where one enters, none that is under way may pass: the number of stages and the interval have no common divisor.
+    One enters every ``interval`` cycles. Where one enters, none that is under way may pass: the number of stages and the interval have no common divisor.
     So the stages are an odd number, and the last one may have two trials.
     """
     rows = -(-trials // interval)
@@ -148,8 +148,11 @@ def normalise(m, value, steps):
     return value, Cat(reversed(taken))
 
 
-def shift_right(m, value, amount, *, width):
+def shift_right(m, value, amount, *, width, fill=None):
     """Shift right, coarse steps first, and see whether ones are lost at the bottom.
+
+    With ``fill``, a bit that comes in at the top, it is bits other than this one that count as lost: it tells a
+    number from its complement.
 
     Returns
     -------
@@ -162,8 +165,12 @@ def shift_right(m, value, amount, *, width):
     for bit in reversed(range(len(amount))):
         step = 1 << bit
         shifted = Signal(min(len(value), width + step - 1), name=f"right{step}")
-        m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
-        lost.append(amount[bit] & value[:step].any())
+        if fill is None:
+            lost.append(amount[bit] & value[:step].any())
+            m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
+        else:
+            lost.append(amount[bit] & (value[:step] ^ fill.replicate(step)).any())
+            m.d.comb += shifted.eq(Mux(amount[bit], Cat(value[step:], fill.replicate(step)), value))
         value = shifted
     return value, Cat(lost)
 

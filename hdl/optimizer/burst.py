@@ -179,8 +179,8 @@ class StreamedOptimizer(wiring.Component):
     counts as +0.0. The gradients of each worker, the weights and the state of a burst are streams of their own,
     ended by ``last``. They are buffered first, at any pace and ahead of their command; beats beyond the command's
     count are ignored. When all are there the burst runs: ``ceil(count / update_lanes)`` beats, one every
-    ``update_interval`` cycles, and every new weight leaves for memory and for every broadcast port. Gradients are discarded as they are drained; no
-    copy is kept.
+    ``update_interval`` cycles, and every new weight leaves for memory and for every broadcast port. Gradients are
+    discarded as they are drained; no copy is kept.
 
     Timing
     ------
@@ -188,9 +188,12 @@ class StreamedOptimizer(wiring.Component):
     reducer_latency + update_latency`` cycles from its first beat to the cycle, included, in which its last row is
     offered. The first beat is in the cycle after the last of these came true. Bursts of ``depth`` elements follow
     each other every ``depth / update_lanes`` cycles, with no cycle between, as long as streams and queues keep
-    pace. With an ``update_interval`` i above 1 beats enter in every i-th cycle, counted from reset: the first one up to
-    i - 1 cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency + update_latency`` cycles from it, and the
-    next one follows i times as late. Both latencies depend on the arithmetic that ``rules`` and ``format`` ask for, and not on the rule in use.
+    pace. Both latencies depend on the arithmetic that ``rules``, ``format`` and ``update_interval`` ask for, and not
+    on the rule in use.
+
+    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset. So the first one is up
+    to i - 1 cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency + update_latency`` cycles from it, and
+    bursts of ``depth`` elements follow each other every ``i * depth / update_lanes`` cycles.
 
     No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
     port that stalls delays the beats to come, never those under way. Each queue holds a whole burst, so that no port

@@ -77,7 +77,8 @@ def operations(rules, workers):
                 gained,
                 *first,
                 Operation("ahead", "multiply", "first_decay", "first"),
-                Operation("look", "add", {"ahead": "looks", "-0": "straight"}, {"gradient": "looks", "first": "straight"}),
+                Operation("look", "add", {"ahead": "looks", "-0": "straight"},
+                          {"gradient": "looks", "first": "straight"}),
             ]
         else:
             step = "quotient"
@@ -99,7 +100,8 @@ def operations(rules, workers):
                 Operation("denominator", "add", "root", "epsilon"),
             ]
             numerator = choose("numerator", adaptive, "adaptive", "first", "second")
-            listed.append(Operation("quotient", "divide", numerator, either(adaptive, "adaptive", "denominator", "1")))
+            denominator = either(adaptive, "adaptive", "denominator", "1")
+            listed.append(Operation("quotient", "divide", numerator, denominator))
     listed += [
         Operation("moved", "multiply", "learning_rate", step),
         Operation("new_weight", "add", start, "-moved"),
@@ -219,7 +221,8 @@ class SharedLane(wiring.Component):
     @property
     def state_offsets(self):
         """Cycles from the sum to the state of each plane."""
-        return tuple(self._timetable.uses(f"state_{plane}")[0] - self.reducer_latency for plane in range(self._planes))
+        taken = (self._timetable.uses(f"state_{plane}")[0] for plane in range(self._planes))
+        return tuple(cycle - self.reducer_latency for cycle in taken)
 
     @property
     def state_latencies(self):

@@ -110,7 +110,8 @@ class Lockstep:
                                            **parameters)
         self.unit = Unit(self.component)
         self.model = Model(workers=workers, lanes=lanes, depth=depth, update_lanes=update_lanes or lanes,
-                           interval=self.component.interval, broadcasts=len(self.component.broadcast), arithmetic=_arithmetic(self.component))
+                           interval=self.component.interval, broadcasts=len(self.component.broadcast),
+                           arithmetic=_arithmetic(self.component))
 
     @property
     def row(self) -> StructLayout:

@@ -53,9 +53,10 @@ def test_codebooks_are_not_for_gradients():
 
 def test_hash_covers_every_parameter():
     """Two nodes of the same hash are the same, so a driver can trust it."""
-    changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "update_interval": 4, "multiplier_dsps": 1, "ingress_segments": 5,
-               "nodes_max": 8, "state_planes": 1, "gradient_words": 64, "weight_words": 64, "state_words": 64,
-               "masking": False, "error_feedback": False, "quantization": True, "weight_codec": "mx9",
+    changed = {"lanes": 2, "segment": 64, "update_lanes": 2, "update_interval": 4, "multiplier_dsps": 1,
+               "ingress_segments": 5, "nodes_max": 8, "state_planes": 1,
+               "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
+               "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw"}
     assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}

@@ -1,9 +1,11 @@
 """A unit without handshakes under cocotb: one result per cycle, at its latency, reset or not."""
 
 import cocotb
+import numpy as np
 
 from sim import regression
 from sim.streams import cycles, start
+from sim.verilated.vectors import Unit
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
@@ -35,3 +37,16 @@ def check(component, inputs, outputs):
 
     regression.run(component, module=__name__, parameters={
         "latency": component.latency, "inputs": lists(inputs), "outputs": lists(outputs)})
+
+
+def in_turns(component, inputs):
+    """Results of a unit that takes operands every ``interval`` cycles, on Verilator, with noise in between."""
+    interval, latency = component.interval, component.latency
+    count = len(next(iter(inputs.values())))
+    cycles = count * interval + -(-latency // interval) * interval
+    generator = np.random.default_rng(count)
+    rows = {"load": (np.arange(cycles) % interval == 0).astype(np.uint8)}
+    for name, values in inputs.items():
+        rows[name] = generator.integers(1 << component.format.width, size=cycles, dtype=np.uint32)
+        rows[name][:count * interval:interval] = values
+    return Unit(component).run(rows)["o"][latency:][:count * interval:interval]

@@ -174,6 +174,38 @@ def test_other_format(exponent_bits, fraction_bits):
         check(format, a, b, floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
 
 
+@pytest.mark.parametrize("interval", [0, 3, 16, None])
+def test_interval(interval):
+    with pytest.raises(ValueError, match=rf"^Interval must be 1, 2, 4 or 8, not {interval!r}$"):
+        FloatDivider(interval=interval)
+
+
+@pytest.mark.parametrize(("interval", "latency"), [(2, 33), (4, 35), (8, 31)])
+def test_in_turns(interval, latency):
+    """Quotients that share their subtractions: the same bits."""
+    divider = FloatDivider(interval=interval)
+    assert (divider.latency, divider.interval) == (latency, interval)
+    generator = np.random.default_rng(interval)
+    count = 1 << 17
+    drawn = [np.array(BY_HAND, np.uint32).T[:2], operands.pairs(operands.corners(FP32)[::3]),
+             *(draw(FP32, generator, count)
+               for draw in (operands.uniform, operands.near_exponents, operands.near_borders)),
+             *(draw(generator, count) for draw in (near_quotients, near_halves, halves))]
+    a, b = (np.concatenate(values) for values in zip(*drawn, strict=True))
+    got = pipeline.in_turns(divider, {"a": a, "b": b})
+    assert operands.differences(a, b, got, floating.divide(a, b)) == []
+
+
+@pytest.mark.parametrize("interval", [2, 4, 8])
+@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), NARROW)
+def test_exhaustive_in_turns(interval, exponent_bits, fraction_bits):
+    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+    a, b = operands.pairs(np.arange(1 << format.width, dtype=np.uint32))
+    got = pipeline.in_turns(FloatDivider(format=format, interval=interval), {"a": a, "b": b})
+    want = floating.divide_exact(a, b, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+    assert operands.differences(a, b, got, want) == []
+
+
 def test_timing():
     a, b = operands.uniform(FP32, np.random.default_rng(1), 200)
     pipeline.check(FloatDivider(), {"a": a, "b": b}, {"o": floating.divide(a, b)})

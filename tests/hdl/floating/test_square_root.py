@@ -149,6 +149,38 @@ def test_other_format(exponent_bits, fraction_bits):
     check(format, a, floating.square_root_exact(a, exponent_bits=exponent_bits, fraction_bits=fraction_bits))
 
 
+@pytest.mark.parametrize("interval", [0, 3, 16, None])
+def test_interval(interval):
+    with pytest.raises(ValueError, match=rf"^Interval must be 1, 2, 4 or 8, not {interval!r}$"):
+        FloatSquareRoot(interval=interval)
+
+
+@pytest.mark.parametrize(("interval", "latency"), [(2, 27), (4, 25), (8, 29)])
+def test_in_turns(interval, latency):
+    """Roots that share their subtractions: the same bits."""
+    root = FloatSquareRoot(interval=interval)
+    assert (root.latency, root.interval) == (latency, interval)
+    generator = np.random.default_rng(interval)
+    drawn = [np.array(BY_HAND, np.uint32).T[0], operands.corners(FP32), squares()[::7], near_halves(generator)[::7],
+             *(draw(FP32, generator, 1 << 17)[0]
+               for draw in (operands.uniform, operands.near_exponents, operands.near_borders)),
+             np.arange(0, 1 << 23, 61, dtype=np.uint32)]
+    a = np.concatenate(drawn)
+    got = pipeline.in_turns(root, {"a": a})
+    want = floating.square_root(a)
+    assert operands.differences(a, want, got, want) == []
+
+
+@pytest.mark.parametrize("interval", [2, 4, 8])
+@pytest.mark.parametrize(("exponent_bits", "fraction_bits"), NARROW)
+def test_exhaustive_in_turns(interval, exponent_bits, fraction_bits):
+    format = FloatFormat(exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+    a = np.arange(1 << format.width, dtype=np.uint32)
+    got = pipeline.in_turns(FloatSquareRoot(format=format, interval=interval), {"a": a})
+    want = floating.square_root_exact(a, exponent_bits=exponent_bits, fraction_bits=fraction_bits)
+    assert operands.differences(a, want, got, want) == []
+
+
 def test_timing():
     a, _ = operands.uniform(FP32, np.random.default_rng(1), 200)
     pipeline.check(FloatSquareRoot(), {"a": a}, {"o": floating.square_root(a)})

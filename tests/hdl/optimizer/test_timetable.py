@@ -33,7 +33,8 @@ def test_ready():
     ({"other": Slot(0, 1)}, "other must not be in the slot of one"),
     ({"other": Slot(0, 7), "total": Slot(0, 20)}, "other must not be in the slot of one"),
     ({"total": Slot(0, 8)}, "total must be later than cycle 8, in which other is ready, not in cycle 8"),
-    ({"other": Slot(1, 1), "total": Slot(0, 7)}, "total must be later than cycle 7, in which one is ready, not in cycle 7"),
+    ({"other": Slot(1, 1), "total": Slot(0, 7)},
+     "total must be later than cycle 7, in which one is ready, not in cycle 7"),
 ])
 def test_conflicts(slots, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
