@@ -44,8 +44,8 @@ def check_interval(interval):
 def fold(trials, interval):
     """Trials in each stage of a ring, which numbers go round ``interval`` times.
 
-    One enters every ``interval`` cycles. Where one enters, none that is under way may pass: the number of stages and the interval have no common divisor.
-    So the stages are an odd number, and the last one may have two trials.
+    One enters every ``interval`` cycles. Where one enters, none that is under way may pass: the number of stages and
+    the interval have no common divisor. So the stages are an odd number, and the last one may have two trials.
     """
     rows = -(-trials // interval)
     return [1] * rows if rows % 2 else [*[1] * (rows - 2), 2]

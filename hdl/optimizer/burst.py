@@ -119,7 +119,10 @@ class BurstController(wiring.Component):
 
 
 class RowCollector(wiring.Component):
-    """Puts slices of a row together. The row is complete in the cycle of the slice which ends it.
+    """Puts slices of a row together. The row is complete :attr:`latency` cycles after the slice which ends it.
+
+    Without ``late`` that is in the same cycle, and each element has a multiplexer of what was held and what comes.
+    With it each slice goes into registers first, and the next one may come two cycles later at the earliest.
 
     Parameters
     ----------
@@ -129,6 +132,7 @@ class RowCollector(wiring.Component):
         Elements in a slice.
     width : int
         Bits of an element.
+    late : bool
 
     Members
     -------
@@ -140,10 +144,11 @@ class RowCollector(wiring.Component):
     row : Out(beat_layout(lanes, width))
     """
 
-    def __init__(self, *, lanes, update_lanes, width=FP32.width):
+    def __init__(self, *, lanes, update_lanes, width=FP32.width, late=False):
         self._lanes = lanes
         self._update_lanes = update_lanes
         self._width = width
+        self._late = late
         super().__init__(
             {
                 "tag": In(tag_layout(lanes, update_lanes)),
@@ -153,22 +158,30 @@ class RowCollector(wiring.Component):
             }
         )
 
+    @property
+    def latency(self):
+        """Cycles from the last slice of a row to the row."""
+        return int(self._late)
+
     def elaborate(self, platform):
         m = Module()
         parts = self._lanes // self._update_lanes
-        m.d.comb += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
+        domain = m.d.sync if self._late else m.d.comb
+        domain += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
         for part in range(parts):
+            here = self.tag.part == part
             for lane in range(self._update_lanes):
-                held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
                 place = part * self._update_lanes + lane
-                # The last part is never held: it always ends its row.
-                if part < parts - 1:
-                    with m.If(self.tag.valid & (self.tag.part == part)):
-                        m.d.sync += held.eq(self.i[lane])
-                m.d.comb += [
-                    self.row.elements[place].eq(Mux(self.tag.part == part, self.i[lane], held)),
-                    self.row.keep[place].eq(Mux(self.tag.part == part, self.tag.keep[lane], part < self.tag.part)),
-                ]
+                element = self.row.elements[place]
+                domain += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
+                # The last part always ends its row, and has nothing to wait for.
+                if part == parts - 1 and not self._late:
+                    m.d.comb += element.eq(self.i[lane])
+                    continue
+                held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
+                with m.If(self.tag.valid & here):
+                    m.d.sync += held.eq(self.i[lane])
+                m.d.comb += element.eq(held if self._late else Mux(here, self.i[lane], held))
         return m
 
 
@@ -341,12 +354,17 @@ class StreamedOptimizer(wiring.Component):
     @property
     def update_latency(self):
         """All other cycles from the entry of a beat to the offer of its new weights."""
-        return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
+        return GradientBuffer.latency + self.lane.latency + self._late + _QUEUE_LATENCY
 
     @property
     def latency(self):
         """Cycles from the entry of a beat to the offer of its new weights."""
         return self.reducer_latency + self.update_latency
+
+    @property
+    def _late(self):
+        """Whether rows are put together in registers, for which there is time between beats."""
+        return self._interval > 1 and self._update_lanes < self._lanes
 
     @property
     def queue_depth(self):
@@ -414,7 +432,9 @@ class StreamedOptimizer(wiring.Component):
         ]
 
         def collector(name, tag):
-            m.submodules[name] = rows = RowCollector(lanes=lanes, update_lanes=update_lanes, width=width)
+            m.submodules[name] = rows = RowCollector(
+                lanes=lanes, update_lanes=update_lanes, width=width, late=self._late
+            )
             m.d.comb += rows.tag.eq(tag)
             return rows
 
@@ -445,7 +465,7 @@ class StreamedOptimizer(wiring.Component):
             if self._float:
                 m.d.comb += nonfinite[index].eq(data.View(FP32.layout, lane.total).exponent.all())
         m.d.sync += self.nonfinite.eq(tags[summed].valid & (nonfinite & tags[summed].keep).any())
-        m.d.comb += self.bursts.eq(tags[updated].valid & tags[updated].last)
+        m.d.comb += self.bursts.eq(new_weights.valid & new_weights.row.last)
 
         rooms, empties = [], []
 

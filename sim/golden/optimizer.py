@@ -462,6 +462,11 @@ class Model:
     QUEUE = 3
 
     @property
+    def queue_latency(self) -> int:
+        """Cycles from a result to its offer. Rows of several beats are collected first, if there is time for it."""
+        return self.QUEUE + (self.interval > 1 and self.update_lanes < self.lanes)
+
+    @property
     def planes(self) -> int:
         return self.arithmetic.planes
 
@@ -471,7 +476,7 @@ class Model:
 
     @property
     def update_latency(self) -> int:
-        return self.READ + self.arithmetic.latency + self.QUEUE
+        return self.READ + self.arithmetic.latency + self.queue_latency
 
     @property
     def queue_depth(self) -> int:
@@ -514,7 +519,7 @@ class Model:
             delay = delays.get(name, 0)
             buffers[name] = _Buffer(fills.get(name, []), lanes=self.lanes, depth=self.depth, delay=delay,
                                     banks=2 + -(-delay // cycles_of_bank), pattern=patterns[name])
-        queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
+        queues = {name: _Queue(depth=self.queue_depth, latency=self.queue_latency, pattern=patterns[name])
                   for name in self.outputs()}
         commands = _Source(patterns["command"])
         # Cycles from the entry of a beat to its sum, its new state and its new weights.
@@ -569,7 +574,7 @@ class Model:
                         if name == "weights_out" and last:
                             ends.append(offer)
             taken.append(entered)
-            bursts_at.append(_later(entered, updated))
+            bursts_at.append(_later(entered, updated + self.queue_latency - self.QUEUE))
             for buffer in claimed:
                 buffer.discard(entered)
 
