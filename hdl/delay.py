@@ -1,6 +1,6 @@
 """A delay for what travels beside a pipeline."""
 
-from amaranth.hdl import C, Module, Mux, Signal
+from amaranth.hdl import C, Module, Mux, Shape, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -11,6 +11,8 @@ __all__ = ["DelayLine"]
 _MEMORY = 4
 #: Cycles from which it may be a block memory, whose output comes so late that it needs a register of its own.
 _BLOCK = 17
+#: Bits from which such a memory is a block: one of LUTs takes more than it looks, to choose between its parts.
+_BITS = 512
 
 
 class DelayLine(wiring.Component):
@@ -63,7 +65,10 @@ class DelayLine(wiring.Component):
 
         # The place after the one that is written was written longest ago, and is never both read and written.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
-        m.submodules.memory = memory = Memory(shape=self._shape, depth=depth, init=[], attrs={"no_rw_check": 1})
+        attributes = {"no_rw_check": 1}
+        if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:
+            attributes["ram_style"] = "block"
+        m.submodules.memory = memory = Memory(shape=self._shape, depth=depth, init=[], attrs=attributes)
         write = memory.write_port()
         read = memory.read_port(transparent_for=())
         place = Signal(range(depth))

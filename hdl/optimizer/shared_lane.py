@@ -2,7 +2,7 @@
 # The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """One lane of the update whose operations share their units."""
 
-from amaranth.hdl import C, Module, Signal
+from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -264,24 +264,25 @@ class SharedLane(wiring.Component):
         ports = {}
         for operation in table.operations:
             cycle = table.loaded(operation.name)
+            unit = operation.name if operation.kind == "choose" else table.slots[operation.name].unit
             for index, operand in enumerate(operation.operands):
                 for source, condition in operand.items():
-                    value = waiting[source.removeprefix("-")](cycle)
-                    name = f"{operation.name}_{index}_{source.removeprefix('-')}"
-                    register = Signal(FP32.width, name=name, reset_less=True)
-                    loads = self.phase[cycle % interval]
-                    if condition is not None:
-                        loads = loads & conditions[condition]
-                    with m.If(loads):
-                        m.d.sync += register.eq(value ^ SIGN if source.startswith("-") else value)
-                    with m.Else():
-                        m.d.sync += register.eq(0)
-                    unit = operation.name if operation.kind == "choose" else table.slots[operation.name].unit
-                    ports.setdefault((operation.kind, unit, index), []).append(register)
+                    value, parameters = waiting[source.removeprefix("-")](cycle)
+                    # Of two operations that take the same in other slots, one register serves both.
+                    loads = ports.setdefault((operation.kind, unit, index), {}).setdefault(
+                        (source, parameters, condition), (value, []))[1]
+                    loads.append(self.phase[cycle % interval])
         for (kind, unit, index), registers in ports.items():
-            value = registers[0]
-            for register in registers[1:]:
-                value = value | register
+            value = 0
+            for (source, parameters, condition), (operand, loads) in registers.items():
+                name = f"{kind}_{unit}_{index}_{source.removeprefix('-')}_{parameters}"
+                register = Signal(FP32.width, name=name, reset_less=True)
+                holds = C(1, 1) if condition is None else conditions[condition]
+                with m.If(Cat(loads).any() & holds):
+                    m.d.sync += register.eq(operand ^ SIGN if source.startswith("-") else operand)
+                with m.Else():
+                    m.d.sync += register.eq(0)
+                value = register | value
             if kind == "choose":
                 m.d.comb += results[unit].eq(value)
             elif kind == "limit":
@@ -324,9 +325,12 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Let a value that is there in one cycle wait for all that take it. Returns what has it in a given cycle."""
+        """Let a value that is there in one cycle wait for all that take it.
+
+        Returns a function of the cycle: what has it then, and after how many parameters.
+        """
         if ready is None:
-            return lambda cycle: value
+            return lambda cycle: (value, 0)
         interval = self._interval
         held = {0: value}
         for parameters in sorted({-(-(cycle - ready) // interval) for cycle in self._timetable.uses(name)} - {0}):
@@ -339,4 +343,4 @@ class SharedLane(wiring.Component):
                     shape=FP32.width, cycles=step - before, paced=True)
                 m.d.comb += [line.i.eq(held[before]), line.step.eq(self.phase[ready % interval])]
                 held[step] = line.o
-        return lambda cycle: held[-(-(cycle - ready) // interval)]
+        return lambda cycle: (held[-(-(cycle - ready) // interval)], -(-(cycle - ready) // interval))

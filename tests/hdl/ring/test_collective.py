@@ -235,8 +235,10 @@ class TestConfigurations:
                        state_planes=1, ingress_segments=2, multiplier_dsps=1),
             NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_words=512,
                        state_planes=1, update_lanes=2, multiplier_dsps=2, nodes_max=3),
+            NodeConfig(segment=64, gradient_words=1024, weight_words=1024, state_words=512, update_interval=4,
+                       error_feedback=False, masking=False),
         ],
-        ids=["small", "wide"],
+        ids=["small", "wide", "slow"],
     )
     def test_values(self, config):
         length, nodes = 1000, 3
