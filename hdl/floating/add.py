@@ -47,8 +47,7 @@ class FloatAdder(wiring.Component):
         layout = format.layout
 
         # 1: which operand has the larger magnitude? Then nothing below is ever negated.
-        ordered = register(
-            m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1], subtract=self.a[-1] ^ self.b[-1])
+        ordered = register(m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1])
 
         # 2: order the operands; distance of their exponents. A subnormal number has the exponent of the smallest
         # normal one, so its field is one too small, unless the other operand is subnormal as well.
@@ -66,35 +65,33 @@ class FloatAdder(wiring.Component):
             borrow.eq(large_normal & ~small_normal),
             distance.eq((Cat(C(1, 1), large.exponent) + Cat(~borrow, ~small.exponent))[1:]),
         ]
-        # To subtract is to add the complement, which is made here, where it fits the logic that orders. A distance
-        # beyond the reach of the shifter below becomes its longest one, which moves every bit out: so small an
-        # operand cannot change the rounded result, by itself or by the sticky bit.
         large_special = large.exponent.all()
-        subtract = ordered.subtract
-        places = format.fraction_bits + 3
-        steps = places.bit_length()
+        subtract = large.sign ^ small.sign
         opened = register(
             m, "opened",
-            large=Cat(large.fraction, large_normal),
-            small=Cat(small.fraction, small_normal) ^ subtract.replicate(format.fraction_bits + 1),
-            amount=Cat(bit | distance[steps:].any() for bit in distance[:steps]),
+            large=Cat(large.fraction, large_normal), small=Cat(small.fraction, small_normal), distance=distance,
             subtract=subtract, sign=large.sign, exponent=Cat(large.exponent[0] | ~large_normal, large.exponent[1:]),
             infinite=large_special,
             nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
 
         # 3: align the smaller operand, with two bits below the larger one's lowest and a sticky bit below those.
-        shifted, lost = shift_right(
-            m, Cat(opened.subtract.replicate(2), opened.small), opened.amount, width=places, fill=opened.subtract)
+        # An operand beyond the reach of the shifter is too small to change the rounded result, by itself or by the
+        # sticky bit.
+        value = Cat(C(0, 2), opened.small)
+        amount = opened.distance[:(len(value) - 1).bit_length()]
+        shifted, lost = shift_right(m, value, amount, width=len(value))
+        far = opened.distance[len(amount):].any()
         aligned = register(
             m, "aligned",
-            large=opened.large, small=shifted, lost=lost, subtract=opened.subtract,
+            large=opened.large, small=Mux(far, 0, shifted) ^ opened.subtract.replicate(len(value)),
+            lost=lost, subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
         # 4: add or subtract. What the sticky bit stands for is below the sum: subtracting it leaves one less and a
         # sticky bit again. The position below the sum makes the carry in.
         sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
-                 Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:places + 2]
+                 Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
         mark = Mark(aligned.exponent, len(total))
         summed = register(
             m, "summed",

@@ -148,11 +148,8 @@ def normalise(m, value, steps):
     return value, Cat(reversed(taken))
 
 
-def shift_right(m, value, amount, *, width, fill=None):
+def shift_right(m, value, amount, *, width):
     """Shift right, coarse steps first, and see whether ones are lost at the bottom.
-
-    With ``fill``, a bit that comes in at the top, it is bits other than this one that count as lost: it tells a
-    number from its complement.
 
     Returns
     -------
@@ -165,12 +162,8 @@ def shift_right(m, value, amount, *, width, fill=None):
     for bit in reversed(range(len(amount))):
         step = 1 << bit
         shifted = Signal(min(len(value), width + step - 1), name=f"right{step}")
-        if fill is None:
-            lost.append(amount[bit] & value[:step].any())
-            m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
-        else:
-            lost.append(amount[bit] & (value[:step] ^ fill.replicate(step)).any())
-            m.d.comb += shifted.eq(Mux(amount[bit], Cat(value[step:], fill.replicate(step)), value))
+        m.d.comb += shifted.eq(Mux(amount[bit], value[step:], value))
+        lost.append(amount[bit] & value[:step].any())
         value = shifted
     return value, Cat(lost)
 
