@@ -1,5 +1,7 @@
 """What goes onto a board, whichever it is: a ring of nodes on one chip, and a serial link to the host."""
 
+import dataclasses
+
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -11,16 +13,54 @@ from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
 from hdl.stream import connect_stream
 
-__all__ = ["NODES", "BoardTop"]
+__all__ = ["BOARDS", "BoardConfig", "BoardTop"]
 
-#: What nodes of boards are built with, by the name of the board.
-NODES = {
-    # Small, so that it is soon built and simulated; enough for digits without a hidden layer, by SGD or momentum.
-    "simulated": NodeConfig(
-        lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
-        ingress_segments=2, masking=False, error_feedback=False, nodes_max=4),
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BoardConfig:
+    """What a board is built with, and what its host has to know.
+
+    Parameters
+    ----------
+    node : NodeConfig
+        Of every node.
+    nodes : int
+        In the ring on the chip: 1 to 16, and at most the node's ``nodes_max``.
+    clock, baud : int
+        Cycles of the nodes and bits of the serial link per second; at least four cycles per bit.
+    """
+
+    node: NodeConfig
+    nodes: int = 1
+    clock: int
+    baud: int = 3_000_000
+
+    def __post_init__(self):
+        check_nodes(self.nodes, self.node)
+        check_rates(self.clock, self.baud)
+
+
+def check_nodes(nodes, config):
+    """ValueError for a ring that nodes of this configuration cannot form."""
+    if not isinstance(nodes, int) or not 1 <= nodes <= config.nodes_max:
+        raise ValueError(f"Node count must be between 1 and {config.nodes_max}, not {nodes!r}")
+
+
+#: Small, so that it is soon built and simulated; enough for digits without a hidden layer, by SGD or momentum.
+_SMALL = NodeConfig(
+    lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
+    ingress_segments=2, masking=False, error_feedback=False, nodes_max=4)
+
+#: By the name of the board. How each is wired is in boards/boards.py.
+BOARDS = {
+    "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
+    "ulx3s-85f": BoardConfig(node=_SMALL, clock=62_500_000),
+    "ulx3s-25f": BoardConfig(node=_SMALL, clock=62_500_000),
+    "orangecrab-25f": BoardConfig(node=_SMALL, clock=60_000_000),
+    # The link shares its wires with a light and a button, whose parts round the edges.
+    "colorlight-5a-75b": BoardConfig(node=_SMALL, clock=62_500_000, baud=1_000_000),
+    "icebreaker": BoardConfig(node=_SMALL, clock=24_000_000),
 }
-
 
 class BoardTop(wiring.Component):
     """One or more nodes in a ring, and two wires to the host.
@@ -54,8 +94,7 @@ class BoardTop(wiring.Component):
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20):
-        if not isinstance(nodes, int) or not 1 <= nodes <= config.nodes_max:
-            raise ValueError(f"Node count must be between 1 and {config.nodes_max}, not {nodes!r}")
+        check_nodes(nodes, config)
         if not isinstance(flash, int) or flash < 1:
             raise ValueError(f"Flash must be at least 1 cycle, not {flash!r}")
         self._config = config

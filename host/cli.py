@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from hdl.board import NODES
+from hdl.board import BOARDS
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report, sweep, sweep_jobs
@@ -32,7 +32,7 @@ from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.ring import RingError, check_errors
-from host.session import BAUD, LATENCY, TransportName, open_session
+from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
 from host.transformer import TransformerConfig
@@ -138,7 +138,7 @@ def train_command(
         help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
     ] = WorkloadName.DIGITS,
     nodes: Annotated[int | None, typer.Option(
-        help="Nodes in the ring, 1 to 16. [default: 4, on a simulated board 2]", show_default=False)] = None,
+        help="Nodes in the ring, 1 to 16. [default: 4, on a board as many as it has]", show_default=False)] = None,
     epochs: Annotated[int | None, typer.Option(
         help=f"Passes over the training set. [default: digits {TrainingConfig.epochs}, on a simulated board 1, text "
              f"as --steps says]", show_default=False)] = None,
@@ -185,8 +185,9 @@ def train_command(
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
-    board: Annotated[str, typer.Option(help=f"What the board was built for: {', '.join(NODES)}.")] = "simulated",
-    baud: Annotated[int, typer.Option(help="Bits per second of the serial port.")] = BAUD,
+    board: Annotated[str, typer.Option(help=f"Which board it is: {', '.join(BOARDS)}.")] = "simulated",
+    baud: Annotated[int | None, typer.Option(
+        help="Bits per second of the serial port. [default: as the board was built for]", show_default=False)] = None,
     reconnect: Annotated[float, typer.Option(
         help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
     link_latency: Link = LATENCY,
@@ -198,7 +199,11 @@ def train_command(
     if device is not None:
         transport = TransportName.SERIAL
     simulated = transport is TransportName.BOARD
-    nodes = (2 if simulated else 4) if nodes is None else nodes
+    if board not in BOARDS:
+        raise ValueError(f"Board must be one of {', '.join(BOARDS)}, not {board!r}")
+    built = BOARDS[board] if transport in (TransportName.BOARD, TransportName.SERIAL) else None
+    if nodes is None:
+        nodes = 4 if built is None else built.nodes
     hidden = ("none" if simulated else "64") if hidden is None else hidden
     if simulated and not text and epochs is None and steps is None:
         epochs = 1
@@ -218,11 +223,8 @@ def train_command(
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
     plain = _plain(config, name, text=text, asked=compare)
-    node = NodeConfig(weight_codec=weights, gradient_codec=gradients)
-    if transport in (TransportName.BOARD, TransportName.SERIAL):
-        if board not in NODES:
-            raise ValueError(f"Board must be one of {', '.join(NODES)}, not {board!r}")
-        node = dataclasses.replace(NODES[board], weight_codec=weights, gradient_codec=gradients)
+    node = dataclasses.replace(NodeConfig() if built is None else built.node, weight_codec=weights,
+                               gradient_codec=gradients)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None
@@ -233,7 +235,8 @@ def train_command(
         if density is not None:
             check_errors(node, task.parameters.size)  # before anything is built
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
-                          baud=baud, persistence=reconnect, say=progress.say, announce=progress.stage) as session:
+                          baud=BOARDS[board].baud if baud is None else baud, frequency=BOARDS[board].clock,
+                          persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             begun = time.perf_counter()
             total = config.steps(task.examples)
             progress.stage("train", total, task)

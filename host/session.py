@@ -86,7 +86,7 @@ class Session:
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, latency: int = LATENCY, timeout: int = TIMEOUT, wave: Path | None = None,
-                 device: str | None = None, baud: int = BAUD, persistence: float = 0.0,
+                 device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
     """Build and start a ring, connect to it, and close it in the end.
@@ -110,6 +110,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         The serial port of a board.
     baud : int
         Bits per second on it.
+    frequency : float
+        Cycles per second of the nodes on that board.
     persistence : float
         Seconds for which a serial port that is lost is waited for.
     say : callable
@@ -153,8 +155,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         elif device is not None:
             from host.serial import SerialBoard
 
-            link = stack.enter_context(SerialBoard(device, baud=baud, nodes=nodes, persistence=persistence,
-                                                   announce=say))
+            link = stack.enter_context(SerialBoard(device, baud=baud, nodes=nodes, frequency=frequency,
+                                                   persistence=persistence, announce=say))
             transports, seconds = list(link.transports), {}
 
             def cycle() -> int:

@@ -3,12 +3,12 @@
 import contextlib
 import functools
 
-from hdl.board import NODES
+from hdl.board import BOARDS
 from host.device import Device
 from host.serial import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-CONFIG = NODES["simulated"]
+CONFIG = BOARDS["simulated"].node
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import host.serial
+from hdl.board import BOARDS
 from host import cli
 from host.data import digits
 from host.device import Command, Device, EventStatus, Operation, Space
@@ -255,7 +256,7 @@ def test_parameters(options, message):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--device", "/dev/ttyNOWHERE"], "there is no such port"),
     (["--transport", "serial"], "Serial port must be given for transport serial, and for no other, not None"),
-    (["--device", "/dev/null", "--board", "toaster"], "Board must be one of simulated, not 'toaster'"),
+    (["--device", "/dev/null", "--board", "toaster"], f"Board must be one of {', '.join(BOARDS)}, not 'toaster'"),
 ])
 def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["gradring", "train", "--output", str(tmp_path), *arguments])
@@ -263,3 +264,30 @@ def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
         cli.main()
     assert caught.value.code == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["--board", "colorlight-5a-75b"], {"baud": 1_000_000, "frequency": 62_500_000}),
+    (["--board", "icebreaker", "--baud", "115200"], {"baud": 115_200, "frequency": 24_000_000}),
+    (["--board", "ulx3s-85f", "--nodes", "1"], {"nodes": 1, "baud": 3_000_000, "frequency": 62_500_000}),
+])
+def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
+    """Nodes, their number and rates are those of the board, where the command line says nothing else."""
+    opened = []
+
+    @contextlib.contextmanager
+    def open_session(config, **options):
+        opened.append((config, options))
+        raise LinkError("enough")
+        yield
+
+    monkeypatch.setattr(cli, "open_session", open_session)
+    monkeypatch.setattr(sys, "argv", ["gradring", "train", "--hidden", "none", "--output", str(tmp_path), "--device",
+                                      "/dev/null", *arguments])
+    with pytest.raises(SystemExit):
+        cli.main()
+    [(config, options)] = opened
+    board = BOARDS[arguments[1]]
+    assert config == board.node
+    for name, value in {"nodes": board.nodes, **expected}.items():
+        assert options[name] == value
