@@ -9,15 +9,15 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test check bench synth synth-optimizer verilog wave clean
+.PHONY: help setup sim sweep quantize test check bench synth program synth-optimizer verilog wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
 	@echo "            EPOCHS= STEPS= SEED= THREADS=, OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
-	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BAUD= for a"
-	@echo "            real one)"
+	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
+	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
 	@echo "            FORMATS=mx9,mx6 NODES=2,4,8 WORKLOAD= EPOCHS= STEPS= JOBS=, SYNTH=no to place nothing); it goes on"
 	@echo "            where an earlier one has ended"
@@ -27,7 +27,9 @@ help:
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
-	@echo "make synth  one unit out of context (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
+	@echo "make synth  the bitstream of a board (BOARD=ulx3s-85f SEEDS=3 NATIVE=1), or one unit out of context"
+	@echo "            (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
+	@echo "make program  make a board's bitstream and load it by openFPGALoader (BOARD=ulx3s-85f CABLE=)"
 	@echo "make synth-optimizer  what every rule and lane count of the optimizer costs (SEEDS=3 LANES= PART=)"
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
@@ -53,7 +55,7 @@ sim: $(VENV)/.base
 	  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
 	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
 	  $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
-	  $(call option,DEVICE,--device) $(call option,BAUD,--baud) \
+	  $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
 	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
 
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
@@ -80,8 +82,15 @@ bench: $(VENV)/.test
 	$(BIN)/gradring bench
 
 synth: $(VENV)/.synth
+ifdef BOARD
+	$(BIN)/python -m boards.bitstream --board $(BOARD) $(call option,SEEDS,--seeds) $(if $(NATIVE),--native)
+else
 	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
 	  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native)
+endif
+
+program: $(VENV)/.synth
+	$(BIN)/python -m boards.bitstream --board "$(BOARD)" --program $(call option,CABLE,--cable) $(if $(NATIVE),--native)
 
 synth-optimizer: $(VENV)/.synth
 	$(BIN)/python -m boards.optimizer_table $(call option,SEEDS,--seeds) $(call option,LANES,--lanes) \

@@ -1,0 +1,311 @@
+# amaranth: UnusedElaboratable=no
+"""The bitstream of a board, and what it takes on the board's chip.
+
+Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
+
+There is a bitstream only where the design fits and meets the board's clock: placements with the seeds 1, 2, … are
+made until one does, and the first that does is what the bitstream has.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from boards.boards import BOARDS, Board, board
+from boards.tools import RESULTS, Family, SynthesisError, Tools, execute
+from boards.top import Top
+from hdl.board import BoardTop
+from sim.verilated import toolchain
+
+__all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "table", "units"]
+
+#: Placements at most, where no more are asked for.
+ATTEMPTS = 5
+
+_TOP = "top"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What Amaranth makes of a design and a board.
+
+    Parameters
+    ----------
+    design : str
+        In Yosys's own language.
+    constraints : str
+        Pins and clocks, in a file that :attr:`place` names.
+    place, pack : list of str
+        Arguments of nextpnr and of the packer.
+    """
+
+    design: str
+    constraints: str
+    place: list[str]
+    pack: list[str]
+
+
+def plan(wired: Board, top: Top) -> Plan:
+    """Have Amaranth make a board's files, and take from them what :func:`build` needs."""
+    files = wired.platform().prepare(top, _TOP, emit_src=False).files
+    commands = {program: arguments for program, *arguments in json.loads(files[f"build_{_TOP}.json"])["commands"]}
+    return Plan(files[f"{_TOP}.il"], files[_TOP + wired.family.constraints], commands[wired.family.nextpnr],
+                commands[wired.family.packer])
+
+
+def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable[[str], None] = lambda text: None,
+          design=None) -> dict:
+    """Make the bitstream of a board, and write ``build/synth/<name>.json`` beside it.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`boards.boards.BOARDS`.
+    seeds : int
+        Placements for the table of speeds. More are made while none meets the clock, up to :data:`ATTEMPTS`.
+    native : bool
+        Whether to use the tools on PATH.
+    progress : callable
+        Told what begins, and what was reached.
+    design : Component or None
+        In place of the board's own nodes and link.
+    """
+    wired, config = board(name)
+    if seeds < 1:
+        raise SynthesisError(f"Seed count must be a positive integer, not {seeds!r}")
+    tools = Tools(family=wired.family, native=native, pack=True)
+    if design is None:
+        design = BoardTop(config=config.node, nodes=config.nodes, clock=config.clock, baud=config.baud)
+    progress(f"{name}: design")
+    made = plan(wired, Top(board=wired, clock=config.clock, design=design))
+    key = toolchain.digest(made.design, repr(wired.family.mapping), repr(tools.versions))
+    folder = RESULTS / "cache" / f"{name}-{key}"
+    progress(f"{name}: synthesis")
+    netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
+    reached, chosen, product = [], None, _TOP + wired.family.bitstream
+    for seed in range(1, max(seeds, ATTEMPTS) + 1):
+        if seed > seeds and chosen is not None:
+            break
+        progress(f"{name}: placement with seed {seed}")
+        place = _placement(folder, netlist, made, tools, name, wired, config.clock, seed)
+        report = json.loads((place / "report.json").read_text())
+        reached.append(_fmax(report, config.clock))
+        met = (place / product).exists()
+        progress(f"{name}: seed {seed} reaches {reached[-1]:.2f} MHz of {config.clock / 1e6:g} MHz"
+                 + ("" if met else ", which is too slow"))
+        if met and chosen is None:
+            chosen = seed, place, report
+    if chosen is None:
+        missing = config.clock / 1e6 - max(reached)
+        raise SynthesisError(f"{name} needs {config.clock / 1e6:g} MHz, and the best of {len(reached)} placements is "
+                             f"{missing:.2f} MHz below it, at {max(reached):.2f} MHz; there is no bitstream")
+    seed, place, report = chosen
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(place / product, RESULTS / f"{name}{wired.family.bitstream}")
+    statistic = json.loads((netlist / "stat.json").read_text())
+    result = {
+        "name": name,
+        "board": name,
+        "part": wired.part,
+        "tools": tools.versions,
+        "nodes": config.nodes,
+        "configuration": dataclasses.asdict(config.node),
+        "configuration_hash": config.node.hash,
+        "baud": config.baud,
+        **wired.family.count(statistic["design"]["num_cells_by_type"]),
+        "utilisation": {bel: figures for bel, figures in report["utilization"].items() if figures["used"]},
+        "clock_mhz": config.clock / 1e6,
+        "fmax_mhz": {"median": round(statistics.median(reached), 2), "min": round(min(reached), 2),
+                     "max": round(max(reached), 2)},
+        "placements": [{"seed": n, "fmax_mhz": round(fmax, 2)} for n, fmax in enumerate(reached, 1)],
+        "seeds": len(reached),
+        "seed": seed,
+        "bitstream": f"{name}{wired.family.bitstream}",
+        "units": units(netlist / "top.json", wired.family),
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
+    (folder / f"{_TOP}.il").write_text(design)
+    script = [f"read_rtlil {_TOP}.il", *(step.format(top=_TOP) for step in family.mapping),
+              f"tee -q -o stat.json stat -json -top {_TOP}", f"write_json {_TOP}.json"]
+    execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
+
+
+def _placement(folder: Path, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
+               seed: int) -> Path:
+    """Place with one seed, or find it placed: a folder with the report and, where the clock is met, the bitstream."""
+    # The clock of the design follows from its PLL; --freq is for any that was forgotten.
+    arguments = [*made.place, "--report", "report.json", "--seed", str(seed), "--freq", f"{clock / 1e6:g}"]
+
+    def place(fresh: Path):
+        shutil.copyfile(netlist / f"{_TOP}.json", fresh / f"{_TOP}.json")
+        (fresh / f"{_TOP}{wired.family.constraints}").write_text(made.constraints)
+        report, log = fresh / "report.json", fresh / f"{_TOP}.tim"
+        try:
+            execute([*tools.nextpnr, *arguments], fresh, report.name, log.name)
+        except SynthesisError:
+            full = _full(log.read_text(errors="replace") if log.exists() else "")
+            if full:
+                raise SynthesisError(f"{name} does not fit its {wired.part}: {full}") from None
+            # What misses the clock is an error to nextpnr too, but one with a report.
+            if not report.exists() or not _missed(json.loads(report.read_text())):
+                raise
+        else:
+            execute([*tools.packer, *made.pack], fresh, f"{_TOP}{wired.family.bitstream}", log.name)
+        (fresh / f"{_TOP}.json").unlink()
+
+    key = toolchain.digest(made.constraints, repr(arguments), repr(made.pack), repr(tools.versions))
+    return toolchain.cached(folder / f"{key}-{seed}", place)
+
+
+def _full(log: str) -> str:
+    """What a design has too much of, from the log of nextpnr: nothing if that is not what has failed."""
+    used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
+        r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
+    # Of a chip that is all but full, some cells may find no place.
+    least = 0.9 if "Unable to find legal placement" in log else 1.0
+    return ", ".join(f"{needed:,} {site} of {present:,}" for site, (needed, present) in used.items()
+                     if needed > least * present)
+
+
+def _missed(report: dict) -> bool:
+    return any(clock["achieved"] < clock["constraint"] for clock in report["fmax"].values())
+
+
+def _fmax(report: dict, clock: int) -> float:
+    """What the design's clock reaches, in MHz."""
+    # What is derived from the reference and the PLL's dividers; without it nextpnr would not have tried.
+    ours = [one for one in report["fmax"].values() if abs(one["constraint"] / (clock / 1e6) - 1) < 1e-3]
+    if not ours:
+        raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "
+                             + (", ".join(f"{one['constraint']:g} MHz" for one in report["fmax"].values()) or "none"))
+    return min(one["achieved"] for one in ours)
+
+
+def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
+    """What each part of a design takes, with all that is in it, by the path of the part.
+
+    Yosys names a cell after the signal it drives or reads, with the path that this had before the design was
+    flattened. So a LUT between two parts is counted with one of them, and all parts add up to the whole.
+    """
+    cells = json.loads(netlist.read_text())["modules"][_TOP]["cells"]
+    scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
+    counts = {scope: dict.fromkeys(family.cells, 0) for scope in ["", *sorted(scopes)]}
+    for name, cell in cells.items():
+        kind = family.kind(cell["type"])
+        if kind is None:
+            continue
+        parts = name.split(".")
+        for n in range(len(parts)):
+            scope = ".".join(parts[:n])
+            if scope in counts:
+                counts[scope][kind] += 1
+    return counts
+
+
+def _tree(result: dict, least: float = 0.01) -> list[str]:
+    """The parts that take the most LUTs, each with what is in it below it."""
+    whole = result["units"][""]["lut4"]
+    return [f"  {counts['lut4']:7,}  {'  ' * path.count('.')}{path.rpartition('.')[2]}"
+            for path, counts in result["units"].items() if path and counts["lut4"] >= least * whole]
+
+
+def table() -> str:
+    """What has been built for boards, as a table in Markdown."""
+    lines = ["| Board | Part | Nodes | LUTs | FF | DSP | block RAM | Clock MHz | Fmax MHz: median (range) | Seeds |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
+        if "board" not in row:
+            continue
+        figures = [f"{used['used']:,} of {used['available']:,}" if (used := row["utilisation"].get(bel)) else "0"
+                   for bel in BOARDS[row["board"]].family.sites]
+        fmax = row["fmax_mhz"]
+        lines.append(f"| {row['name']} | {row['part']} | {row['nodes']} | {' | '.join(figures)} | "
+                     f"{row['clock_mhz']:g} | {fmax['median']:.1f} ({fmax['min']:.1f} to {fmax['max']:.1f}) | "
+                     f"{row['seeds']} |")
+    return "\n".join(lines)
+
+
+def program(name: str, bitstream: Path, *, cable: str | None = None):
+    """Load a bitstream into a board, with openFPGALoader.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`boards.boards.BOARDS`.
+    bitstream : Path
+    cable : str or None
+        The adapter, in place of the board's own.
+    """
+    wired, _ = board(name)
+    chosen = os.environ.get("OPENFPGALOADER", "openFPGALoader")
+    loader = shutil.which(chosen)
+    if loader is None:
+        raise SynthesisError(f"{chosen} is needed to program a board and is not on PATH; install it, for example "
+                             f"with 'apt-get install openfpgaloader', or name it in the environment variable "
+                             f"OPENFPGALOADER; the bitstream is {os.path.relpath(bitstream)}")
+    adapter = cable or wired.cable
+    command = [loader, "--board", wired.loader, *(["--cable", adapter] if adapter else []), str(bitstream)]
+    status = subprocess.run(command).returncode
+    if status:
+        raise SynthesisError(f"{' '.join(command)} failed with exit code {status}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m boards.bitstream", description=__doc__.partition("\n")[0])
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--board", help="board to make the bitstream of")
+    chosen.add_argument("--list", action="store_true", help="show the names of all boards")
+    chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
+    parser.add_argument("--seeds", type=int, default=1,
+                        help=f"placements; while none meets the clock, more are made, up to {ATTEMPTS}")
+    parser.add_argument("--native", action="store_true", help="use yosys, nextpnr and the packer on PATH")
+    parser.add_argument("--program", action="store_true", help="load the bitstream into the board")
+    parser.add_argument("--cable", help="adapter of openFPGALoader, where the board has none or it is another")
+    values = parser.parse_args(arguments)
+    if values.list:
+        print("\n".join(BOARDS))
+        return 0
+    if values.table:
+        print(table())
+        return 0
+    try:
+        result = build(values.board, seeds=values.seeds, native=values.native,
+                       progress=lambda text: print(text, file=sys.stderr))
+        _print(result)
+        if values.program:
+            program(values.board, RESULTS / result["bitstream"], cable=values.cable)
+    except (SynthesisError, toolchain.ToolError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print(result: dict):
+    fmax = result["fmax_mhz"]
+    print(f"{result['name']}: {result['nodes']} {'node' if result['nodes'] == 1 else 'nodes'} on {result['part']}, "
+          f"{result['tools']['yosys']}, {result['tools']['nextpnr']}")
+    for bel, figures in result["utilisation"].items():
+        print(f"  {bel:<18} {figures['used']:7,} of {figures['available']:7,}  "
+              f"{figures['used'] / figures['available']:4.0%}")
+    print(f"  clock {result['clock_mhz']:g} MHz; Fmax {fmax['median']} MHz median of {result['seeds']} seeds, "
+          f"{fmax['min']} to {fmax['max']}; the bitstream is of seed {result['seed']}")
+    print("LUT4 by part:")
+    print("\n".join(_tree(result)))
+    print(os.path.relpath(RESULTS / result["bitstream"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The boards: how each is wired. What nodes each has is in hdl/board.py, where the host finds it too.
+
+A board to be added needs an entry here, and one of the same name in :data:`hdl.board.BOARDS`.
+"""
+
+import dataclasses
+
+from amaranth.build import Attrs, Platform, Resource
+from amaranth_boards.colorlight_5a75b_r7_0 import Colorlight_5A75B_R70Platform
+from amaranth_boards.icebreaker import ICEBreakerPlatform
+from amaranth_boards.orangecrab_r0_2 import OrangeCrabR0_2_25FPlatform
+from amaranth_boards.resources import UARTResource
+from amaranth_boards.ulx3s import ULX3S_25F_Platform, ULX3S_85F_Platform
+
+from boards.tools import ECP5, ICE40, Family, SynthesisError
+from hdl.board import BOARDS as CONFIGS
+
+__all__ = ["BOARDS", "Board", "board"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Board:
+    """How a board is wired.
+
+    Parameters
+    ----------
+    platform : type
+        Of amaranth-boards.
+    family : Family
+        Tools of its chip.
+    resources : tuple of Resource
+        What it has beyond its platform's resources.
+    lights : dict
+        For each light, a resource with its number or with the name of its part, the lights of
+        :class:`~hdl.board.BoardTop` that it shows.
+    button : str or None
+        The resource that resets all nodes while it is pressed.
+    loader : str
+        What openFPGALoader calls it.
+    cable : str or None
+        The adapter that openFPGALoader is to use, where none is on the board.
+    """
+
+    platform: type[Platform]
+    family: Family
+    resources: tuple[Resource, ...] = ()
+    lights: dict[tuple[str, int | str], tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    button: str | None = None
+    loader: str
+    cable: str | None = None
+
+    @property
+    def part(self):
+        """The chip, with speed grade and package."""
+        return "-".join(str(value) for value in (self.platform.device, getattr(self.platform, "speed", None),
+                                                 self.platform.package) if value is not None)
+
+
+def _ulx3s(platform):
+    return Board(platform=platform, family=ECP5, lights={("led", n): (n,) for n in range(4)}, button="button_fire",
+                 loader="ulx3s")
+
+
+BOARDS = {
+    "ulx3s-85f": _ulx3s(ULX3S_85F_Platform),
+    "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
+    "orangecrab-25f": Board(
+        platform=OrangeCrabR0_2_25FPlatform, family=ECP5,
+        # Where a Feather board has its serial port.
+        resources=(UARTResource(0, rx="0", tx="1", conn=("io", 0), attrs=Attrs(IO_TYPE="LVCMOS33", PULLMODE="UP")),),
+        lights={("rgb_led", "r"): (0,), ("rgb_led", "g"): (1, 2), ("rgb_led", "b"): (3,)}, button="button",
+        loader="orangeCrab"),
+    # Its only light and its only button are on the two wires that are no mere outputs, which the link has.
+    "colorlight-5a-75b": Board(
+        platform=Colorlight_5A75B_R70Platform, family=ECP5, loader="colorlight", cable="ft232"),
+    "icebreaker": Board(
+        platform=ICEBreakerPlatform, family=ICE40, lights={("led", 0): (0, 3), ("led", 1): (1, 2)}, button="button",
+        loader="ice40_generic"),
+}
+
+
+def board(name):
+    """The board of that name, and its configuration."""
+    if name not in BOARDS:
+        raise SynthesisError(f"Board must be one of {', '.join(BOARDS)}, not {name!r}")
+    return BOARDS[name], CONFIGS[name]
