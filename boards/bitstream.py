@@ -201,7 +201,8 @@ def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
     """
     cells = json.loads(netlist.read_text())["modules"][_TOP]["cells"]
     scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
-    counts = {scope: dict.fromkeys(family.cells, 0) for scope in ["", *sorted(scopes)]}
+    counts = {scope: dict.fromkeys(family.cells, 0) for scope in
+              ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
     for name, cell in cells.items():
         kind = family.kind(cell["type"])
         if kind is None:

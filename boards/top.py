@@ -1,13 +1,49 @@
 """What is around a design on a board: its clock, its reset and its pins."""
 
 from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Module, ResetSignal, Signal
-from amaranth.lib import io
+from amaranth.lib import io, wiring
 from amaranth.lib.cdc import ResetSynchronizer
+from amaranth.lib.wiring import In, Out
 
 from boards.pll import Ecp5Pll, Ice40Pll
 from boards.tools import ECP5
 
-__all__ = ["Top"]
+__all__ = ["ResetHold", "Top"]
+
+
+class ResetHold(wiring.Component):
+    """Keeps a reset that has no clock until it has been released for a while.
+
+    The output rises with the first edge of the clock, and falls with the edge number ``cycles + 2`` after the input
+    has fallen for good; it is 1 from the beginning.
+
+    Parameters
+    ----------
+    cycles : int
+        At least 2.
+
+    Members
+    -------
+    i : In(1)
+        Asynchronous.
+    o : Out(1)
+        In the clock domain ``start``, which nothing else resets.
+    """
+
+    def __init__(self, *, cycles):
+        if not isinstance(cycles, int) or cycles < 2:
+            raise ValueError(f"Cycles must be an integer of 2 or more, not {cycles!r}")
+        self._cycles = cycles
+        super().__init__({"i": In(1), "o": Out(1, init=1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.synchronizer = ResetSynchronizer(self.i, domain="start")
+        left = Signal(range(self._cycles), init=self._cycles - 1)
+        m.d.start += self.o.eq(left != 0)
+        with m.If(left != 0):
+            m.d.start += left.eq(left - 1)
+        return m
 
 
 class Top(Elaboratable):
@@ -45,17 +81,11 @@ class Top(Elaboratable):
         m.domains.sync = ClockDomain()
         m.domains.start = ClockDomain()
         m.d.comb += [ClockSignal("sync").eq(pll.o), ClockSignal("start").eq(pll.o)]
-        unlocked = ~pll.locked
+        m.submodules.hold = hold = ResetHold(cycles=self.hold)
+        m.d.comb += [hold.i.eq(~pll.locked), ResetSignal("sync").eq(hold.o)]
         if self._board.button is not None:
             m.submodules.button = button = io.Buffer("i", request(self._board.button))
-            unlocked |= button.i
-        m.submodules.start = ResetSynchronizer(unlocked, domain="start")
-        held = Signal(init=1)
-        left = Signal(range(self.hold), init=self.hold - 1)
-        m.d.start += held.eq(left != 0)
-        with m.If(left != 0):
-            m.d.start += left.eq(left - 1)
-        m.d.comb += ResetSignal("sync").eq(held)
+            m.d.comb += hold.i.eq(~pll.locked | button.i)
 
         uart = request("uart")
         m.submodules.rx = rx = io.Buffer("i", uart.rx)

@@ -51,16 +51,22 @@ _SMALL = NodeConfig(
     lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
     ingress_segments=2, masking=False, error_feedback=False, nodes_max=4)
 
+#: SGD alone.
+_SMALLEST = NodeConfig(
+    lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=0,
+    ingress_segments=2, multiplier_dsps=1, masking=False, error_feedback=False, nodes_max=1)
+
 #: By the name of the board. How each is wired is in boards/boards.py.
 BOARDS = {
     "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
-    "ulx3s-85f": BoardConfig(node=_SMALL, clock=62_500_000),
+    "ulx3s-85f": BoardConfig(node=NodeConfig(), clock=62_500_000),
     "ulx3s-25f": BoardConfig(node=_SMALL, clock=62_500_000),
     "orangecrab-25f": BoardConfig(node=_SMALL, clock=60_000_000),
     # The link shares its wires with a light and a button, whose parts round the edges.
     "colorlight-5a-75b": BoardConfig(node=_SMALL, clock=62_500_000, baud=1_000_000),
-    "icebreaker": BoardConfig(node=_SMALL, clock=24_000_000),
+    "icebreaker": BoardConfig(node=_SMALLEST, clock=24_000_000),
 }
+
 
 class BoardTop(wiring.Component):
     """One or more nodes in a ring, and two wires to the host.
