@@ -90,7 +90,11 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     folder = RESULTS / "cache" / f"{name}-{key}"
     progress(f"{name}: synthesis")
     netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
-    reached, chosen, product = [], None, _TOP + wired.family.bitstream
+    product = f"{_TOP}{wired.family.bitstream}"
+    bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
+    for earlier in (bitstream, written):
+        earlier.unlink(missing_ok=True)  # should this design have none
+    reached, chosen = [], None
     for seed in range(1, max(seeds, ATTEMPTS) + 1):
         if seed > seeds and chosen is not None:
             break
@@ -108,8 +112,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         raise SynthesisError(f"{name} needs {config.clock / 1e6:g} MHz, and the best of {len(reached)} placements is "
                              f"{missing:.2f} MHz below it, at {max(reached):.2f} MHz; there is no bitstream")
     seed, place, report = chosen
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(place / product, RESULTS / f"{name}{wired.family.bitstream}")
+    shutil.copyfile(place / product, bitstream)
     statistic = json.loads((netlist / "stat.json").read_text())
     result = {
         "name": name,
@@ -128,10 +131,10 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "placements": [{"seed": n, "fmax_mhz": round(fmax, 2)} for n, fmax in enumerate(reached, 1)],
         "seeds": len(reached),
         "seed": seed,
-        "bitstream": f"{name}{wired.family.bitstream}",
+        "bitstream": bitstream.name,
         "units": units(netlist / "top.json", wired.family),
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    written.write_text(json.dumps(result, indent=2) + "\n")
     return result
 
 
