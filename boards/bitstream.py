@@ -86,7 +86,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         design = BoardTop(config=config.node, nodes=config.nodes, clock=config.clock, baud=config.baud)
     progress(f"{name}: design")
     made = plan(wired, Top(board=wired, clock=config.clock, design=design))
-    key = toolchain.digest(made.design, repr(wired.family.mapping), repr(tools.versions))
+    key = toolchain.digest(made.design, repr(wired.family.dense), repr(tools.versions))
     folder = RESULTS / "cache" / f"{name}-{key}"
     progress(f"{name}: synthesis")
     netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
@@ -140,7 +140,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
 
 def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
     (folder / f"{_TOP}.il").write_text(design)
-    script = [f"read_rtlil {_TOP}.il", *(step.format(top=_TOP) for step in family.mapping),
+    script = [f"read_rtlil {_TOP}.il", *(step.format(top=_TOP) for step in family.dense),
               f"tee -q -o stat.json stat -json -top {_TOP}", f"write_json {_TOP}.json"]
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
 

@@ -285,6 +285,7 @@ class Part:
 #: How logic becomes LUTs: name to commands between Yosys's own steps.
 MAPPERS = {
     "abc9": ECP5.mapping,
+    "dense": ECP5.dense,
     "abc": ["synth_ecp5 -top {top} -noabc9"],
 }
 

