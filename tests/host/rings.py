@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The simulated rings of whole nodes that tests share, one library for each configuration of a node."""
 
 import contextlib

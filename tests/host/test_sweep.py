@@ -303,7 +303,7 @@ class TestResume:
             wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
             workers = children(process.pid)
             process.send_signal(number)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=240)
             wait(lambda: not any(map(is_running, workers)), "a process has outlived the sweep")
             return out
 

@@ -277,6 +277,21 @@ class TestConfigurations:
                 assert (ring.read_weights(length).view(np.uint32) == after.weights).all()
             assert (ring.read_state(length, packed_state=True).view(np.uint32) == after.state[0]).all()
             expected = golden.floats(after.weights)
+            if config.state_planes == 2:
+                scalars = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.9, "first_gain": 0.1,
+                           "second_decay": 0.99, "second_gain": 0.01, "epsilon": 1e-3}
+                ring.clear_state(length)
+                ring.write_settings(Settings(rule=Rule.ADAM, **scalars))
+                reference = golden.bits(expected), [np.zeros(length, np.uint32)] * 2
+                for _ in range(2):
+                    ring.fused_update(length)
+                    after = golden.fused_update(golden.bits(gradients), *reference,
+                                                golden.settings(Rule.ADAM, **scalars), segment=config.segment)
+                    reference = after.weights, after.state
+                    assert (ring.read_weights(length).view(np.uint32) == after.weights).all()
+                for plane, state in enumerate(after.state):
+                    assert (ring.read_state(length, plane).view(np.uint32) == state).all()
+                return
             # A rule that the nodes have no planes for is refused, and the next command runs.
             ring.write_settings(Settings(rule=Rule.ADAM, gradient_scale=1, learning_rate=0.5))
             with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
