@@ -6,21 +6,14 @@ import pytest
 
 from hdl.optimizer.rules import RULES, UpdateLane, settings_layout
 from hdl.optimizer.rules import Rule as HardwareRule
-from sim.golden.optimizer import Rule, Settings, update
+from sim.golden.optimizer import Rule, update
 from sim.payload import pack
 from sim.verilated.optimizer import floats
 from sim.verilated.vectors import Unit
+from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
 
-CORNERS = np.array([0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800001,
-                    0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFF800001], np.uint32)
 COUNT = 60_000
 
-SETS = {
-    "sgd": (HardwareRule.SGD,),
-    "momentum": (HardwareRule.SGD, HardwareRule.MOMENTUM),
-    "all": tuple(HardwareRule),
-    "adamw": (HardwareRule.ADAMW,),
-}
 CASES = [("sgd", Rule.SGD), ("momentum", Rule.SGD), ("momentum", Rule.MOMENTUM), *(("all", rule) for rule in Rule),
          ("adamw", Rule.ADAMW)]
 
@@ -58,19 +51,10 @@ def test_latencies(name):
     assert component.latency == model.latency
 
 
-def draw(generator, kind):
-    if kind == "corners":
-        return generator.choice(CORNERS, COUNT)
-    if kind == "bits":
-        return generator.integers(1 << 32, size=COUNT, dtype=np.uint32)
-    ordinary = generator.standard_normal(COUNT) * 2.0 ** generator.integers(-4, 4, COUNT)
-    return ordinary.astype(np.float32).view(np.uint32)
-
-
 def check(name, settings, generator, kind):
     """Operands in every cycle, each at its own time."""
     component, unit = lane(name)
-    total, weight, *state = (draw(generator, kind) for _ in range(2 + component.planes))
+    total, weight, *state = (draw(generator, kind, COUNT) for _ in range(2 + component.planes))
     if kind == "ordinary" and component.planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
     lead = 2  # the settings are there before the operands
@@ -98,11 +82,6 @@ def check(name, settings, generator, kind):
     assert wrong.size == 0, f"element {wrong[0]}: {got[wrong[0]]:08x}, not {new_weight[wrong[0]]:08x}"
 
 
-SCALARS = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_decay", "first_gain", "second_decay",
-           "second_gain", "epsilon")
-USUAL = dict(zip(SCALARS, (0.25, 1e-3, 1.5, 0.01, 0.9, 0.1, 0.999, 0.001, 1e-8), strict=True))
-
-
 @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
 @pytest.mark.parametrize(("name", "rule"), CASES)
 def test_values(name, rule, kind):
@@ -110,10 +89,6 @@ def test_values(name, rule, kind):
     seed = [int(rule), len(name), len(kind)]
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
-    wild = {scalar: draw(generator, "bits")[0].view(np.float32) for scalar in SCALARS}
-    wild["clip"] = abs(wild["clip"])
-    for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
-                    {**USUAL, "weight_factor": -0.0, "epsilon": 0.0, "first_decay": 0.0}, wild):
-        for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
-            patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
-            check(name, Settings(rule, nesterov=nesterov, **patterns), generator, kind)
+    wild = [draw(generator, "bits", COUNT)[0] for _ in SCALARS]
+    for settings in settings_of(rule, wild):
+        check(name, settings, generator, kind)

@@ -6,10 +6,10 @@ import pytest
 
 from hdl.optimizer.rules import settings_layout
 from hdl.optimizer.shared_lane import SharedLane
-from sim.golden.optimizer import Rule, Settings, reduce, update
+from sim.golden.optimizer import Rule, reduce, update
 from sim.payload import pack
 from sim.verilated.vectors import Unit
-from tests.hdl.optimizer.test_rules import CORNERS, SCALARS, SETS, USUAL
+from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
 
 COUNT = 6_000
 
@@ -54,21 +54,12 @@ def test_units(name):
     assert units == LANES[name][-1]
 
 
-def draw(generator, kind):
-    if kind == "corners":
-        return generator.choice(CORNERS, COUNT)
-    if kind == "bits":
-        return generator.integers(1 << 32, size=COUNT, dtype=np.uint32)
-    ordinary = generator.standard_normal(COUNT) * 2.0 ** generator.integers(-4, 4, COUNT)
-    return ordinary.astype(np.float32).view(np.uint32)
-
-
 def check(name, settings, generator, kind):
     """Operands at their own time, and noise in all other cycles."""
     component, unit = lane(name)
     interval, workers, *_ = LANES[name]
-    gradients = [draw(generator, kind) for _ in range(workers)]
-    weight, *state = (draw(generator, kind) for _ in range(1 + component.planes))
+    gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
+    weight, *state = (draw(generator, kind, COUNT) for _ in range(1 + component.planes))
     if kind == "ordinary" and component.planes == 2:
         state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
     lead = interval  # the settings are there before the operands
@@ -107,10 +98,6 @@ def test_values(name, rule, kind):
     seed = [int(rule), len(name), len(kind)]
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)
-    wild = {scalar: draw(generator, "bits")[0].view(np.float32) for scalar in SCALARS}
-    wild["clip"] = abs(wild["clip"])
-    for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
-                    {**USUAL, "weight_factor": -0.0, "epsilon": 0.0, "first_decay": 0.0}, wild):
-        for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
-            patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
-            check(name, Settings(rule, nesterov=nesterov, **patterns), generator, kind)
+    wild = [draw(generator, "bits", COUNT)[0] for _ in SCALARS]
+    for settings in settings_of(rule, wild):
+        check(name, settings, generator, kind)

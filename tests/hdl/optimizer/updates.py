@@ -1,0 +1,41 @@
+"""Operands and scalars that the tests of both update lanes draw from."""
+
+import numpy as np
+
+from hdl.optimizer.rules import Rule as HardwareRule
+from sim.golden.optimizer import Rule, Settings
+
+CORNERS = np.array([0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800001,
+                    0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFF800001], np.uint32)
+
+SETS = {
+    "sgd": (HardwareRule.SGD,),
+    "momentum": (HardwareRule.SGD, HardwareRule.MOMENTUM),
+    "all": tuple(HardwareRule),
+    "adamw": (HardwareRule.ADAMW,),
+}
+
+SCALARS = ("gradient_scale", "learning_rate", "clip", "weight_factor", "first_decay", "first_gain", "second_decay",
+           "second_gain", "epsilon")
+USUAL = dict(zip(SCALARS, (0.25, 1e-3, 1.5, 0.01, 0.9, 0.1, 0.999, 0.001, 1e-8), strict=True))
+
+
+def draw(generator, kind, count):
+    """Numbers of a kind, as bits: ``corners``, any ``bits``, or ``ordinary`` ones."""
+    if kind == "corners":
+        return generator.choice(CORNERS, count)
+    if kind == "bits":
+        return generator.integers(1 << 32, size=count, dtype=np.uint32)
+    ordinary = generator.standard_normal(count) * 2.0 ** generator.integers(-4, 4, count)
+    return ordinary.astype(np.float32).view(np.uint32)
+
+
+def settings_of(rule, wild):
+    """Settings of a rule: with the usual scalars, with those that turn a part off, and with any at all."""
+    wild = {scalar: bits.view(np.float32) for scalar, bits in zip(SCALARS, wild, strict=True)}
+    wild["clip"] = abs(wild["clip"])
+    for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},
+                    {**USUAL, "weight_factor": -0.0, "epsilon": 0.0, "first_decay": 0.0}, wild):
+        for nesterov in (False, True) if rule == Rule.MOMENTUM else (rule == Rule.ADAM,):
+            patterns = {scalar: int(np.float32(value).view(np.uint32)) for scalar, value in scalars.items()}
+            yield Settings(rule, nesterov=nesterov, **patterns)
