@@ -201,6 +201,7 @@ UNITS = {
        for name, codec in GRADIENT_CODECS.items() if codec is not None},
     "compression.prefix_code.encoder": Unit("hdl.compression.prefix_code:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.compression.prefix_code:Decoder", {}),
+    "compression.centroid.nearest": Unit("hdl.compression.nearest:NearestCentroid", {"centroids": 16, "lanes": 4}),
     "compression.centroid.encoder": _centroid_table("Encoder"),
     "compression.centroid.decoder": _centroid_table("Decoder"),
     "compression.centroid.decoder_64": _centroid_table("Decoder", 64),
