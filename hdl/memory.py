@@ -159,7 +159,7 @@ class RowReader(wiring.Component):
     """Reads runs of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
-    cycle, with no bubble between jobs. No ready depends combinationally on another.
+    cycle, with no bubble between jobs. ``job.ready`` is a register: one job is taken ahead.
 
     Parameters
     ----------
@@ -210,6 +210,11 @@ class RowReader(wiring.Component):
         advance = Signal()
         granted = Signal()
         departs = Signal()
+        # A job waits here while the one before it has rows left, so that no grant decides whether one is taken.
+        held = Signal()
+        waiting = Signal.like(self.job.payload)
+        following = Signal.like(self.job.payload)
+        present = Signal()  # there is a job to follow
         # A request is made only when the queue has a place for its beat.
         places = Signal(range(self._DEPTH + 1), init=self._DEPTH)
         room = Signal(init=1)
@@ -219,20 +224,26 @@ class RowReader(wiring.Component):
             granted.eq(self.port.valid & self.port.ready),
             departs.eq(self.o.valid & self.o.ready),
             advance.eq(~busy | granted),
-            self.job.ready.eq(advance & ~more),
+            self.job.ready.eq(~held),
+            present.eq(held | self.job.valid),
+            following.eq(Mux(held, waiting, self.job.payload)),
         ]
         with m.If(granted & ~departs):
             m.d.sync += [places.eq(places - 1), room.eq(places != 1)]
         with m.If(departs & ~granted):
             m.d.sync += [places.eq(places + 1), room.eq(1)]
+        with m.If(~held):
+            m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
         # One register chooses between the next row and the next job, since the grant comes late.
         with m.If(advance):
             m.d.sync += [
-                busy.eq(more | self.job.valid),
-                row.eq(Mux(more, row + 1, self.job.payload.row)),
-                count.eq(Mux(more, count - lanes, self.job.payload.count)),
-                more.eq(Mux(more, count > 2 * lanes, self.job.valid & (self.job.payload.count > lanes))),
+                busy.eq(more | present),
+                row.eq(Mux(more, row + 1, following.row)),
+                count.eq(Mux(more, count - lanes, following.count)),
+                more.eq(Mux(more, count > 2 * lanes, present & (following.count > lanes))),
             ]
+            with m.If(~more):
+                m.d.sync += held.eq(0)
 
         keep = Signal(lanes)
         for n in range(lanes):
@@ -391,7 +402,7 @@ class HostAccess(wiring.Component):
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         connect_stream(m, reader.o, serializer.i)
 
-        space = Signal(4)
+        chosen = Signal(len(self._rows))  # a bit for each space
         skip = Signal(range(max(lanes, 2)))  # words to drop: elements of the first row below the address
         reading = Signal()
         request = self.read.request.payload
@@ -405,7 +416,11 @@ class HostAccess(wiring.Component):
             serializer.o.ready.eq(self.read.data.ready | (skip != 0)),
         ]
         with m.If(self.read.request.valid & self.read.request.ready):
-            m.d.sync += [reading.eq(1), space.eq(request.space), skip.eq(request.address[:lane_bits])]
+            m.d.sync += [
+                reading.eq(1),
+                chosen.eq(Cat(request.space == n for n in range(len(chosen)))),
+                skip.eq(request.address[:lane_bits]),
+            ]
         with m.Elif(serializer.o.valid & (skip != 0)):
             m.d.sync += skip.eq(skip - 1)
         with m.Elif(serializer.o.valid & serializer.o.ready & serializer.o.payload.last):
@@ -413,10 +428,9 @@ class HostAccess(wiring.Component):
 
         for n in range(len(self._rows)):
             port = getattr(self, f"read_{n}")
-            with m.If(space == n):
+            m.d.comb += [port.valid.eq(reader.port.valid & chosen[n]), port.row.eq(reader.port.row)]
+            with m.If(chosen[n]):
                 m.d.comb += [
-                    port.valid.eq(reader.port.valid),
-                    port.row.eq(reader.port.row),
                     reader.port.ready.eq(port.ready),
                     reader.port.response.eq(port.response),
                     reader.port.elements.eq(port.elements),

@@ -19,7 +19,7 @@ A unit which takes link words and buffers them::
             return m
 """
 
-from amaranth.hdl import Const, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -249,7 +249,7 @@ class Queue(wiring.Component):
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
-        m.d.sync += self.level.eq(self.level + accept - (self.o.valid & self.o.ready))
+        _count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
         with m.If(load):
             m.d.sync += [
                 self.o.valid.eq(stored | accept),
@@ -289,10 +289,8 @@ class Queue(wiring.Component):
             write.en.eq(accept),
             read.en.eq(fetch),
         ]
-        m.d.sync += [
-            waiting.eq(waiting + accept - fetch),
-            self.level.eq(self.level + accept - (self.o.valid & self.o.ready)),
-        ]
+        _count(m, waiting, up=accept, down=fetch)
+        _count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
         with m.If(accept):
             m.d.sync += write.addr.eq(_following(write.addr, self._depth))
         with m.If(fetch):
@@ -302,6 +300,12 @@ class Queue(wiring.Component):
         with m.If(load):
             m.d.sync += [self.o.valid.eq(fetched), self.o.payload.eq(read.data)]
         return m
+
+
+def _count(m, level, *, up, down):
+    """Count up, down, or not. What a queue gives away is known late, and only decides whether the count changes."""
+    with m.If(up ^ down):
+        m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 
 
 def _following(address, rows):

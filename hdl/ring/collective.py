@@ -13,7 +13,7 @@ from hdl.ring.director import longest_vector, setup_layout
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
 from hdl.ring.schedule import Planner
-from hdl.stream import connect_stream
+from hdl.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["CollectiveEngine", "counts_layout"]
 
@@ -142,7 +142,10 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, packetizer.o, transmitter.i)
         connect_stream(m, dataflow.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, dataflow.ingress)
-        connect_stream(m, receiver.o, depacketizer.i)
+        # What the depacketizer takes is known late, and much follows from it in the receiver.
+        m.submodules.arriving = arriving = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
+        connect_stream(m, receiver.o, arriving.i)
+        connect_stream(m, arriving.o, depacketizer.i)
         wiring.connect(m, link=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
         wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
         for name in ("gradient_write", "weight_read"):
@@ -240,13 +243,13 @@ class CollectiveEngine(wiring.Component):
         aborted, abort_seen = Signal(), Signal()
         stranded = Signal()  # the ABORT cannot leave, or the predecessor's does not come
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
-        word_taken = receiver.o.valid & receiver.o.ready
+        word_taken = arriving.o.valid & arriving.o.ready
         m.d.comb += finished.eq(~dataflow.busy & (leaving == 0) & (coming == 0))
         m.d.sync += [
             leaving.eq(leaving + (dataflow.header.valid & dataflow.header.ready) - packet_leaves),
             coming.eq(coming + (dataflow.expected.valid & dataflow.expected.ready) - depacketizer.done),
             sent.eq(sent + (self.ring_o.valid & self.ring_o.last)),
-            arrived.eq(arrived + (word_taken & receiver.o.payload.last)),
+            arrived.eq(arrived + (word_taken & arriving.o.payload.last)),
             waited.eq(Mux(self.ring_o.valid | word_taken, 0, waited + 1)),
         ]
 

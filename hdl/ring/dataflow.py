@@ -174,6 +174,9 @@ class Dataflow(wiring.Component):
             dsps=config.multiplier_dsps,
         )
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        # Here and elsewhere a skid buffer is where a way of ready signals would be too long.
+        m.submodules.own = own = SkidBuffer(shape=word_layout())
+        connect_stream(m, serializer.o, own.i)
         # What is passed on can wait for its turn, so that the ingress does not wait for the one before it.
         m.submodules.to_pass = to_pass = Queue(shape=word_layout(), depth=2 * segment, block=True)
         # What the own block gives to the gather, which lags one segment behind.
@@ -244,7 +247,7 @@ class Dataflow(wiring.Component):
             connect_stream(m, weight_reader.o, serializer.i)
         with m.If(~setup.sum):
             connect_stream(m, assembler.o, landing.i)
-            connect_stream(m, serializer.o, sent.i[Sent.OWN])
+            connect_stream(m, own.o, sent.i[Sent.OWN])
         if not config.has_master:
             with m.If(setup.alone):  # nobody to give new weights to
                 m.d.comb += optimizer.broadcast[0].ready.eq(1)
@@ -361,7 +364,11 @@ class Dataflow(wiring.Component):
         connect_stream(m, sending.o, to_send.i)
         connect_stream(m, to_send.o, sent.i[Sent.ENCODER])
         connect_stream(m, adding.o, to_add.i)
-        connect_stream(m, received.o[Received.ADDER], adder.a)
+        m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
+        m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
+        connect_stream(m, received.o[Received.ADDER], received_addend.i)
+        connect_stream(m, received_addend.o, adder.a)
+        connect_stream(m, own_addend.o, adder.b)
         connect_stream(m, received.o[Received.DECODER], to_decode.i)
         connect_stream(m, to_decode.o, decoded.i[Decoded.INGRESS])
         connect_stream(m, received.o[Received.EGRESS], passed.i[Passed.INGRESS])
@@ -370,7 +377,9 @@ class Dataflow(wiring.Component):
         connect_stream(m, summed.o[Summed.KEPT], kept_sums.i)
         connect_stream(m, summed.o[Summed.DECODER], decoded.i[Decoded.ADDER])
         connect_stream(m, passed.o, to_pass.i)
-        connect_stream(m, decoded.o, decoder.i)
+        m.submodules.to_decoder = to_decoder = SkidBuffer(shape=word_layout())
+        connect_stream(m, decoded.o, to_decoder.i)
+        connect_stream(m, to_decoder.o, decoder.i)
         with m.If(setup.fused):
             connect_stream(m, decoder.o, optimizer.gradients[0])
         with m.If(setup.sum):
@@ -379,7 +388,7 @@ class Dataflow(wiring.Component):
         with m.If(setup.alone):  # nothing to add
             connect_stream(m, to_add.o, decoded.i[Decoded.ENCODER])
         with m.Else():
-            connect_stream(m, to_add.o, adder.b)
+            connect_stream(m, to_add.o, own_addend.i)
         return SimpleNamespace(
             readers=readers, encoders=encoders, decoder=decoder, o=decoder.o, position=adder.position,
             added=adder.o.valid & adder.o.ready & adder.o.payload.last, error=adder.error,
