@@ -275,7 +275,8 @@ class StreamedOptimizer(wiring.Component):
             possible = "1 in fixed point" if fixed else "1, 2, 4 or 8"
             raise ValueError(f"Update interval must be {possible}, not {update_interval!r}")
         if update_interval > 1 and update_lanes != lanes:
-            raise ValueError(f"Update interval must be 1 with fewer update lanes than {lanes}, not {update_interval!r}")
+            raise ValueError(
+                f"Update interval must be 1 with fewer update lanes than {lanes}, not {update_interval!r}")
         if rules is None:
             rules = (Rule.SGD, Rule.MOMENTUM) if fixed else tuple(Rule)
         check_rules(rules)

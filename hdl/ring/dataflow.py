@@ -285,7 +285,8 @@ class Dataflow(wiring.Component):
             with m.Else():
                 connect_stream(m, optimizer.broadcast[0], kept_weights.i)
         if config.has_master:
-            self._code_weights(m, director, join("broadcast", optimizer.broadcast[0]), received, assembler, landing, sent)
+            updated = join("broadcast", optimizer.broadcast[0])
+            self._code_weights(m, director, updated, received, assembler, landing, sent)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))

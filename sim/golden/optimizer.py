@@ -481,7 +481,7 @@ class Model:
     def banks(self, delay: int) -> int:
         """Banks of a stream whose elements are taken so many cycles after a burst has begun: with them fills keep up.
 
-        With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans, and
+        With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
         two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
         and full in the cycle before that burst begins which takes it next: as many bursts later as there are banks.
         """
