@@ -140,7 +140,9 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
 
 def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
     (folder / f"{_TOP}.il").write_text(design)
-    script = [f"read_rtlil {_TOP}.il", *(step.format(top=_TOP) for step in family.dense),
+    # That nothing depends on a read beside a write (no_rw_check) is heeded only where Yosys makes the read port, of a
+    # memory and a register. Else each block memory gets what keeps the old row: flip-flops and LUTs for each bit.
+    script = [f"read_rtlil {_TOP}.il", "memory_nordff", *(step.format(top=_TOP) for step in family.dense),
               f"tee -q -o stat.json stat -json -top {_TOP}", f"write_json {_TOP}.json"]
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
 

@@ -159,7 +159,8 @@ class RowReader(wiring.Component):
     """Reads runs of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
-    cycle, with no bubble between jobs. ``job.ready`` is a register: one job is taken ahead.
+    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` is a
+    register: one job is taken ahead.
 
     Parameters
     ----------
@@ -170,6 +171,9 @@ class RowReader(wiring.Component):
     gradients : bool
         Whether the elements are gradients, which are read in canonical form: -0.0 as +0.0, and every NaN as
         0x7fc00000.
+    depth : int
+        Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
+        nine fill.
 
     Members
     -------
@@ -182,13 +186,15 @@ class RowReader(wiring.Component):
     """
 
     latency = 2 + READ_LATENCY
-    _DEPTH = 9
 
-    def __init__(self, *, rows, lanes, elements, gradients=False):
+    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9):
+        if not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
         self._rows = rows
         self._lanes = lanes
         self._elements = elements
         self._gradients = gradients
+        self._depth = depth
         super().__init__(
             {
                 "job": In(stream.Signature(job_layout(rows, elements))),
@@ -201,7 +207,7 @@ class RowReader(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        m.submodules.queue = queue = Queue(shape=beat_layout(lanes), depth=self._DEPTH, block=False)
+        m.submodules.queue = queue = Queue(shape=beat_layout(lanes), depth=self._depth, block=False)
 
         busy = Signal()
         row = Signal(range(self._rows))
@@ -216,7 +222,7 @@ class RowReader(wiring.Component):
         following = Signal.like(self.job.payload)
         present = Signal()  # there is a job to follow
         # A request is made only when the queue has a place for its beat.
-        places = Signal(range(self._DEPTH + 1), init=self._DEPTH)
+        places = Signal(range(self._depth + 1), init=self._depth)
         room = Signal(init=1)
         m.d.comb += [
             self.port.valid.eq(busy & room),

@@ -119,10 +119,7 @@ class BurstController(wiring.Component):
 
 
 class RowCollector(wiring.Component):
-    """Puts slices of a row together. The row is complete :attr:`latency` cycles after the slice which ends it.
-
-    Without ``late`` that is in the same cycle, and each element has a multiplexer of what was held and what comes.
-    With it each slice goes into registers first, and the next one may come two cycles later at the earliest.
+    """Puts slices of a row together. The row is complete in the cycle of the slice which ends it.
 
     Parameters
     ----------
@@ -132,7 +129,6 @@ class RowCollector(wiring.Component):
         Elements in a slice.
     width : int
         Bits of an element.
-    late : bool
 
     Members
     -------
@@ -144,11 +140,10 @@ class RowCollector(wiring.Component):
     row : Out(beat_layout(lanes, width))
     """
 
-    def __init__(self, *, lanes, update_lanes, width=FP32.width, late=False):
+    def __init__(self, *, lanes, update_lanes, width=FP32.width):
         self._lanes = lanes
         self._update_lanes = update_lanes
         self._width = width
-        self._late = late
         super().__init__(
             {
                 "tag": In(tag_layout(lanes, update_lanes)),
@@ -158,30 +153,24 @@ class RowCollector(wiring.Component):
             }
         )
 
-    @property
-    def latency(self):
-        """Cycles from the last slice of a row to the row."""
-        return int(self._late)
-
     def elaborate(self, platform):
         m = Module()
         parts = self._lanes // self._update_lanes
-        domain = m.d.sync if self._late else m.d.comb
-        domain += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
+        m.d.comb += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
         for part in range(parts):
             here = self.tag.part == part
             for lane in range(self._update_lanes):
                 place = part * self._update_lanes + lane
                 element = self.row.elements[place]
-                domain += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
+                m.d.comb += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
                 # The last part always ends its row, and has nothing to wait for.
-                if part == parts - 1 and not self._late:
+                if part == parts - 1:
                     m.d.comb += element.eq(self.i[lane])
                     continue
                 held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
                 with m.If(self.tag.valid & here):
                     m.d.sync += held.eq(self.i[lane])
-                m.d.comb += element.eq(held if self._late else Mux(here, self.i[lane], held))
+                m.d.comb += element.eq(Mux(here, self.i[lane], held))
         return m
 
 
@@ -228,7 +217,9 @@ class StreamedOptimizer(wiring.Component):
         which is the default.
     update_interval : int
         Cycles per beat that enters the arithmetic: 1, 2, 4 or 8. With more than one, operations share adders and
-        multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`); only 1 in fixed point.
+        multipliers (:class:`~hdl.optimizer.shared_lane.SharedLane`), and beats are as narrow as the arithmetic:
+        ``update_lanes`` must be ``lanes``, and what has wider ones splits them (:mod:`~hdl.optimizer.slices`). Only 1
+        in fixed point.
     broadcasts : int
         Ports which repeat the new weights; at least 1.
     rules : tuple of Rule or None
@@ -283,6 +274,9 @@ class StreamedOptimizer(wiring.Component):
         if update_interval not in ((1,) if fixed else (1, 2, 4, 8)):
             possible = "1 in fixed point" if fixed else "1, 2, 4 or 8"
             raise ValueError(f"Update interval must be {possible}, not {update_interval!r}")
+        if update_interval > 1 and update_lanes != lanes:
+            raise ValueError(
+                f"Update interval must be 1 with fewer update lanes than {lanes}, not {update_interval!r}")
         if rules is None:
             rules = (Rule.SGD, Rule.MOMENTUM) if fixed else tuple(Rule)
         check_rules(rules)
@@ -354,17 +348,12 @@ class StreamedOptimizer(wiring.Component):
     @property
     def update_latency(self):
         """All other cycles from the entry of a beat to the offer of its new weights."""
-        return GradientBuffer.latency + self.lane.latency + self._late + _QUEUE_LATENCY
+        return GradientBuffer.latency + self.lane.latency + _QUEUE_LATENCY
 
     @property
     def latency(self):
         """Cycles from the entry of a beat to the offer of its new weights."""
         return self.reducer_latency + self.update_latency
-
-    @property
-    def _late(self):
-        """Whether rows are put together in registers, for which there is time between beats."""
-        return self._interval > 1 and self._update_lanes < self._lanes
 
     @property
     def queue_depth(self):
@@ -374,7 +363,11 @@ class StreamedOptimizer(wiring.Component):
 
     def _banks(self, delay):
         """Banks of a buffer that is drained so many cycles after its burst began."""
-        return 2 + -(-delay // (self._depth // self._update_lanes * self._interval))
+        beats = self._depth // self._update_lanes
+        if self._interval == 1:
+            return 2 + -(-delay // beats)
+        # A fill is faster than a burst: what it leaves of a burst's time is enough for most delays.
+        return max(2, 1 + -(-(delay + beats + 1 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
         m = Module()
@@ -432,9 +425,7 @@ class StreamedOptimizer(wiring.Component):
         ]
 
         def collector(name, tag):
-            m.submodules[name] = rows = RowCollector(
-                lanes=lanes, update_lanes=update_lanes, width=width, late=self._late
-            )
+            m.submodules[name] = rows = RowCollector(lanes=lanes, update_lanes=update_lanes, width=width)
             m.d.comb += rows.tag.eq(tag)
             return rows
 

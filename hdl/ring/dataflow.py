@@ -17,6 +17,7 @@ from hdl.memory import RowReader, RowWriter, read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES
+from hdl.optimizer.slices import RowJoiner, RowSplitter
 from hdl.ring.director import (
     Coded,
     Decoded,
@@ -138,6 +139,11 @@ class Dataflow(wiring.Component):
         gradient_rows = config.gradient_words // lanes
         weight_rows = config.weight_words // lanes
         state_rows = config.state_words // lanes
+        # Beats of the optimizer. One that takes several cycles for each has them, and its buffers, as narrow as its
+        # arithmetic; then it is enough to read a row for it when the one before has been taken.
+        narrow = lanes if config.update_interval == 1 else config.update_lanes
+        parts = lanes // narrow
+        depth = {"depth": 1} if lanes >= 4 and parts + RowReader.latency + 1 <= parts * config.update_interval else {}
 
         m.submodules.director = director = Director(config=config)
         m.d.comb += [director.start.eq(self.start), director.setup.eq(setup), self.busy.eq(director.busy)]
@@ -146,12 +152,16 @@ class Dataflow(wiring.Component):
 
         # Units.
         m.submodules.gradient_reader = gradient_reader = RowReader(
-            rows=gradient_rows, lanes=lanes, elements=segment, gradients=True
+            rows=gradient_rows, lanes=lanes, elements=segment, gradients=True, **depth
         )
-        m.submodules.weight_reader = weight_reader = RowReader(rows=weight_rows, lanes=lanes, elements=segment)
+        m.submodules.weight_reader = weight_reader = RowReader(
+            rows=weight_rows, lanes=lanes, elements=segment, **depth
+        )
         # What the optimizer makes of weights: with a weight codec those of the own block, kept apart.
         if config.has_master:
-            m.submodules.master_reader = optimizer_reader = RowReader(rows=state_rows, lanes=lanes, elements=segment)
+            m.submodules.master_reader = optimizer_reader = RowReader(
+                rows=state_rows, lanes=lanes, elements=segment, **depth
+            )
             m.submodules.master_writer = optimizer_writer = RowWriter(rows=state_rows, lanes=lanes, elements=segment)
         else:
             optimizer_reader = weight_reader
@@ -165,7 +175,7 @@ class Dataflow(wiring.Component):
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
-            lanes=lanes,
+            lanes=narrow,
             update_lanes=config.update_lanes,
             update_interval=config.update_interval,
             depth=segment,
@@ -177,16 +187,33 @@ class Dataflow(wiring.Component):
         # Here and elsewhere a skid buffer is where a way of ready signals would be too long.
         m.submodules.own = own = SkidBuffer(shape=word_layout())
         connect_stream(m, serializer.o, own.i)
+
+        def split(name, sink):
+            """Where rows go that a unit takes in slices."""
+            if narrow == lanes:
+                return sink
+            m.submodules[f"{name}_splitter"] = splitter = RowSplitter(lanes=lanes, slice_lanes=narrow)
+            connect_stream(m, splitter.o, sink)
+            return splitter.i
+
+        def join(name, source):
+            """Rows of what a unit gives in slices."""
+            if narrow == lanes:
+                return source
+            m.submodules[f"{name}_joiner"] = joiner = RowJoiner(lanes=lanes, slice_lanes=narrow)
+            connect_stream(m, source, joiner.i)
+            return joiner.o
+
         # What is passed on can wait for its turn, so that the ingress does not wait for the one before it.
         m.submodules.to_pass = to_pass = Queue(shape=word_layout(), depth=2 * segment, block=True)
         # What the own block gives to the gather, which lags one segment behind.
         if not config.has_master:
             m.submodules.kept_weights = kept_weights = Queue(
-                shape=beat_layout(lanes), depth=2 * segment // lanes, block=True
+                shape=beat_layout(narrow), depth=2 * segment // narrow, block=True
             )
         state_readers, state_writers = [], []
         for plane in range(config.state_planes):
-            reader = RowReader(rows=state_rows, lanes=lanes, elements=segment)
+            reader = RowReader(rows=state_rows, lanes=lanes, elements=segment, **depth)
             writer = RowWriter(rows=state_rows, lanes=lanes, elements=segment)
             m.submodules[f"state_reader_{plane}"] = reader
             m.submodules[f"state_writer_{plane}"] = writer
@@ -222,39 +249,47 @@ class Dataflow(wiring.Component):
         connect_stream(m, to_pass.o, sent.i[Sent.PASSED])
         connect_stream(m, sent.o, self.egress)
 
-        connect_stream(m, gradient_reader.o, optimizer.gradients[1])
-        connect_stream(m, optimizer.weights_out, optimizer_writer.i)
+        finished = split("finished", optimizer.gradients[0])
+        connect_stream(m, gradient_reader.o, split("gradient", optimizer.gradients[1]))
+        connect_stream(m, join("weight", optimizer.weights_out), optimizer_writer.i)
         for plane in range(config.state_planes):
-            m.submodules[f"moment_unpacker_{plane}"] = unpacker = MomentUnpacker(lanes=lanes)
-            m.submodules[f"moment_packer_{plane}"] = packer = MomentPacker(lanes=lanes)
+            m.submodules[f"moment_unpacker_{plane}"] = unpacker = MomentUnpacker(lanes=narrow)
+            m.submodules[f"moment_packer_{plane}"] = packer = MomentPacker(lanes=narrow)
             m.d.comb += [unpacker.packed_state.eq(setup.packed_state), packer.packed_state.eq(setup.packed_state)]
-            connect_stream(m, state_readers[plane].o, unpacker.i)
+            connect_stream(m, state_readers[plane].o, split(f"state_{plane}", unpacker.i))
             connect_stream(m, unpacker.o, optimizer.state[plane])
             connect_stream(m, optimizer.state_out[plane], packer.i)
-            connect_stream(m, packer.o, state_writers[plane].i)
+            connect_stream(m, join(f"state_{plane}", packer.o), state_writers[plane].i)
         connect_stream(m, landing.o, landing_writer.i)
         m.d.comb += optimizer.settings.eq(setup.settings)
 
         # Streams that a command uses in one way or the other.
         sums = (self._sum_compressed if config.adds_compressed else self._sum_decoded)(
-            m, director, received, to_pass, sent, optimizer, landing
+            m, director, received, to_pass, sent, finished, landing
         )
+        weights = split("weight", optimizer.weights)
         with m.If(setup.fused):
-            connect_stream(m, optimizer_reader.o, optimizer.weights)
-            if not config.has_master:
+            connect_stream(m, optimizer_reader.o, weights)
+            if not config.has_master and narrow == lanes:
                 connect_stream(m, kept_weights.o, serializer.i)
         with m.Else():
             connect_stream(m, weight_reader.o, serializer.i)
         with m.If(~setup.sum):
             connect_stream(m, assembler.o, landing.i)
             connect_stream(m, own.o, sent.i[Sent.OWN])
+        if not config.has_master and narrow < lanes:
+            m.submodules.kept_serializer = kept_serializer = RowSerializer(lanes=narrow)
+            connect_stream(m, kept_weights.o, kept_serializer.i)
+            with m.If(setup.fused):
+                connect_stream(m, kept_serializer.o, own.i)
         if not config.has_master:
             with m.If(setup.alone):  # nobody to give new weights to
                 m.d.comb += optimizer.broadcast[0].ready.eq(1)
             with m.Else():
                 connect_stream(m, optimizer.broadcast[0], kept_weights.i)
         if config.has_master:
-            self._code_weights(m, director, optimizer, received, assembler, landing, sent)
+            updated = join("broadcast", optimizer.broadcast[0])
+            self._code_weights(m, director, updated, received, assembler, landing, sent)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))
@@ -328,7 +363,7 @@ class Dataflow(wiring.Component):
         ]
         return m
 
-    def _sum_compressed(self, m, director, received, to_pass, sent, optimizer, landing):
+    def _sum_compressed(self, m, director, received, to_pass, sent, finished, landing):
         """Add the way of gradients in compressed form, in which they are added, and what of it is counted."""
         setup, lanes, segment = self.setup, self._config.lanes, self._config.segment
         rows = self._config.gradient_words // lanes
@@ -381,7 +416,7 @@ class Dataflow(wiring.Component):
         connect_stream(m, decoded.o, to_decoder.i)
         connect_stream(m, to_decoder.o, decoder.i)
         with m.If(setup.fused):
-            connect_stream(m, decoder.o, optimizer.gradients[0])
+            connect_stream(m, decoder.o, finished)
         with m.If(setup.sum):
             connect_stream(m, decoder.o, landing.i)
             connect_stream(m, kept_sums.o, sent.i[Sent.OWN])
@@ -394,7 +429,7 @@ class Dataflow(wiring.Component):
             added=adder.o.valid & adder.o.ready & adder.o.payload.last, error=adder.error,
         )
 
-    def _sum_decoded(self, m, director, received, to_pass, sent, optimizer, landing):
+    def _sum_decoded(self, m, director, received, to_pass, sent, finished, landing):
         """Add the way of gradients through a codec, with one path for all that is sent: what came in is decoded, the
         local gradient is added, with what was lost before, and the sum is encoded. And what of it is counted."""
         config, setup = self._config, self.setup
@@ -425,7 +460,7 @@ class Dataflow(wiring.Component):
         connect_stream(m, to_decode.o, decoder.i)
         connect_stream(m, decoder.o, shared.i)
         connect_stream(m, shared.o[Shared.ADDER], adder.b)
-        connect_stream(m, shared.o[Shared.OPTIMIZER], optimizer.gradients[0])
+        connect_stream(m, shared.o[Shared.OPTIMIZER], finished)
         connect_stream(m, shared.o[Shared.LANDING], landed.i[Landed.INGRESS])
         connect_stream(m, adder.o, encoder.i)
         connect_stream(m, encoder.o, coded.i)
@@ -459,7 +494,7 @@ class Dataflow(wiring.Component):
             added=director.paired.ready & director.paired.payload, error=0,
         )
 
-    def _code_weights(self, m, director, optimizer, received, assembler, landing, sent):
+    def _code_weights(self, m, director, updated, received, assembler, landing, sent):
         """Add the weight codec, which takes the place of raw weights in a fused update: new weights go to the ring
         and, decoded again, to the weight memory, where those from the ring follow them."""
         setup = self.setup
@@ -477,7 +512,7 @@ class Dataflow(wiring.Component):
 
         has_codebook = self._config.codebook_words != 0
         if not has_codebook:
-            connect_stream(m, optimizer.broadcast[0], encoder.i)
+            connect_stream(m, updated, encoder.i)
         connect_stream(m, encoder.o, encoded.i)
         m.d.comb += encoded.enable.eq(Cat(~setup.alone, 1))  # a ring of one has nobody to give new weights to
         connect_stream(m, encoded.o[0], kept_weights.i)
@@ -487,7 +522,7 @@ class Dataflow(wiring.Component):
         connect_stream(m, gathered.o, restored.i[Restored.INGRESS])
         if has_codebook:
             loaded = self._load_codebook(m, encoder.load, decoder.load)
-            for source, sink in ((optimizer.broadcast[0], encoder.i), (restored.o, decoder.i)):
+            for source, sink in ((updated, encoder.i), (restored.o, decoder.i)):
                 m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & loaded),
                              source.ready.eq(sink.ready & loaded)]
         else:

@@ -462,11 +462,6 @@ class Model:
     QUEUE = 3
 
     @property
-    def queue_latency(self) -> int:
-        """Cycles from a result to its offer. Rows of several beats are collected first, if there is time for it."""
-        return self.QUEUE + (self.interval > 1 and self.update_lanes < self.lanes)
-
-    @property
     def planes(self) -> int:
         return self.arithmetic.planes
 
@@ -476,12 +471,28 @@ class Model:
 
     @property
     def update_latency(self) -> int:
-        return self.READ + self.arithmetic.latency + self.queue_latency
+        return self.READ + self.arithmetic.latency + self.QUEUE
 
     @property
     def queue_depth(self) -> int:
         parts = self.lanes // self.update_lanes * self.interval
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
+
+    def banks(self, delay: int) -> int:
+        """Banks of a stream whose elements are taken so many cycles after a burst has begun: with them fills keep up.
+
+        With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
+        two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
+        and full in the cycle before that burst begins which takes it next: as many bursts later as there are banks.
+        """
+        beats = self.depth // self.update_lanes
+        burst = beats * self.interval
+        if self.interval == 1:
+            return 2 + -(-delay // burst)
+        banks = 2
+        while burst - self.interval + delay + 1 + beats > banks * burst:
+            banks += 1
+        return banks
 
     def inputs(self) -> list[str]:
         """Names of the operand streams."""
@@ -512,14 +523,13 @@ class Model:
         arithmetic = self.arithmetic
         delays = {"weights": self.reducer_latency + arithmetic.weight}
         delays |= {f"state__{n}": self.reducer_latency + offset for n, offset in enumerate(arithmetic.state)}
-        cycles_of_bank = self.depth // self.update_lanes * self.interval
         patterns = {name: _Pattern(stalls.get(name)) for name in ["command", *self.inputs(), *self.outputs()]}
         buffers = {}
         for name in self.inputs():
             delay = delays.get(name, 0)
             buffers[name] = _Buffer(fills.get(name, []), lanes=self.lanes, depth=self.depth, delay=delay,
-                                    banks=2 + -(-delay // cycles_of_bank), pattern=patterns[name])
-        queues = {name: _Queue(depth=self.queue_depth, latency=self.queue_latency, pattern=patterns[name])
+                                    banks=self.banks(delay), pattern=patterns[name])
+        queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
                   for name in self.outputs()}
         commands = _Source(patterns["command"])
         # Cycles from the entry of a beat to its sum, its new state and its new weights.
@@ -574,7 +584,7 @@ class Model:
                         if name == "weights_out" and last:
                             ends.append(offer)
             taken.append(entered)
-            bursts_at.append(_later(entered, updated + self.queue_latency - self.QUEUE))
+            bursts_at.append(_later(entered, updated))
             for buffer in claimed:
                 buffer.discard(entered)
 

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 
 import pytest
-from amaranth.hdl import Signal
+from amaranth.hdl import Cat, Signal
 
 from boards import bitstream, boards, synth
 from boards.tools import ECP5, ICE40, SynthesisError
+from hdl.delay import DelayLine
 from sim.verilated import toolchain
 from tests.boards.test_boards import Echo
 
@@ -196,6 +197,26 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
     # Found again, and no tool runs.
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: pytest.fail("a tool ran again"))
     assert bitstream.main(["--board", "ulx3s-25f"]) == 0
+
+
+class Remembering(Echo):
+    """Words that come out of a block memory a while later."""
+
+    def elaborate(self, platform):
+        m = super().elaborate(platform)
+        m.submodules.line = line = DelayLine(shape=32, cycles=33)
+        word = Signal(32)
+        m.d.sync += [word.eq(Cat(self.rx, word)), self.tx.eq(line.o.xor())]
+        m.d.comb += line.i.eq(word)
+        return m
+
+
+def test_block_memory_needs_nothing_beside_it(results):
+    """What is never both read and written has no registers that keep the old row."""
+    least = bitstream.build("ulx3s-25f", design=Echo())
+    result = bitstream.build("ulx3s-25f", design=Remembering())
+    assert result["bram"] == 1
+    assert 64 <= result["ff"] - least["ff"] < 64 + 16  # the word, what comes out, and the place
 
 
 def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):

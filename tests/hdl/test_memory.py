@@ -21,8 +21,9 @@ PATTERNS = ["none", "geometric", "alternating", "freeze"]
 class Bench(wiring.Component):
     """One memory with two readers, the first of gradients, one writer, and the host behind them."""
 
-    def __init__(self, lanes):
+    def __init__(self, lanes, depth=9):
         self._lanes = lanes
+        self._depth = depth
         jobs = stream.Signature(job_layout(ROWS, ELEMENTS))
         beats = stream.Signature(beat_layout(lanes))
         words = stream.Signature(word_layout())
@@ -48,7 +49,9 @@ class Bench(wiring.Component):
         lanes = self._lanes
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
         m.submodules.gradients = gradients = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True)
-        m.submodules.weights = weights = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS)
+        m.submodules.weights = weights = RowReader(
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth
+        )
         m.submodules.writer = writer = RowWriter(rows=ROWS, lanes=lanes, elements=ELEMENTS)
         m.submodules.access = access = HostAccess(rows=(ROWS,), lanes=lanes)
         for n, reader in enumerate((gradients.port, weights.port, access.read_0)):
@@ -236,6 +239,36 @@ def test_readers(bench, pattern):
     values, last = beats_of(content, weight, lanes)
     assert (kept(beats, lanes) == values).all()
     assert (beats["last"] == last).all()
+
+
+@pytest.mark.parametrize("depth", [0, -1, None])
+def test_reader_holds_a_beat(depth):
+    with pytest.raises(ValueError, match=rf"^Reader depth must be a positive integer, not {depth}$"):
+        RowReader(rows=ROWS, lanes=4, elements=ELEMENTS, depth=depth)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_shallow_reader(depth):
+    """As many beats in every four cycles as it holds, whatever takes them."""
+    lanes = 4
+    unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
+    generator = np.random.default_rng(depth)
+    content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
+    host_write(unit, 0, content)
+    job = jobs(generator, lanes)
+    for seed, pattern in enumerate(PATTERNS):
+        trace = unit.lockstep(
+            sources={"weight_job": Feed(pack(job_layout(ROWS, ELEMENTS), job))},
+            sinks={"weight": stall_array(pattern, 60000, seed=seed)},
+        )
+        when, beats = taken(trace, "weight", beat_layout(lanes))
+        values, last = beats_of(content, job, lanes)
+        assert (kept(beats, lanes) == values).all()
+        assert (beats["last"] == last).all()
+        if pattern == "none":
+            numbers = np.arange(len(when))
+            round_trips = numbers // depth * 4 + numbers % depth if depth < 4 else numbers
+            assert (when == RowReader.latency + round_trips).all()
 
 
 def test_nan_is_reported(bench):

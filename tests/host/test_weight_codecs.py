@@ -24,7 +24,7 @@ OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "adam": (Adam(learning_rat
 SMALL = {"gradient_words": 1024, "weight_words": 1024, "state_words": 512, "state_planes": 0, "masking": False,
          "error_feedback": False}
 OTHERS = [NodeConfig(lanes=1, segment=32, weight_codec="bf16", **SMALL),
-          NodeConfig(lanes=8, segment=64, weight_codec="mxfp8_e4m3", **SMALL)]
+          NodeConfig(lanes=8, segment=64, weight_codec="mxfp8_e4m3", update_lanes=2, update_interval=2, **SMALL)]
 
 
 open_nodes = functools.partial(rings.open_nodes, config=CONFIG)

@@ -34,11 +34,11 @@ SHAPES = [
     {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
     {"workers": 2, "lanes": 4, "depth": 4, "rules": MOMENTUM},
     {"workers": 1, "lanes": 2, "depth": 8, "rules": SGD},
-    {"workers": 2, "lanes": 4, "depth": 16, "update_lanes": 1, "update_interval": 2, "rules": ALL},
+    {"workers": 2, "lanes": 1, "depth": 16, "update_interval": 2, "rules": ALL},
     {"workers": 3, "lanes": 2, "depth": 8, "update_interval": 4, "rules": ALL, "dsps": 2},
-    {"workers": 8, "lanes": 4, "depth": 32, "update_lanes": 1, "update_interval": 8, "rules": ALL},
+    {"workers": 8, "lanes": 1, "depth": 32, "update_interval": 8, "rules": ALL},
     {"workers": 1, "lanes": 1, "depth": 1, "update_interval": 4, "rules": SGD},
-    {"workers": 2, "lanes": 2, "depth": 4, "update_lanes": 1, "update_interval": 4, "rules": MOMENTUM},
+    {"workers": 2, "lanes": 4, "depth": 4, "update_interval": 4, "rules": MOMENTUM},
     *({"workers": workers, "lanes": 2, "depth": 16, "format": format, "rules": MOMENTUM}
       for workers in range(1, 9) for format in (INT16, INT18)),
     {"workers": 3, "lanes": 4, "depth": 16, "update_lanes": 1, "format": FixedFormat(width=8), "rules": SGD},
@@ -117,6 +117,7 @@ def run_dry(pair, bursts):
     ({"dsps": 3}, "DSP block count must be 4, 2 or 1, not 3"),
     ({"update_interval": 3}, "Update interval must be 1, 2, 4 or 8, not 3"),
     ({"update_interval": 2, "format": INT16}, "Update interval must be 1 in fixed point, not 2"),
+    ({"update_interval": 2, "update_lanes": 1}, "Update interval must be 1 with fewer update lanes than 4, not 2"),
 ])
 def test_parameters(parameters, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows

@@ -1,0 +1,136 @@
+"""Between rows of memory and the slices of them that enter the arithmetic."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.stream import beat_layout, check_lanes
+
+__all__ = ["RowJoiner", "RowSplitter"]
+
+
+def _check(lanes, slice_lanes):
+    check_lanes(lanes)
+    if slice_lanes not in (1, 2, 4, 8) or slice_lanes > lanes:
+        raise ValueError(f"Slice lane count must be 1, 2, 4 or 8 and at most {lanes}, not {slice_lanes!r}")
+
+
+class RowSplitter(wiring.Component):
+    """Rows into slices, lowest lane first.
+
+    Every row becomes ``lanes / slice_lanes`` slices, however many of its elements are kept; those that are not are
+    zero. So no slice depends on what the row has, and ``i.ready`` depends combinationally on ``o.ready`` alone.
+
+    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The row is held by its source, and there is
+    no register for it: it is taken along with its last slice.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a row: 1, 2, 4 or 8.
+    slice_lanes : int
+        Elements in a slice: 1, 2, 4 or 8, at most ``lanes``.
+    width : int
+        Bits of an element.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes, width))
+    o : Out(stream of beat_layout(slice_lanes, width))
+        ``last`` marks the last slice of the row with ``last``, whether any of its elements is kept or not.
+    """
+
+    latency = 0
+
+    def __init__(self, *, lanes, slice_lanes, width=32):
+        _check(lanes, slice_lanes)
+        self._lanes = lanes
+        self._slice_lanes = slice_lanes
+        self._width = width
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(lanes, width))),
+                "o": Out(stream.Signature(beat_layout(slice_lanes, width))),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        row, parts = self.i.payload, self._lanes // self._slice_lanes
+        part = Signal(range(max(parts, 2)))
+        final = Signal(init=parts == 1)  # the part is the row's last
+        m.d.comb += [
+            self.o.valid.eq(self.i.valid),
+            self.i.ready.eq(self.o.ready & final),
+            self.o.payload.last.eq(row.last & final),
+        ]
+        if parts > 1:
+            with m.If(self.o.valid & self.o.ready):
+                m.d.sync += [part.eq(part + 1), final.eq(part == parts - 2)]
+        for lane in range(self._slice_lanes):
+            places = range(lane, self._lanes, self._slice_lanes)
+            keep = Signal(name=f"keep_{lane}")
+            element = Cat(row.elements[place] for place in places).word_select(part, self._width)
+            m.d.comb += [
+                keep.eq(Cat(row.keep[place] for place in places).bit_select(part, 1)),
+                self.o.payload.keep[lane].eq(keep),
+                self.o.payload.elements[lane].eq(Mux(keep, element, 0)),
+            ]
+        return m
+
+
+class RowJoiner(wiring.Component):
+    """Slices into rows, the first slice in the lowest lanes.
+
+    Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, but for
+    the cycles in which a row waits to be taken, of which each has at least one: ``i.ready`` is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a row: 1, 2, 4 or 8.
+    slice_lanes : int
+        Elements in a slice: 1, 2, 4 or 8, at most ``lanes``.
+    width : int
+        Bits of an element.
+
+    Members
+    -------
+    i : In(stream of beat_layout(slice_lanes, width))
+        A slice with ``last`` completes its row; every other one has all its elements.
+    o : Out(stream of beat_layout(lanes, width))
+    """
+
+    latency = 1
+
+    def __init__(self, *, lanes, slice_lanes, width=32):
+        _check(lanes, slice_lanes)
+        self._lanes = lanes
+        self._slice_lanes = slice_lanes
+        self._width = width
+        super().__init__(
+            {
+                "i": In(stream.Signature(beat_layout(slice_lanes, width))),
+                "o": Out(stream.Signature(beat_layout(lanes, width))),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        given, row = self.i.payload, self.o.payload
+        parts = self._lanes // self._slice_lanes
+        here = Signal(parts, init=1)  # which part comes next: one bit
+        m.d.comb += self.i.ready.eq(~self.o.valid)
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [row.last.eq(given.last), self.o.valid.eq(given.last | here[-1])]
+            m.d.sync += here.eq(Mux(given.last | here[-1], 1, here << 1))
+            for part in range(parts):
+                with m.If(here[part]):
+                    m.d.sync += row.elements.as_value().word_select(part, len(given.elements.as_value())).eq(
+                        given.elements)
+                # What a new row has not reached yet is not kept.
+                with m.If(here[part] | here[0]):
+                    m.d.sync += row.keep.word_select(part, len(given.keep)).eq(Mux(here[part], given.keep, 0))
+        return m

@@ -1,0 +1,83 @@
+# amaranth: UnusedElaboratable=no
+import numpy as np
+import pytest
+
+from hdl.optimizer.slices import RowJoiner, RowSplitter
+from hdl.stream import beat_layout
+from sim.streams import STALLS, stall_array
+from sim.verilated.optimizer import beats
+from sim.verilated.vectors import Feed, Unit, unpack
+
+WIDTHS = [(4, 1), (4, 2), (8, 1), (2, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("unit", [RowSplitter, RowJoiner])
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
+    ({"slice_lanes": 3}, "Slice lane count must be 1, 2, 4 or 8 and at most 4, not 3"),
+    ({"slice_lanes": 8}, "Slice lane count must be 1, 2, 4 or 8 and at most 4, not 8"),
+])
+def test_parameters(unit, parameters, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011 the message follows
+        unit(**{"lanes": 4, "slice_lanes": 1, **parameters})
+    assert str(error.value) == message
+
+
+def runs(seed):
+    """Runs of elements of different lengths."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, 1 << 32, count, dtype=np.uint32) for count in generator.integers(1, 20, 40)]
+
+
+def taken(unit, beats_in, lanes_out, give, take, seed):
+    """The cycles in which beats leave, and what they have."""
+    cycles = 12 * 8 * len(beats_in) + 400
+    ready = stall_array(take, cycles, seed=seed)
+    unit.reset()
+    trace = unit.lockstep(sources={"i": Feed(beats_in, willing=stall_array(give, cycles, seed=seed + 99))},
+                          sinks={"o": ready})
+    done = np.flatnonzero(trace["o__valid"].astype(bool) & ready[:len(trace["o__valid"])])
+    return done, unpack(beat_layout(lanes_out), trace["o__payload"][done]), trace
+
+
+@pytest.mark.parametrize(("lanes", "slice_lanes"), WIDTHS)
+def test_splitter(lanes, slice_lanes):
+    unit = Unit(RowSplitter(lanes=lanes, slice_lanes=slice_lanes))
+    for seed, (give, take) in enumerate((give, take) for give in STALLS for take in STALLS):
+        fills = runs(seed)
+        rows = beats(fills, beat_layout(lanes))
+        done, given, trace = taken(unit, rows, slice_lanes, give, take, seed)
+        # Every row becomes all its slices, of which zeros are what is not kept.
+        padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
+        kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
+        ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1
+        shape = -1, slice_lanes
+        assert (given["elements"].reshape(shape) == np.concatenate(padded).reshape(shape)).all(), f"seed {seed}"
+        flags = given["keep"].astype(int)[:, None] >> np.arange(slice_lanes) & 1
+        assert (flags == np.concatenate(kept).reshape(shape)).all(), f"seed {seed}"
+        assert np.flatnonzero(given["last"]).tolist() == ends.tolist(), f"seed {seed}"
+        # A row is taken along with its last slice.
+        accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
+        assert accepted.tolist() == done[lanes // slice_lanes - 1::lanes // slice_lanes].tolist(), f"seed {seed}"
+        if give == take == "none":
+            assert done.tolist() == list(range(RowSplitter.latency, len(done) + RowSplitter.latency))
+
+
+@pytest.mark.parametrize(("lanes", "slice_lanes"), WIDTHS)
+def test_joiner(lanes, slice_lanes):
+    unit = Unit(RowJoiner(lanes=lanes, slice_lanes=slice_lanes))
+    for seed, (give, take) in enumerate((give, take) for give in STALLS for take in STALLS):
+        fills = runs(seed)
+        done, given, trace = taken(unit, beats(fills, beat_layout(slice_lanes)), lanes, give, take, seed)
+        rows = unpack(beat_layout(lanes), beats(fills, beat_layout(lanes)))
+        assert (given["keep"] == rows["keep"]).all(), f"seed {seed}"
+        assert (given["last"] == rows["last"]).all(), f"seed {seed}"
+        kept = (rows["keep"].astype(int)[:, None] >> np.arange(lanes) & 1) != 0
+        shape = -1, lanes
+        assert (given["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
+        if give == take == "none":
+            # A row of so many slices takes one cycle more.
+            slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
+            assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
+            accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
+            assert accepted[slices[0] - 1] + RowJoiner.latency == done[0]
