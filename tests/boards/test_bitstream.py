@@ -23,20 +23,37 @@ Info: \t             EXTREFB:       0/      1     0%
 Info: \t        TRELLIS_COMB:   {luts}/  24288   100%
 """
 
-CELLS = {
-    "board.node_0": "$scopeinfo",
-    "board.node_0.engine": "$scopeinfo",
-    "board.link": "$scopeinfo",
-    "board": "$scopeinfo",
-    "board.node_0.engine.sum_LUT4_Z": "LUT4",
-    "board.node_0.engine.i__payload.last_LUT4_Z_1": "LUT4",
-    "board.node_0.engine.sum_CCU2C_S0": "CCU2C",
-    "board.node_0.count[3]_LUT4_Z": "LUT4",
-    "board.link.bits_TRELLIS_FF_Q": "TRELLIS_FF",
-    "left_LUT4_Z": "LUT4",
-    "board.node_0.engine.memory.0.0": "TRELLIS_DPR16X4",
-    "pll.pll": "EHXPLLL",
+SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
+
+#: Cells: name, type, the nets that they read, and those that they drive.
+CELLS = [
+    ("$1", "LUT4", [10, 11], [20]),
+    ("$2", "LUT4", [20, 21], [22]),  # drives nothing of a name, but a cell that does
+    ("$3", "LUT4", [22], [23]),
+    ("$4", "CCU2C", [20], [24]),
+    ("$5", "LUT4", [24], [25]),
+    ("$6", "TRELLIS_FF", [25], [26]),
+    ("$7", "LUT4", [26], [27]),
+    ("$8", "TRELLIS_DPR16X4", [27], [28]),
+    ("$9", "EHXPLLL", [], [29]),
+]
+
+#: Signals, and their nets; of two names of one net that of the inner part counts.
+SIGNALS = {
+    "board.node_0.engine.sum": [20], "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
+    "board.node_0.count": [25], "board.node_0.engine.product": [24], "board.link.bits": [26], "left": [27],
+    "board.node_0.engine.word": [28], "pll.clock": [29],
 }
+
+
+def netlist_of(path):
+    cells = {name: {"type": "$scopeinfo", "port_directions": {}, "connections": {}} for name in SCOPES}
+    for name, kind, reads, drives in CELLS:
+        cells[name] = {"type": kind, "port_directions": {"I": "input", "O": "output"},
+                       "connections": {"I": [*reads, "0"], "O": drives}}
+    nets = {name: {"hide_name": 0, "bits": bits} for name, bits in SIGNALS.items()}
+    nets["$hidden.board.link"] = {"hide_name": 1, "bits": [22]}
+    path.write_text(json.dumps({"modules": {"top": {"cells": cells, "netnames": nets}}}))
 
 
 @pytest.fixture
@@ -56,8 +73,7 @@ class Canned:
         if "-p" in command:
             counts = {"LUT4": 4, "CCU2C": 1, "TRELLIS_FF": 1, "TRELLIS_DPR16X4": 1}
             (cwd / "stat.json").write_text(json.dumps({"design": {"num_cells_by_type": counts}}))
-            cells = {name: {"type": kind} for name, kind in CELLS.items()}
-            (cwd / "top.json").write_text(json.dumps({"modules": {"top": {"cells": cells}}}))
+            netlist_of(cwd / "top.json")
         elif "--seed" in command:
             assert "--timing-allow-fail" not in command
             self.seeds.append(int(command[command.index("--seed") + 1]))
@@ -161,12 +177,12 @@ def test_unconstrained_clock_is_an_error(canned):
 
 def test_units(tmp_path):
     netlist = tmp_path / "top.json"
-    netlist.write_text(json.dumps({"modules": {"top": {"cells": {n: {"type": kind} for n, kind in CELLS.items()}}}}))
+    netlist_of(netlist)
     counts = bitstream.units(netlist, ECP5)
     # A record's field is no part of the design, and each part has what is in it.
-    assert set(counts) == {"", "board", "board.node_0", "board.node_0.engine", "board.link"}
+    assert set(counts) == {"", *SCOPES}
     assert [counts[path]["lut4"] for path in ("", "board", "board.node_0", "board.node_0.engine", "board.link")] == [
-        4, 3, 3, 2, 0]
+        5, 4, 4, 3, 0]
     assert (counts["board.node_0"]["ccu2c"], counts["board.link"]["ff"], counts[""]["lut_ram"]) == (1, 1, 1)
 
 
