@@ -1,14 +1,15 @@
 """The engine of the reduced node: runs one command after the other, an element at a time."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.fixed_point import SCALAR_WIDTH
 from hdl.reduced.arithmetic import Arithmetic, Term
 from hdl.reduced.memory import WIDTH, port_signature
+from hdl.reduced.queue import fields_layout, result_layout
 
 __all__ = ["COUNTERS", "GROUP", "Engine", "sparsify_cycles", "update_cycles"]
 
@@ -49,11 +50,10 @@ class Engine(wiring.Component):
 
     Members
     -------
-    command : In(stream of command_layout())
-        Checked beforehand, see :class:`~hdl.control.command_queue.CommandChecker`.
-    event : Out(stream of event_layout())
-        One for each command. Its cycles are :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is
-        nothing to be done; its detail is the number of elements that SPARSIFY has dropped.
+    word, fields, operation, start, done, result
+        As those of :class:`~hdl.reduced.queue.CommandQueue`, which has checked the command. From ``start`` to ``done``
+        it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is nothing to be done. The detail
+        is the number of elements that SPARSIFY has dropped.
     gradient_scale, learning_rate : In(18)
         Signed, with 16 bits of fraction.
     threshold : In(16)
@@ -69,8 +69,12 @@ class Engine(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         super().__init__({
-            "command": In(stream.Signature(command_layout())),
-            "event": Out(stream.Signature(event_layout())),
+            "word": In(32),
+            "fields": In(fields_layout()),
+            "operation": In(4),
+            "start": In(1),
+            "done": Out(1),
+            "result": Out(result_layout(config)),
             "gradient_scale": In(SCALAR_WIDTH),
             "learning_rate": In(SCALAR_WIDTH),
             "threshold": In(WIDTH),
@@ -87,7 +91,6 @@ class Engine(wiring.Component):
         m.submodules.buffer = buffer = Memory(shape=WIDTH, depth=_HALVES, init=[], attrs={"no_rw_check": 1})
         store, fetch = buffer.write_port(), buffer.read_port(transparent_for=())
         gradients, weights = self.gradients, self.weights
-        given, event = self.command.payload, self.event.payload
 
         left = Signal(range(self._config.gradient_words + 1))  # elements, that at the addresses included
         position = Signal(range(GROUP))  # in the group
@@ -101,10 +104,10 @@ class Engine(wiring.Component):
         inside = Signal()
         nonzero = Signal()
         kept = Signal()
-        busy = Signal(init=1)
 
         element = gradients.q.as_signed()
         m.d.comb += [
+            fused.eq(self.operation == Operation.FUSED_UPDATE),
             inside.eq((left[5:] != 0) | (position < left[:5])),
             nonzero.eq((gradients.q != 0) & inside),
             kept.eq(abs(value) >= first[:WIDTH]),
@@ -118,12 +121,14 @@ class Engine(wiring.Component):
             arithmetic.value.eq(fetch.data),
             weights.data.eq(arithmetic.o),
             gradients.data.eq(Mux(kept, value, 0)),
-            event.detail.eq(dropped),
-            event.weight_version.eq(self.weight_version),
-            self.count.command_cycles.eq(busy),
+            self.result.detail.eq(dropped),
         ]
-        with m.If(busy):
-            m.d.sync += event.cycles.eq(event.cycles + 1)
+        with m.If(self.fields.gradient_base):
+            m.d.sync += gradients.address.eq(self.word)
+        with m.If(self.fields.weight_base):
+            m.d.sync += weights.address.eq(self.word)
+        with m.If(self.fields.length):
+            m.d.sync += left.eq(self.word)
 
         def advance():
             """To the next element of a group that is decoded."""
@@ -140,30 +145,22 @@ class Engine(wiring.Component):
             with m.Elif(position == WIDTH - 1):
                 m.next = "Load"
 
-        with m.FSM():
+        with m.FSM() as fsm:
             with m.State("Idle"):
-                m.d.comb += [self.command.ready.eq(1), busy.eq(0)]
                 m.d.sync += [
-                    gradients.address.eq(given.gradient_base),
-                    weights.address.eq(given.weight_base),
-                    left.eq(given.length),
                     position.eq(0),
                     place.eq(GROUP // WIDTH),
-                    fused.eq(given.operation == Operation.FUSED_UPDATE),
-                    first.eq(Mux(given.operation == Operation.FUSED_UPDATE, self.gradient_scale, self.threshold)),
-                    rate.eq(self.learning_rate),
-                    event.tag.eq(given.tag),
-                    event.status.eq(EventStatus.OK),
                     dropped.eq(0),
-                    event.cycles.eq(0),
+                    first.eq(Mux(fused, self.gradient_scale, self.threshold)),
+                    rate.eq(self.learning_rate),
                 ]
-                with m.If(self.command.valid):
+                with m.If(self.start):
                     m.next = "End"
-                    with m.If(given.length != 0):
-                        with m.If(given.operation == Operation.FUSED_UPDATE):
+                    with m.If(left != 0):
+                        with m.If(fused):
                             m.next = "Read"
                         if self._config.error_feedback:
-                            with m.If(given.operation == Operation.SPARSIFY):
+                            with m.If(self.operation == Operation.SPARSIFY):
                                 m.next = "Gather"
 
             # A group of gradients into the buffer.
@@ -171,8 +168,8 @@ class Engine(wiring.Component):
                 m.d.comb += gradients.en.eq(1)
                 m.next = "Pack"
                 with m.If(self.link_reset):
-                    m.d.sync += event.status.eq(EventStatus.LINK_RESET)
-                    m.next = "Report"
+                    m.d.comb += [self.done.eq(1), self.result.status.eq(EventStatus.LINK_RESET)]
+                    m.next = "Idle"
 
             with m.State("Pack"):
                 m.d.comb += [
@@ -255,12 +252,9 @@ class Engine(wiring.Component):
                         m.next = "End"
 
             with m.State("End"):
+                m.d.comb += self.done.eq(1)
                 m.d.sync += self.weight_version.eq(self.weight_version + fused)
-                m.next = "Report"
+                m.next = "Idle"
 
-            with m.State("Report"):
-                m.d.comb += [self.event.valid.eq(1), busy.eq(0)]
-                with m.If(self.event.ready):
-                    m.next = "Idle"
-
+        m.d.comb += self.count.command_cycles.eq(~fsm.ongoing("Idle"))
         return m

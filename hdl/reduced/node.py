@@ -4,11 +4,11 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.registers import RegisterFile
 from hdl.reduced.engine import COUNTERS, Engine
 from hdl.reduced.memory import ElementMemory, HostAccess
+from hdl.reduced.queue import CommandQueue
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
 
@@ -68,14 +68,18 @@ class ReducedNode(wiring.Component):
         wiring.connect(m, access=access.memory_1, memory=weights.host)
         connect_stream(m, host_port.commands, queue.commands)
         connect_stream(m, queue.events, host_port.events)
-        connect_stream(m, queue.start, engine.command)
-        connect_stream(m, engine.event, queue.completions)
         m.d.comb += [
             host_port.commands_full.eq(queue.full),
             queue.timeout.eq(registers.timeout),
             queue.weight_version.eq(engine.weight_version),
             queue.set_flags.eq(registers.set_flags),
             queue.link_reset.eq(registers.link_reset),
+            engine.word.eq(queue.word),
+            engine.fields.eq(queue.fields),
+            engine.operation.eq(queue.operation),
+            engine.start.eq(queue.start),
+            queue.done.eq(engine.done),
+            queue.result.eq(engine.result),
             queue.rule.eq(registers.optimizer),
             registers.flags.eq(queue.flags),
             registers.last_error.eq(queue.last_error),
