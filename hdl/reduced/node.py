@@ -1,12 +1,14 @@
 """The reduced node: what a full node does, on 16-bit integers, in a ring of one, and on a fraction of the area."""
 
-from amaranth.hdl import Module
+from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.host_port import HostPort
+from hdl.control.protocol import Operation
 from hdl.control.registers import RegisterFile
-from hdl.reduced.engine import COUNTERS, Engine
+from hdl.reduced.engine import Engine
+from hdl.reduced.masking import Masker
 from hdl.reduced.memory import ElementMemory, HostAccess
 from hdl.reduced.queue import CommandQueue
 from hdl.ring.link import LinkSignature
@@ -62,8 +64,6 @@ class ReducedNode(wiring.Component):
         wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
         wiring.connect(m, host_port=host_port.memory_read, access=access.read)
         wiring.connect(m, host_port=host_port.memory_write, access=access.write)
-        wiring.connect(m, engine=engine.gradients, memory=gradients.engine)
-        wiring.connect(m, engine=engine.weights, memory=weights.engine)
         wiring.connect(m, access=access.memory_0, memory=gradients.host)
         wiring.connect(m, access=access.memory_1, memory=weights.host)
         connect_stream(m, host_port.commands, queue.commands)
@@ -74,12 +74,6 @@ class ReducedNode(wiring.Component):
             queue.weight_version.eq(engine.weight_version),
             queue.set_flags.eq(registers.set_flags),
             queue.link_reset.eq(registers.link_reset),
-            engine.word.eq(queue.word),
-            engine.fields.eq(queue.fields),
-            engine.operation.eq(queue.operation),
-            engine.start.eq(queue.start),
-            queue.done.eq(engine.done),
-            queue.result.eq(engine.result),
             queue.rule.eq(registers.optimizer),
             registers.flags.eq(queue.flags),
             registers.last_error.eq(queue.last_error),
@@ -89,6 +83,33 @@ class ReducedNode(wiring.Component):
             engine.learning_rate.eq(registers.learning_rate),
             engine.threshold.eq(registers.mask_threshold),
             engine.link_reset.eq(registers.link_reset),
-            *(registers.count[name].eq(engine.count[name]) for name in COUNTERS),
         ]
+        units = [(engine, Const(1))]
+        if config.masking:
+            m.submodules.masker = masker = Masker(config=config)
+            m.d.comb += masker.alternative.eq(registers.mask_alternative)
+            masks = queue.operation == Operation.MASK
+            units = [(engine, ~masks), (masker, masks)]
+        self._engines(m, queue, registers, (gradients, weights), units)
         return m
+
+    def _engines(self, m, queue, registers, memories, units):
+        """Connect engines, of which that runs whose condition holds."""
+        counts = {}
+        for unit, mine in units:
+            ports = unit.gradients, unit.weights
+            m.d.comb += [
+                unit.word.eq(queue.word), unit.fields.eq(queue.fields), unit.operation.eq(queue.operation),
+                unit.start.eq(queue.start),
+            ]
+            for port, memory in zip(ports, memories, strict=True):
+                m.d.comb += [port.q.eq(memory.engine.q), port.ready.eq(memory.engine.ready)]
+            with m.If(mine):
+                m.d.comb += [queue.done.eq(unit.done), queue.result.eq(unit.result)]
+                for port, memory in zip(ports, memories, strict=True):
+                    m.d.comb += [getattr(memory.engine, name).eq(getattr(port, name))
+                                 for name in ("en", "write", "address", "data")]
+            for name in unit.count.shape().members:
+                counts.setdefault(name, []).append(unit.count[name])
+        for name, given in counts.items():
+            m.d.comb += registers.count[name].eq(Cat(given).any())

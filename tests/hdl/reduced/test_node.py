@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The reduced node by its host's ports alone, against the golden model: hdl/reduced/."""
 
 import dataclasses
@@ -8,18 +9,20 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status, header_layout
 from hdl.control.registers import IDENTIFIER, REGISTERS, register
+from hdl.masking.mask import KINDS
 from hdl.reduced.engine import sparsify_cycles, update_cycles
+from hdl.reduced.masking import mask_cycles
 from hdl.reduced.node import ReducedNode
 from hdl.stream import word_layout
 from host.device import Command, Event
-from sim.golden import reduced
+from sim.golden import masking, reduced
 from sim.payload import to_int
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack, unpack
+from tests.hdl.masking import masks
 
 # No power of two, so that a range is compared in earnest.
-CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradient_words=352, weight_words=800,
-                    masking=False)
+CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradient_words=352, weight_words=800)
 SIZES = CONFIG.spaces
 PATTERNS = ["none", "geometric", "freeze", "alternating"]
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
@@ -73,6 +76,21 @@ def event(response):
     return Event.from_words(np.array(response[2:], np.uint32))
 
 
+def small_jobs(generator, count, most):
+    """Jobs without external masks, of so many elements at most altogether."""
+    while True:
+        jobs = [dataclasses.replace(job, mask=dataclasses.replace(job.mask, external=False))
+                for job in masks.jobs(generator, count, limit=8)]
+        if sum(job.elements for job in jobs) <= most:
+            return jobs
+
+
+def listed(jobs, **wrong):
+    """Jobs as elements of the weight memory, with some fields of the last one wrong."""
+    words = [masks.job_words(job, 1, **(wrong if n == len(jobs) - 1 else {})) for n, job in enumerate(jobs)]
+    return reduced.from_words(np.concatenate(words).view(np.uint16))
+
+
 def elements(generator, count, zeros=0.5):
     """Random elements, large, small and at the ends of their range, so many of them zero."""
     result = generator.integers(-32768, 32768, count) >> generator.integers(0, 16, count)
@@ -94,7 +112,7 @@ class Model:
     def run(self, *, operation, tag=0, gradient_base=0, weight_base=0, state_base=0, length=0, rank=0, size=1, port=0,
             root=0):
         """The event of a command."""
-        verdict = self._check(operation, gradient_base, weight_base, length, (rank, size, port, root))
+        verdict = self._check(operation, (gradient_base, weight_base, state_base), length, (rank, size, port, root))
         cycles = 0
         if verdict is None:
             verdict, cycles = self._carry_out(operation, gradient_base, weight_base, length)
@@ -102,20 +120,22 @@ class Model:
         status, detail = verdict
         return Event(tag=tag, status=status, flags=0, detail=detail, cycles=cycles, weight_version=self.version)
 
-    def _check(self, operation, gradient_base, weight_base, length, place):
+    def _check(self, operation, bases, length, place):
         if operation == Operation.QUIESCE:
             return None
-        if operation not in (Operation.FUSED_UPDATE, Operation.SPARSIFY):
+        if operation not in (Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY):
             return EventStatus.UNKNOWN_OPERATION, operation
         if operation == Operation.FUSED_UPDATE:
             if self.registers["OPTIMIZER"] & 3:
                 return EventStatus.BAD_RULE, self.registers["OPTIMIZER"] & 3
             if place[:3] != (0, 1, 0):
                 return EventStatus.BAD_RANK, sum(part << 8 * n for n, part in enumerate(place))
-        for base, capacity in zip((gradient_base, weight_base), SIZES, strict=True):
+        lists = operation == Operation.MASK
+        for n, base in enumerate(bases if lists else bases[:2]):
+            capacity = SIZES[min(n, 1)]
             if base % 32 or base > capacity:
                 return EventStatus.BAD_BASE, base
-            if length > capacity - base:
+            if length > capacity - base and not (lists and n):
                 return EventStatus.BAD_LENGTH, capacity - base
         return None
 
@@ -136,6 +156,21 @@ class Model:
             gradients[:], second[:] = after.gradients, after.errors
             detail, cycles = after.dropped, sparsify_cycles(length)
             self.counters["ELEMENTS_MASKED"] += after.dropped
+        elif operation == Operation.MASK:
+            after = reduced.mask(gradients, self.memories[1][weight_base:], self.registers["MASK_ALTERNATIVE"])
+            gradients[:] = after.elements
+            self.counters["ELEMENTS_MASKED"] += after.replaced
+            detail = after.replaced
+            # Shapes of jobs that were carried out, as they are in memory.
+            taken, place, cycles = 0, weight_base, []
+            while after.bad is None and taken < length:
+                count, rows, columns = (int(value) for value in self.memories[1][place + 1:place + 4])
+                cycles.append((rows, columns, count))
+                taken += rows * columns * count
+                place += reduced.JOB_ELEMENTS
+            cycles = mask_cycles(cycles)
+            if after.bad is not None:
+                return (EventStatus.BAD_MASK, after.bad), 0
         return (EventStatus.OK, detail), int(cycles)
 
 
@@ -208,3 +243,121 @@ def test_random_commands(node, pattern, seed):
             assert event(response) == payload[0]
         else:
             assert response[2:] == [int(word) for word in payload]
+
+
+class Masked:
+    """Random memories with a list of jobs, and what a MASK of them leaves."""
+
+    def __init__(self, jobs, seed, **wrong):
+        generator = np.random.default_rng(seed)
+        self.model = Model()
+        for memory in self.model.memories:
+            memory[:] = elements(generator, len(memory), 0)
+        given = listed(jobs, **wrong)
+        self.model.memories[1][96:96 + len(given)] = given
+        self.options = {"operation": Operation.MASK, "gradient_base": 32, "weight_base": 96, "state_base": 512,
+                        "length": sum(job.elements for job in jobs)}
+        self.fill = [write(space, 0, memory) for space, memory in enumerate(self.model.memories)]
+
+    def check(self, responses):
+        """Compare what both memories hold."""
+        for response, memory in zip(responses, self.model.memories, strict=True):
+            assert response[2:] == reduced.to_words(memory).tolist()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("alternative", [0, 0xFFFF8000])
+def test_mask(node, pattern, alternative):
+    """Values, event with its cycles, and counters; what is not the jobs' stays as it is."""
+    case = Masked(small_jobs(np.random.default_rng(11), 9, 320), 4)
+    case.model.registers["MASK_ALTERNATIVE"] = alternative
+    node.reset()
+    responses = exchange(node, write_register("MASK_ALTERNATIVE", alternative), *case.fill,
+                         push(**case.options, tag=7, rank=3, size=0), POP, *READ_COUNTERS, *READ_ALL, pattern=pattern)
+    expected = case.model.run(**case.options, tag=7)
+    assert expected.status == EventStatus.OK
+    assert 0 < expected.detail < case.options["length"]
+    assert event(responses[4]) == expected
+    assert [response[2] for response in responses[5:9]] == [case.model.counters[name] for name in COUNTERS]
+    case.check(responses[9:])
+
+
+@pytest.mark.parametrize("kinds", range(64))
+def test_mask_of_every_set_of_kinds(node, kinds):
+    generator = np.random.default_rng(kinds)
+    enables = {kind: bool(kinds >> n & 1) for n, kind in enumerate(KINDS[:-1])}
+    jobs = [masking.Job(rows=rows, columns=columns, count=count, mask=masks.mask(generator, enables, rows, columns))
+            for rows, columns, count in ((7, 9, 2), (1, 30, 1), (13, 4, 1), (1, 1, 3))]
+    case = Masked(jobs, kinds)
+    node.reset()
+    responses = exchange(node, *case.fill, push(**case.options), POP, *READ_ALL)
+    expected = case.model.run(**case.options)
+    assert expected.status == EventStatus.OK
+    assert event(responses[3]) == expected
+    case.check(responses[4:])
+
+
+@pytest.mark.parametrize("wrong", [
+    {"rows": 0}, {"columns": 0}, {"count": 0}, {"rows": 4096}, {"columns": 4096}, {"count": 3}, {"count": 65535},
+    {"rows": 4095, "columns": 4095, "count": 65535}, {"elements": 0}, {"elements": 23}, {"elements": 25},
+    {"elements": 24 + (1 << 16)}, {"elements": 1 << 31}, {"kinds": 64}, {"kinds": 127},
+    {"diagonal": 4096}, {"diagonal": -4097 & 0xFFFFFFFF}, {"diagonal": 0x10000}, {"diagonal": 0xFFFEFFFF},
+    {"diagonal": 0x8000}, {"diagonal": 0xFFFF0000}, {"length_rows": 4096}, {"length_columns": 0x8000},
+    {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
+])
+def test_wrong_jobs(node, wrong):
+    """All jobs before it are carried out, and nothing of it; and then a right one is."""
+    jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
+            masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
+    case = Masked(jobs, 3, **wrong)
+    node.reset()
+    again = {**case.options, "length": 15}
+    responses = exchange(node, *case.fill, push(**case.options), POP, *READ_ALL, push(**again), POP, *READ_ALL)
+    expected = case.model.run(**case.options)
+    assert (expected.status, expected.detail) == (EventStatus.BAD_MASK, 1)
+    found = event(responses[3])
+    assert dataclasses.replace(found, cycles=0) == expected
+    case.check(responses[4:6])
+    assert event(responses[7]) == case.model.run(**again)
+    case.check(responses[8:])
+
+
+@pytest.mark.parametrize(("options", "status", "detail"), [
+    ({"length": 40}, EventStatus.BAD_MASK, 2), ({"length": 38}, EventStatus.BAD_MASK, 1),
+    ({"weight_base": 800}, EventStatus.BAD_MASK, 0), ({"weight_base": 768}, EventStatus.BAD_MASK, 0),
+    ({"weight_base": 832}, EventStatus.BAD_BASE, 832), ({"weight_base": 8}, EventStatus.BAD_BASE, 8),
+    ({"state_base": 832}, EventStatus.BAD_BASE, 832), ({"state_base": 100}, EventStatus.BAD_BASE, 100),
+    ({"gradient_base": 384}, EventStatus.BAD_BASE, 384), ({"gradient_base": 33}, EventStatus.BAD_BASE, 33),
+    ({"gradient_base": 352}, EventStatus.BAD_LENGTH, 0), ({"length": 321}, EventStatus.BAD_LENGTH, 320),
+    ({"length": 0}, EventStatus.OK, 0),
+])
+def test_lists(node, options, status, detail):
+    """Where a list begins and ends: with zeros behind it, and at the end of the memory."""
+    jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
+            masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
+    case = Masked(jobs, 3)
+    memory = case.model.memories[1]
+    memory[128:160] = memory[768:] = 0
+    case.options |= options
+    node.reset()
+    responses = exchange(node, write(1, 0, memory), push(**case.options, rank=9, port=1), POP)
+    expected = case.model.run(**case.options)
+    assert (expected.status, expected.detail) == (status, detail)
+    assert dataclasses.replace(event(responses[2]), cycles=0) == dataclasses.replace(expected, cycles=0)
+
+
+def test_list_that_fills_the_memory(node):
+    """The last job ends where the memory ends; one more element, and a job is missing."""
+    jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
+    case = Masked(jobs, 8)
+    case.model.memories[1][736:] = listed(jobs)
+    case.options["weight_base"] = 736
+    node.reset()
+    fill = [write(space, 0, memory) for space, memory in enumerate(case.model.memories)]
+    responses = exchange(node, *fill, push(**case.options), POP, push(**case.options | {"length": 25}), POP, *READ_ALL)
+    for response, length, status in ((responses[3], 24, EventStatus.OK), (responses[5], 25, EventStatus.BAD_MASK)):
+        expected = case.model.run(**case.options | {"length": length})
+        assert expected.status == status
+        assert dataclasses.replace(event(response), cycles=0) == dataclasses.replace(expected, cycles=0)
+    assert event(responses[5]).detail == 4
+    case.check(responses[6:])
