@@ -59,8 +59,7 @@ _SMALL = NodeConfig(
 
 #: 16-bit integers, with the memories of an iCE40 UP.
 _REDUCED = NodeConfig(
-    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0,
-    masking=False, nodes_max=1)
+    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0, nodes_max=1)
 
 #: Everything but INFER, for digits with a hidden layer.
 _FULL = NodeConfig(

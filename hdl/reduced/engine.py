@@ -9,7 +9,7 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.fixed_point import SCALAR_WIDTH
 from hdl.reduced.arithmetic import Arithmetic, Term
 from hdl.reduced.memory import WIDTH, port_signature
-from hdl.reduced.queue import fields_layout, result_layout
+from hdl.reduced.queue import detail_shape, fields_layout
 
 __all__ = ["COUNTERS", "GROUP", "Engine", "sparsify_cycles", "update_cycles"]
 
@@ -50,7 +50,7 @@ class Engine(wiring.Component):
 
     Members
     -------
-    word, fields, operation, start, done, result
+    word, fields, operation, start, done, status, detail
         As those of :class:`~hdl.reduced.queue.CommandQueue`, which has checked the command. From ``start`` to ``done``
         it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is nothing to be done. The detail
         is the number of elements that SPARSIFY has dropped.
@@ -63,6 +63,7 @@ class Engine(wiring.Component):
     weight_version : Out(32)
         Commands that have changed weights since reset.
     count : Out(struct of one bit for each of COUNTERS)
+        The last one is that of SPARSIFY, and is not there without it.
     gradients, weights : Out(port_signature)
     """
 
@@ -74,13 +75,14 @@ class Engine(wiring.Component):
             "operation": In(4),
             "start": In(1),
             "done": Out(1),
-            "result": Out(result_layout(config)),
+            "status": Out(EventStatus),
+            "detail": Out(detail_shape(config)),
             "gradient_scale": In(SCALAR_WIDTH),
             "learning_rate": In(SCALAR_WIDTH),
             "threshold": In(WIDTH),
             "link_reset": In(1),
             "weight_version": Out(32),
-            "count": Out(data.StructLayout(dict.fromkeys(COUNTERS, 1))),
+            "count": Out(data.StructLayout(dict.fromkeys(COUNTERS[:3 + config.error_feedback], 1))),
             "gradients": Out(port_signature(config.gradient_words)),
             "weights": Out(port_signature(config.weight_words)),
         })
@@ -100,28 +102,21 @@ class Engine(wiring.Component):
         fused = Signal()
         # Settings of the moment at which the command starts; the first is a scale, or a threshold.
         first, rate = Signal(SCALAR_WIDTH), Signal(SCALAR_WIDTH)
-        dropped = Signal.like(left)
         inside = Signal()
         nonzero = Signal()
-        kept = Signal()
 
-        element = gradients.q.as_signed()
         m.d.comb += [
             fused.eq(self.operation == Operation.FUSED_UPDATE),
             inside.eq((left[5:] != 0) | (position < left[:5])),
             nonzero.eq((gradients.q != 0) & inside),
-            kept.eq(abs(value) >= first[:WIDTH]),
             fetch.en.eq(1),
             fetch.addr.eq(place),
             store.addr.eq(place),
             store.data.eq(gradients.q),
-            arithmetic.addend.eq(element),
             arithmetic.base.eq(weights.q),
             arithmetic.factor.eq(first),
             arithmetic.value.eq(fetch.data),
             weights.data.eq(arithmetic.o),
-            gradients.data.eq(Mux(kept, value, 0)),
-            self.result.detail.eq(dropped),
         ]
         with m.If(self.fields.gradient_base):
             m.d.sync += gradients.address.eq(self.word)
@@ -129,6 +124,17 @@ class Engine(wiring.Component):
             m.d.sync += weights.address.eq(self.word)
         with m.If(self.fields.length):
             m.d.sync += left.eq(self.word)
+
+        sparsifies = self._config.error_feedback
+        if sparsifies:
+            kept = Signal()
+            dropped = Signal.like(left)
+            m.d.comb += [
+                kept.eq(abs(value) >= first[:WIDTH]),
+                arithmetic.addend.eq(gradients.q),
+                gradients.data.eq(Mux(kept, value, 0)),
+                self.detail.eq(dropped),
+            ]
 
         def advance():
             """To the next element of a group that is decoded."""
@@ -150,8 +156,7 @@ class Engine(wiring.Component):
                 m.d.sync += [
                     position.eq(0),
                     place.eq(GROUP // WIDTH),
-                    dropped.eq(0),
-                    first.eq(Mux(fused, self.gradient_scale, self.threshold)),
+                    first.eq(self.gradient_scale),
                     rate.eq(self.learning_rate),
                 ]
                 with m.If(self.start):
@@ -159,16 +164,20 @@ class Engine(wiring.Component):
                     with m.If(left != 0):
                         with m.If(fused):
                             m.next = "Read"
-                        if self._config.error_feedback:
+                        if sparsifies:
                             with m.If(self.operation == Operation.SPARSIFY):
                                 m.next = "Gather"
+                if sparsifies:
+                    m.d.sync += dropped.eq(0)
+                    with m.If(~fused):
+                        m.d.sync += first.eq(self.threshold)
 
             # A group of gradients into the buffer.
             with m.State("Read"):
                 m.d.comb += gradients.en.eq(1)
                 m.next = "Pack"
                 with m.If(self.link_reset):
-                    m.d.comb += [self.done.eq(1), self.result.status.eq(EventStatus.LINK_RESET)]
+                    m.d.comb += [self.done.eq(1), self.status.eq(EventStatus.LINK_RESET)]
                     m.next = "Idle"
 
             with m.State("Pack"):
@@ -227,7 +236,7 @@ class Engine(wiring.Component):
                 m.d.comb += [arithmetic.term.eq(Term.MINUS_PRODUCT), weights.en.eq(1), weights.write.eq(1)]
                 advance()
 
-            if self._config.error_feedback:
+            if sparsifies:
                 with m.State("Gather"):
                     m.d.comb += [gradients.en.eq(1), weights.en.eq(1)]
                     m.next = "Add"

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import EventStatus, Operation, mask_job_layout
 from hdl.masking.mask import INDEX_BITS, KINDS
 from hdl.reduced.memory import WIDTH, port_signature
-from hdl.reduced.queue import fields_layout, result_layout
+from hdl.reduced.queue import detail_shape, fields_layout
 
 __all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]
 
@@ -51,8 +51,8 @@ class Masker(wiring.Component):
     to be multiplied. After that each of them is compared with every parameter of the mask, which come from memory once
     more: no parameter is kept in registers.
 
-    Nothing of a job is changed before all of it has been found right. The host has its turns at the weight memory
-    between elements.
+    Nothing of a job is changed before all of it has been found right. The host has a turn at the weight memory with
+    each element that is masked, and none while a job is looked through and counted.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Masker(wiring.Component):
 
     Members
     -------
-    word, fields, operation, start, done, result
+    word, fields, operation, start, done, status, detail
         As those of :class:`~hdl.reduced.queue.CommandQueue`. From ``start`` to ``done`` it takes :func:`mask_cycles`.
         The detail is the number of elements replaced, or that of the job that is wrong.
     alternative : In(16)
@@ -78,7 +78,8 @@ class Masker(wiring.Component):
             "operation": In(4),
             "start": In(1),
             "done": Out(1),
-            "result": Out(result_layout(config)),
+            "status": Out(EventStatus),
+            "detail": Out(detail_shape(config)),
             "alternative": In(WIDTH),
             "count": Out(data.StructLayout({"command_cycles": 1, "elements_masked": 1})),
             "gradients": Out(port_signature(config.gradient_words)),
@@ -115,7 +116,7 @@ class Masker(wiring.Component):
             weights.address.eq(Cat(following, job)),
             gradients.data.eq(alternative),
             gradients.write.eq(1),
-            self.result.detail.eq(replaced),
+            self.detail.eq(replaced),
         ]
         with m.If(self.fields.gradient_base):
             m.d.sync += gradients.address.eq(self.word)
@@ -203,7 +204,7 @@ class Masker(wiring.Component):
                 kind = {name: kinds[KINDS.index(name)] for name in KINDS[:-1]}
                 numbers = [_field(name) for name, *_ in _STEPS]
                 m.d.comb += [
-                    weights.en.eq(1), following.eq(Array([*numbers[1:], 0])[step]),
+                    weights.en.eq(step != len(_STEPS) - 1), following.eq(Array([*numbers[1:], 0])[step]),
                     *(signal.eq(Array(options)[step]) for signal, options in zip(
                         (of_column, difference, equal), list(zip(*_STEPS, strict=True))[1:], strict=True)),
                 ]
@@ -228,15 +229,17 @@ class Masker(wiring.Component):
                 m.d.sync += [gradients.address.eq(gradients.address + 1), replaced.eq(replaced + drop)]
                 advance()
 
+            # Whether something is fetched must not depend on a comparison: it decides when the host has its turn.
             with m.State("Row"):
                 m.d.comb += of_column.eq(1)
+                fetch("rows")
                 proceed()
                 with m.If(~below):
                     m.d.sync += [column.eq(0), row.eq(row + 1)]
-                    fetch("rows")
                     m.next = "Matrix"
 
             with m.State("Matrix"):
+                fetch("elements")
                 proceed()
                 with m.If(~below):
                     m.d.sync += [row.eq(0), matrices.eq(matrices - 1)]
@@ -244,7 +247,6 @@ class Masker(wiring.Component):
                         m.d.sync += [job.eq(job + 1), number.eq(number + 1)]
                         m.next = "Job"
                     with m.Elif(counting & (matrices == 1)):
-                        fetch("elements")
                         m.next = "Bad"
                         with m.If(elements == 0):
                             m.next = "Begin"
@@ -255,7 +257,7 @@ class Masker(wiring.Component):
 
             with m.State("Bad"):
                 m.d.comb += [
-                    self.done.eq(1), self.result.status.eq(EventStatus.BAD_MASK), self.result.detail.eq(number),
+                    self.done.eq(1), self.status.eq(EventStatus.BAD_MASK), self.detail.eq(number),
                 ]
                 m.next = "Idle"
 

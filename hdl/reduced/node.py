@@ -105,7 +105,7 @@ class ReducedNode(wiring.Component):
             for port, memory in zip(ports, memories, strict=True):
                 m.d.comb += [port.q.eq(memory.engine.q), port.ready.eq(memory.engine.ready)]
             with m.If(mine):
-                m.d.comb += [queue.done.eq(unit.done), queue.result.eq(unit.result)]
+                m.d.comb += [queue.done.eq(unit.done), queue.status.eq(unit.status), queue.detail.eq(unit.detail)]
                 for port, memory in zip(ports, memories, strict=True):
                     m.d.comb += [getattr(memory.engine, name).eq(getattr(port, name))
                                  for name in ("en", "write", "address", "data")]

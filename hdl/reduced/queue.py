@@ -9,7 +9,7 @@ from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, EventStatus, Ope
 from hdl.control.registers import queue_status_layout
 from hdl.optimizer.rules import Rule
 
-__all__ = ["FIELDS", "CommandQueue", "fields_layout", "result_layout"]
+__all__ = ["FIELDS", "CommandQueue", "detail_shape", "fields_layout"]
 
 #: What an engine takes of a command, as it is checked.
 FIELDS = ("gradient_base", "weight_base", "length")
@@ -23,9 +23,9 @@ def fields_layout():
     return data.StructLayout(dict.fromkeys(FIELDS, 1))
 
 
-def result_layout(config):
-    """How an engine has ended a command: an :class:`~hdl.control.protocol.EventStatus`, and the event's detail."""
-    return data.StructLayout({"status": 5, "detail": range(config.gradient_words + 1)})
+def detail_shape(config):
+    """Of the event's detail, as an engine gives it: a number of elements, or of a job in the weight memory."""
+    return range(max(config.spaces) + 1)
 
 
 class CommandQueue(wiring.Component):
@@ -55,8 +55,9 @@ class CommandQueue(wiring.Component):
         For one cycle: the command is to run from the next cycle on.
     done : In(1)
         For one cycle, the last one of the command.
-    result : In(result_layout(config))
-        With ``done``.
+    status : In(EventStatus)
+    detail : In(detail_shape(config))
+        Of the event, with ``done``.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
     rule : In(Rule)
@@ -86,7 +87,8 @@ class CommandQueue(wiring.Component):
             "operation": Out(4),
             "start": Out(1),
             "done": In(1),
-            "result": In(result_layout(config)),
+            "status": In(EventStatus),
+            "detail": In(detail_shape(config)),
             "events": Out(stream.Signature(32)),
             "rule": In(Rule),
             "link_reset": In(1),
@@ -255,9 +257,9 @@ class CommandQueue(wiring.Component):
 
             with m.State("Run"):
                 m.d.comb += self.queue_status.running.eq(1)
-                m.d.sync += [cycles.eq(cycles + 1), detail.eq(self.result.detail)]
+                m.d.sync += [cycles.eq(cycles + 1), detail.eq(self.detail)]
                 with m.If(self.done):
-                    reject(self.result.status)
+                    reject(self.status)
 
             # The words of the event.
             with m.State("Report"):
