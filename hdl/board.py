@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """What goes onto a board, whichever it is: a ring of nodes on one chip, and a serial link to the host."""
 
 import dataclasses
@@ -59,7 +60,8 @@ _SMALL = NodeConfig(
 
 #: 16-bit integers, with the memories of an iCE40 UP.
 _REDUCED = NodeConfig(
-    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0, nodes_max=1)
+    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0,
+    nodes_max=1)
 
 #: Everything but INFER, for digits with a hidden layer.
 _FULL = NodeConfig(

@@ -66,8 +66,8 @@ class NodeConfig:
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     element : str
-        ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/reduced_node.md. That has one lane, no state planes,
-        no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
+        ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/reduced_node.md. That has one lane, no state
+        planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
     """
 
     lanes: int = 4

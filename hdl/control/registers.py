@@ -393,7 +393,8 @@ class RegisterFile(wiring.Component):
         present = [entry for entry in REGISTERS if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
         longest = self._VISIT * max(2 * len(counters), len(REGISTERS))
-        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1)) for entry in counters if entry in present}
+        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
+                 for entry in counters if entry in present}
 
         initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
         m.submodules.memory = memory = Memory(

@@ -1,4 +1,4 @@
-"""The arithmetic of the reduced node: one multiplier, one rounding adder, one saturation, for all that it computes."""
+"""The arithmetic of the reduced node: one multiplier, one rounding adder and one saturation, for all it computes."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import enum, wiring
@@ -22,9 +22,9 @@ class Term(enum.Enum, shape=2):
 
 
 class Arithmetic(wiring.Component):
-    """Add to, or subtract from, a 16-bit number; where that is beyond 16 bits, the result is the nearest such number.
+    """Add to a 16-bit number, or subtract from it; where that is beyond 16 bits, give the nearest such number.
 
-    The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to a whole number.
+    The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to an integer.
     ``o`` depends combinationally on ``base``, ``addend`` and ``term``.
 
     Members

@@ -38,8 +38,8 @@ class Engine(wiring.Component):
     """Run commands between the memories of a reduced node.
 
     FUSED_UPDATE takes gradients in groups of 32. A group is encoded into a buffer, as the half words of zero-value
-    compression: its marks, and its values that are not zero. It is then decoded from there, and each value changes its
-    weight; one that is zero would not, and is passed over. SPARSIFY takes three cycles per element.
+    compression: its marks, and its values that are not zero. It is then decoded from there, and each value changes
+    its weight; one that is zero would not, and is passed over. SPARSIFY takes three cycles per element.
 
     The memories are the engine's whenever it wants them.
 
@@ -51,9 +51,9 @@ class Engine(wiring.Component):
     Members
     -------
     word, fields, operation, start, done, status, detail
-        As those of :class:`~hdl.reduced.queue.CommandQueue`, which has checked the command. From ``start`` to ``done``
-        it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is nothing to be done. The detail
-        is the number of elements that SPARSIFY has dropped.
+        As those of :class:`~hdl.reduced.queue.CommandQueue`, which has checked the command. From ``start`` to
+        ``done`` it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is nothing to be done.
+        The detail is the number of elements that SPARSIFY has dropped.
     gradient_scale, learning_rate : In(18)
         Signed, with 16 bits of fraction.
     threshold : In(16)

@@ -1,4 +1,4 @@
-"""MASK on a reduced node: a list of jobs, and each element compared with its job's parameters, one after the other."""
+"""MASK on a reduced node: a list of jobs, each element of which is compared with its parameters one by one."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -47,9 +47,9 @@ class Masker(wiring.Component):
     """Mask matrices in the gradient memory, in place, by a list of jobs in the weight memory.
 
     A job is looked through field by field. Then all of its elements are counted, as they are passed over once: so its
-    ``elements`` are compared with its rows, columns and matrices, and with what is left of the length, and nothing has
-    to be multiplied. After that each of them is compared with every parameter of the mask, which come from memory once
-    more: no parameter is kept in registers.
+    ``elements`` are compared with its rows, columns and matrices, and with what is left of the length, and nothing
+    has to be multiplied. After that each of them is compared with every parameter of the mask, which come from memory
+    once more: no parameter is kept in registers.
 
     Nothing of a job is changed before all of it has been found right. The host has a turn at the weight memory with
     each element that is masked, and none while a job is looked through and counted.

@@ -85,8 +85,9 @@ class ElementMemory(wiring.Component):
 def _spram(*, en, write, address, data, q):
     return Instance(
         "SB_SPRAM256KA",
-        i_CLOCK=ClockSignal(), i_ADDRESS=Cat(address, Const(0, 14 - len(address))), i_DATAIN=data, i_MASKWREN=Const(0b1111, 4),
-        i_WREN=write, i_CHIPSELECT=en, i_STANDBY=Const(0, 1), i_SLEEP=Const(0, 1), i_POWEROFF=Const(1, 1),
+        i_CLOCK=ClockSignal(), i_ADDRESS=Cat(address, Const(0, 14 - len(address))), i_DATAIN=data,
+        i_MASKWREN=Const(0b1111, 4), i_WREN=write, i_CHIPSELECT=en, i_STANDBY=Const(0, 1), i_SLEEP=Const(0, 1),
+        i_POWEROFF=Const(1, 1),  # active low
         o_DATAOUT=q)
 
 

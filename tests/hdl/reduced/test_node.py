@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status, header_layout
+from hdl.control.protocol import EventStatus, Opcode, Operation, Status, header_layout
 from hdl.control.registers import IDENTIFIER, REGISTERS, register
 from hdl.masking.mask import KINDS
 from hdl.reduced.engine import sparsify_cycles, update_cycles
@@ -112,7 +112,8 @@ class Model:
     def run(self, *, operation, tag=0, gradient_base=0, weight_base=0, state_base=0, length=0, rank=0, size=1, port=0,
             root=0):
         """The event of a command."""
-        verdict = self._check(operation, (gradient_base, weight_base, state_base), length, (rank, size, port, root))
+        bases = gradient_base, weight_base, state_base
+        verdict = self._check(operation, bases, length, (rank, size, port, root))
         cycles = 0
         if verdict is None:
             verdict, cycles = self._carry_out(operation, gradient_base, weight_base, length)
@@ -193,7 +194,7 @@ def test_errors():
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_commands(node, pattern, seed):
-    """Good and bad commands one behind the other, with settings in between, and the host elsewhere in the memories."""
+    """Good and bad commands one behind the other, settings in between, and the host elsewhere in the memories."""
     generator = np.random.default_rng(seed)
     model = Model()
     requests, expected = [], []
@@ -213,13 +214,14 @@ def test_random_commands(node, pattern, seed):
             model.registers[name] = int(value)
             ask(write_register(name, value), 1)
         # The upper part of each memory is the host's; a base beyond it is an error anyway.
-        length = int(generator.choice([0, 1, 15, 16, 17, 31, 32, 33, 64, 65, generator.integers(0, 161), 400, 1 << 31]))
+        length = int(generator.choice(
+            [0, 1, 15, 16, 17, 31, 32, 33, 64, 65, generator.integers(0, 161), 400, 1 << 31]))
         command = {
             "operation": int(generator.choice([1, 1, 1, 1, 7, 7, 7, 6, 6, 0, 2, 8])), "tag": tag, "length": length,
             "gradient_base": int(generator.choice([0, 32, 64, 64, 96, 352, 384, 9])),
             "weight_base": int(generator.choice([0, 32, 64, 320, 800, 832, 1 << 31, 33])),
-            "state_base": int(generator.choice([0, 0, 0, 5])), "rank": int(generator.random() < 0.1), "size": int(generator.choice([1, 1, 1, 1, 1, 0, 2])),
-            "port": int(generator.random() < 0.1), "root": 3,
+            "state_base": int(generator.choice([0, 0, 0, 5])), "rank": int(generator.random() < 0.1),
+            "size": int(generator.choice([1, 1, 1, 1, 1, 0, 2])), "port": int(generator.random() < 0.1), "root": 3,
         }
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
@@ -372,7 +374,8 @@ def test_list_that_fills_the_memory(node):
     case.options["weight_base"] = 736
     node.reset()
     fill = [write(space, 0, memory) for space, memory in enumerate(case.model.memories)]
-    responses = exchange(node, *fill, push(**case.options), POP, push(**case.options | {"length": 25}), POP, *READ_ALL)
+    longer = case.options | {"length": 25}
+    responses = exchange(node, *fill, push(**case.options), POP, push(**longer), POP, *READ_ALL)
     for response, length, status in ((responses[3], 24, EventStatus.OK), (responses[5], 25, EventStatus.BAD_MASK)):
         expected = case.model.run(**case.options | {"length": length})
         assert expected.status == status
@@ -431,7 +434,7 @@ def test_ranges(node, size):
         request(Opcode.READ_MEMORY, 1, 2 << 28), request(Opcode.WRITE_MEMORY, 2, place | 8, 5),
         request(Opcode.READ_MEMORY, 1, place | 8))
     assert [response[1] for response in responses] == [
-        Status.OK, Status.OK, Status.BAD_ADDRESS, Status.BAD_ADDRESS, Status.BAD_ADDRESS, Status.BAD_LENGTH, Status.OK]
+        Status.OK, Status.OK, *[Status.BAD_ADDRESS] * 3, Status.BAD_LENGTH, Status.OK]
     assert responses[1][2:] == [0xFFFF8000, 0x7FFF, 0xFFFFFFFF]
     assert [response[2:] for response in responses[3:]] == [[0], [], [1], [5]]
 
