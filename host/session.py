@@ -162,12 +162,12 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             def cycle() -> int:
                 return int(ring.devices[0].read_register("CYCLES"))  # since counters were last cleared
         else:
-            from hdl.node import Node
+            from hdl.board import node_of
             from host.pysim import PysimRing
 
             if wave is not None:
                 raise ValueError("A waveform can be had from the Verilated transport only")
-            simulation = PysimRing(lambda: Node(config), nodes=nodes, latency=latency)
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency)
             transports, seconds = list(simulation.transports), {}
 
             def cycle() -> int:
