@@ -255,8 +255,8 @@ NODE = BOARDS["icebreaker"].node
 
 @pytest.fixture(scope="module")
 def verilated():
-    """A ring of one such node as the iCEBreaker has, in this process."""
-    with open_session(NODE, nodes=1, timeout=4000) as session:
+    """A ring of one such node as the iCEBreaker has, with every operation, in this process."""
+    with open_session(dataclasses.replace(NODE, masking=True), nodes=1, timeout=4000) as session:
         yield session.ring
 
 
@@ -300,6 +300,29 @@ class TestGateware:
             np.testing.assert_array_equal(verilated.read_gradients(333)[0], expected.gradients)
             np.testing.assert_array_equal(verilated.read_errors(333)[0], expected.errors)
             errors = expected.errors
+
+    @pytest.mark.parametrize("count", [1, 12])
+    def test_masks(self, verilated, count):
+        jobs = random_jobs(np.random.default_rng(count), count)
+        given = integers(np.random.default_rng(0), 650)
+        verilated.write_weights(given)
+        outcome = verilated.mask([jobs], alternative=-77, behind=650)
+        assert_masked(jobs, outcome, -77)
+        np.testing.assert_array_equal(verilated.read_weights(650)[0], given)
+
+    def test_a_wrong_mask(self, verilated):
+        """What the driver would not write: the second job has nothing."""
+        device, = verilated.devices
+        values = np.arange(1, 9, dtype=np.uint32)
+        job = MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask(triangle=True))
+        [region] = plan([job], lanes=1, elements=99, words=99, element="int16")
+        device.write_memory(Space.GRADIENT, 0, values)
+        device.write_memory(Space.WEIGHT, 0, region.words)
+        device.write_register("MASK_ALTERNATIVE", -1)
+        device.push(Command(operation=Operation.MASK, length=8))
+        event = device.pop_event(4000)
+        assert (event.status, event.detail) == (EventStatus.BAD_MASK, 1)
+        assert device.read_memory(Space.GRADIENT, 0, 8).tolist() == [1, 0xFFFF_FFFF, *range(3, 9)]
 
     @pytest.mark.parametrize("operation", [Operation.ALL_REDUCE, Operation.INFER])
     def test_operations_that_it_does_not_have(self, verilated, operation):
