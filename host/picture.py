@@ -65,7 +65,7 @@ def _title(report: dict[str, Any]) -> str:
 
 def compresses_alone(report: dict[str, Any]) -> bool:
     """Whether the words are those of a node that compresses its gradients and has no links."""
-    return report["configuration"].get("element") == "int16"
+    return bool(report["configuration"].get("element") == "int16")
 
 
 def _dense(report: dict[str, Any]) -> Any:

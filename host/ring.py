@@ -688,7 +688,7 @@ class Ring:
         """A value for a register: binary32, or in nodes of integers one of a range."""
         if not self.reduced:
             return float(np.float32(value))
-        if value != int(value) or not least <= value < end:
+        if not float(value).is_integer() or not least <= value < end:
             raise ValueError(f"{name} of int16 nodes must be an integer between {least} and {end - 1}, not {value!r}")
         return int(value)
 

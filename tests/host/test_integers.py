@@ -160,7 +160,7 @@ class TestWhatIsRefused:
         with pytest.raises(TypeError, match=r"^Elements of int16 nodes must be int16, not float32$"):
             ring.write_weights(np.zeros(3, np.float32))
 
-    @pytest.mark.parametrize("threshold", [0.5, -1, 65536])
+    @pytest.mark.parametrize("threshold", [0.5, -1, 65536, float("inf"), float("nan")])
     def test_threshold(self, threshold):
         message = rf"^Threshold of int16 nodes must be an integer between 0 and 65535, not {threshold}$"
         with pytest.raises(ValueError, match=message):
@@ -383,6 +383,8 @@ class TestCommandLine:
         code, out, err = run("--board", "icebreaker", "--batch", 750, "--epochs", 1, "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "no hidden layer" not in out
+        assert "words per compressed gradient" in out
+        assert "link" not in out
         result = json.loads((tmp_path / "report.json").read_text())
         assert (result["bit_exact"], result["parameters"], result["transport"]) == (True, 4810, "verilated")
 
