@@ -31,7 +31,7 @@ from host import weights as weights_files
 from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.ring import RingError, check_room
+from host.ring import RingError, check_room, check_size
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, check_run, train
@@ -212,6 +212,7 @@ def train_command(
         nodes = 4 if built is None else built.nodes
     node = dataclasses.replace(NodeConfig() if built is None else built.node, weight_codec=weights,
                                gradient_codec=gradients)
+    check_size(node, nodes)
     if simulated and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:

@@ -34,7 +34,7 @@ from host.inference import IntegerLayer, Integers, Program, pack_inputs, program
 from host.masking import MaskJob, Matrices, Region, plan, unpack
 
 __all__ = ["FixedSettings", "InferOutcome", "MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings",
-           "SparsifyOutcome", "Vector", "block_bounds", "check_room", "errors_base"]
+           "SparsifyOutcome", "Vector", "block_bounds", "check_room", "check_size", "errors_base"]
 
 T = TypeVar("T")
 
@@ -248,6 +248,12 @@ def errors_base(length: int) -> int:
     return (length + 31) // 32 * 32
 
 
+def check_size(config: NodeConfig, nodes: int) -> None:
+    """Check that so many nodes can form a ring, and raise ``ValueError`` if they cannot."""
+    if not 1 <= nodes <= config.nodes_max:
+        raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
+
+
 def check_room(config: NodeConfig, length: int, *, nodes: int, planes: int = 0, packed_state: bool = False,
                errors: bool = False) -> None:
     """Check that vectors of this length fit into a ring of such nodes.
@@ -270,8 +276,7 @@ def check_room(config: NodeConfig, length: int, *, nodes: int, planes: int = 0, 
     ValueError
         They do not.
     """
-    if nodes > config.nodes_max:
-        raise ValueError(f"Ring must have at most {config.nodes_max} nodes, not {nodes}")
+    check_size(config, nodes)
     room = min(config.gradient_words, config.weight_words)
     if length > room:
         raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
