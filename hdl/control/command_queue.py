@@ -134,11 +134,10 @@ class CommandChecker(wiring.Component):
                                 Const(0b111, 3) if config.has_master else Cat(Const(0b11, 2), planes.any()))
                             with m.If(planes[config.state_planes:].any()):
                                 conclude(EventStatus.BAD_RULE, self.rule)
-                        if not config.reduced:
-                            with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
-                                m.d.sync += used.eq(0b001)
-                            with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
-                                m.d.sync += used.eq(0b010)
+                        with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+                            m.d.sync += used.eq(0b001)
+                        with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
+                            m.d.sync += used.eq(0b010)
                         if config.masking:
                             with m.Case(Operation.MASK):
                                 m.d.sync += used.eq(0b111)

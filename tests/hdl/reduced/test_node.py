@@ -6,9 +6,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hdl.board import node_of
+from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, register
 from hdl.masking.mask import KINDS
+from hdl.node import Node
 from hdl.reduced.engine import update_cycles
 from hdl.reduced.node import ReducedNode
 from sim.golden import masking, reduced
@@ -52,6 +55,16 @@ def test_errors():
     full = dataclasses.replace(CONFIG, element="fp32")
     with pytest.raises(ValueError, match=r"^Element of a reduced node must be int16, not 'fp32'$"):
         ReducedNode(full)
+    with pytest.raises(ValueError, match=r"^Element of a full node must be fp32, not 'int16'$"):
+        Node(CONFIG)
+
+
+@pytest.mark.parametrize(("config", "kind"), [(CONFIG, ReducedNode), (NodeConfig(), Node)])
+def test_nodes_of_either_kind(config, kind):
+    node = node_of(config)
+    assert type(node) is kind
+    assert node.config == config
+    assert node.signature.members.keys() == {"host_i", "host_o", "ring_i", "ring_o"}
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
