@@ -11,6 +11,7 @@ import pytest
 
 from hdl.board import BOARDS
 from hdl.control.protocol import EventStatus, Operation
+from hdl.reduced.engine import update_cycles
 from host import cli, weights
 from host.data import Dataset, digits
 from host.device import Command, Space
@@ -255,8 +256,8 @@ NODE = BOARDS["icebreaker"].node
 
 @pytest.fixture(scope="module")
 def verilated():
-    """A ring of one such node as the iCEBreaker has, with every operation, in this process."""
-    with open_session(dataclasses.replace(NODE, masking=True), nodes=1, timeout=4000) as session:
+    """A ring of one such node as the iCEBreaker has, in this process."""
+    with open_session(NODE, nodes=1, timeout=4000) as session:
         yield session.ring
 
 
@@ -266,6 +267,8 @@ class TestGateware:
         assert training.bit_exact is True
         assert [step.words_sent for step in training.steps] == [
             step.words_sent for step in train(golden_ring(), few, SHORT).steps]
+        assert [step.cycles for step in training.steps] == [
+            update_cycles(650, round(650 * step.density[0])) for step in training.steps]
 
     def test_hidden_layer_and_density(self, verilated, few):
         config = TrainingConfig(hidden=(64,), optimizer=PLAIN, epochs=2, batch=25, density=0.1)
@@ -343,6 +346,16 @@ class TestGateware:
             update = model.update(gradients, given, gradient_scale=65536, learning_rate=-12345)
             np.testing.assert_array_equal(ring.read_weights(70)[0], update.weights)
             assert ring.counters()[0]["COMPRESSED_WORDS"] == update.words
+
+    def test_masks_on_a_simulated_board(self):
+        """The example of docs/training.md, with the board behind a pseudo-terminal."""
+        scores = integers(np.random.default_rng(5), (2, 16, 16))
+        causal = Mask(triangle=True, padding=True, length_rows=16, length_columns=11)
+        with open_session(NODE, nodes=1, transport=TransportName.BOARD) as session:
+            outcome = session.ring.mask([[MaskJob(matrices=scores, mask=causal)]], alternative=-32768)
+        row, column = np.indices((16, 16))
+        np.testing.assert_array_equal(
+            outcome.results[0][0], np.where((column <= row) & (column < 11), scores, -32768))
 
 
 # --- command line
