@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """What goes onto a board, whichever it is: a ring of nodes on one chip, and a serial link to the host."""
 
 import dataclasses
@@ -8,12 +9,18 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
 from hdl.node import Node
+from hdl.reduced.node import ReducedNode
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
 from hdl.stream import connect_stream
 
-__all__ = ["BOARDS", "BoardConfig", "BoardTop"]
+__all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
+
+
+def node_of(config):
+    """A node of that configuration, whichever its element."""
+    return ReducedNode(config) if config.reduced else Node(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,10 +58,10 @@ _SMALL = NodeConfig(
     lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
     ingress_segments=2, masking=False, error_feedback=False, nodes_max=4)
 
-#: SGD alone.
-_SMALLEST = NodeConfig(
-    lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=0,
-    ingress_segments=2, multiplier_dsps=1, masking=False, error_feedback=False, nodes_max=1)
+#: 16-bit integers, with the memories of an iCE40 UP.
+_REDUCED = NodeConfig(
+    element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0,
+    nodes_max=1)
 
 #: Everything but INFER, for digits with a hidden layer.
 _FULL = NodeConfig(
@@ -69,7 +76,7 @@ BOARDS = {
     "orangecrab-25f": BoardConfig(node=_SMALL, clock=60_000_000),
     # The link shares its wires with a light and a button, whose parts round the edges.
     "colorlight-5a-75b": BoardConfig(node=_SMALL, clock=62_500_000, baud=1_000_000),
-    "icebreaker": BoardConfig(node=_SMALLEST, clock=24_000_000),
+    "icebreaker": BoardConfig(node=_REDUCED, clock=24_000_000),
 }
 
 
@@ -120,7 +127,7 @@ class BoardTop(wiring.Component):
         m = Module()
         m.submodules.link = link = SerialLink(nodes=self._nodes, **self._serial)
         m.d.comb += [link.rx.eq(self.rx), self.tx.eq(link.tx), self.busy.eq(link.busy)]
-        nodes = [Node(self._config) for _ in range(self._nodes)]
+        nodes = [node_of(self._config) for _ in range(self._nodes)]
         for n, node in enumerate(nodes):
             m.submodules[f"node_{n}"] = node
             connect_stream(m, getattr(link, f"to_node_{n}"), node.host_i)

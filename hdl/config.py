@@ -5,7 +5,20 @@ import hashlib
 
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, codebook_words
 
-__all__ = ["NodeConfig"]
+__all__ = ["FP32", "INT16", "NodeConfig"]
+
+#: Elements of a full node, and of a reduced one.
+FP32, INT16 = "fp32", "int16"
+
+#: What a reduced node has to be, and how a message names it.
+_REDUCED = {
+    "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
+    "quantization": ("quantization", False), "weight_codec": ("Weight codec", RAW),
+    "gradient_codec": ("Gradient codec", ZERO_VALUE),
+}
+
+#: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
+_MOST_REDUCED = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +65,9 @@ class NodeConfig:
         added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
+    element : str
+        ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/reduced_node.md. That has one lane, no state
+        planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
     """
 
     lanes: int = 4
@@ -70,6 +86,7 @@ class NodeConfig:
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
+    element: str = FP32
 
     def __post_init__(self):
         if self.lanes not in (1, 2, 4, 8):
@@ -103,6 +120,21 @@ class NodeConfig:
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
             raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
+        if self.element not in (FP32, INT16):
+            raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
+        if self.reduced:
+            for name, (title, value) in _REDUCED.items():
+                if getattr(self, name) != value:
+                    raise ValueError(f"{title} of an {INT16} node must be {value}, not {getattr(self, name)!r}")
+            for name in ("gradient_words", "weight_words"):
+                if getattr(self, name) > _MOST_REDUCED:
+                    raise ValueError(f"{name} of an {INT16} node must be at most {_MOST_REDUCED}, "
+                                     f"not {getattr(self, name)!r}")
+
+    @property
+    def reduced(self):
+        """Whether this is the reduced node, of 16-bit integers: docs/reduced_node.md."""
+        return self.element == INT16
 
     @property
     def has_master(self):

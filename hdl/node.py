@@ -31,6 +31,7 @@ class Node(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
+        Of a full node; a reduced one is a :class:`~hdl.reduced.node.ReducedNode`.
 
     Members
     -------
@@ -41,6 +42,8 @@ class Node(wiring.Component):
     """
 
     def __init__(self, config):
+        if config.reduced:
+            raise ValueError(f"Element of a full node must be fp32, not {config.element!r}")
         self._config = config
         super().__init__(
             {

@@ -31,10 +31,10 @@ from host import weights as weights_files
 from host.data import digits
 from host.device import DeviceError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.ring import RingError, check_errors
+from host.ring import RingError, check_room, check_size
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
-from host.trainer import Training, TrainingConfig, TrainingError, train
+from host.trainer import Training, TrainingConfig, TrainingError, check_run, train
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from sim.verilated import toolchain
@@ -147,7 +147,8 @@ def train_command(
     seed: Annotated[int, typer.Option(help="Of initial weights and order of examples.")] = TrainingConfig.seed,
     threads: Threads = None,
     optimizer: Annotated[OptimizerName | None, typer.Option(
-        help="Update rule. [default: digits momentum, text adam]", show_default=False)] = None,
+        help="Update rule. [default: digits momentum, or sgd where nodes have no state; text adam]",
+        show_default=False)] = None,
     learning_rate: Annotated[float | None, typer.Option(
         help=f"At the first step; it falls to zero along a straight line. [default: digits {_rates(LEARNING_RATES)}; "
              f"text {_rates(TEXT_LEARNING_RATES)}]", show_default=False)] = None,
@@ -177,15 +178,18 @@ def train_command(
         help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
     hidden: Annotated[str | None, typer.Option(
-        help="Widths of the perceptron's hidden layers, as in 64,32, or none. [default: 64, on a simulated board "
-             "none]", show_default=False)] = None,
+        help="Widths of the perceptron's hidden layers, as in 64,32, or none. [default: 64, or none where nodes have "
+             "no room for that]", show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
-    board: Annotated[str, typer.Option(help=f"Which board it is: {', '.join(BOARDS)}.")] = "simulated",
+    board: Annotated[str | None, typer.Option(
+        help=f"Which board it is, or whose nodes are to be simulated: {', '.join(BOARDS)}. "
+             f"[default: simulated, if it is to be a board; else nodes that gradring info shows]",
+        show_default=False)] = None,
     baud: Annotated[int | None, typer.Option(
         help="Bits per second of the serial port. [default: as the board was built for]", show_default=False)] = None,
     reconnect: Annotated[float, typer.Option(
@@ -199,15 +203,20 @@ def train_command(
     if device is not None:
         transport = TransportName.SERIAL
     simulated = transport is TransportName.BOARD
-    if board not in BOARDS:
+    if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
+        board = "simulated"
+    if board is not None and board not in BOARDS:
         raise ValueError(f"Board must be one of {', '.join(BOARDS)}, not {board!r}")
-    built = BOARDS[board] if transport in (TransportName.BOARD, TransportName.SERIAL) else None
+    built = None if board is None else BOARDS[board]
     if nodes is None:
         nodes = 4 if built is None else built.nodes
-    hidden = ("none" if simulated else "64") if hidden is None else hidden
+    node = dataclasses.replace(NodeConfig() if built is None else built.node, weight_codec=weights,
+                               gradient_codec=gradients)
+    check_size(node, nodes)
     if simulated and not text and epochs is None and steps is None:
         epochs = 1
-    name = optimizer or (OptimizerName.ADAM if text else OptimizerName.MOMENTUM)
+    if optimizer is None:
+        optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
     rates = TEXT_LEARNING_RATES if text else LEARNING_RATES
     if epochs is not None and steps is not None:
         raise ValueError(f"Epochs or steps must be given, not both: {epochs!r} and {steps!r}")
@@ -217,25 +226,31 @@ def train_command(
         interval = TEXT_INTERVAL
     config = TrainingConfig(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
-        batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch, hidden=_widths(hidden),
-        seed=seed, check=check, density=density,
-        optimizer=create(name, learning_rate=rates[name] if learning_rate is None else learning_rate,
+        batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
+        hidden=TrainingConfig.hidden if hidden is None else _widths(hidden), seed=seed, check=check, density=density,
+        optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
-    plain = _plain(config, name, text=text, asked=compare)
-    node = dataclasses.replace(NodeConfig() if built is None else built.node, weight_codec=weights,
-                               gradient_codec=gradients)
     console = _console()
     count = _threads(threads, nodes)
     comparison = None
     with _Progress(console) as progress:
         progress.stage("data")
-        task = (CharacterModel(topics(context=TransformerConfig.context)) if text
-                else Classifier(digits(), config.hidden))
-        if density is not None:
-            check_errors(node, task.parameters.size)  # before anything is built
+        task: Workload
+        if text:
+            task = CharacterModel(topics(context=TransformerConfig.context))
+        else:
+            data = digits()
+            task = Classifier(data, config.hidden)
+            if hidden is None and (reason := _no_room(node, nodes, task, config)):
+                progress.say(f"no hidden layer: {reason}")
+                config = dataclasses.replace(config, hidden=())
+                task = Classifier(data, ())
+        check_run(node, task, config, nodes=nodes)  # before anything is built
+        plain = _plain(config, optimizer, text=text, asked=compare)
+        rate = BOARDS["simulated"] if built is None else built
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
-                          baud=BOARDS[board].baud if baud is None else baud, frequency=BOARDS[board].clock,
+                          baud=rate.baud if baud is None else baud, frequency=rate.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             begun = time.perf_counter()
             total = config.steps(task.examples)
@@ -263,6 +278,16 @@ def train_command(
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
     console.print(" · ".join(map(_shown, (written, picture, kept))), soft_wrap=True)
+
+
+def _no_room(node: NodeConfig, nodes: int, task: Workload, config: TrainingConfig) -> str | None:
+    """Why nodes cannot hold a model, if they cannot."""
+    try:
+        check_room(node, task.parameters.size, nodes=nodes, planes=config.optimizer.planes,
+                   packed_state=config.packed_state, errors=config.density is not None)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:

@@ -493,10 +493,12 @@ class Device:
         """See :meth:`read_register`."""
         entry = register(name)
         pending = self._read_registers(entry, 1)
-        return Pending(self, pending._requests, lambda payloads: _from_bits(entry, payloads[0]))
+        integers = bool(self._config.reduced)
+        return Pending(self, pending._requests, lambda payloads: _from_bits(entry, payloads[0], integers=integers))
 
     def read_register(self, name: str) -> int | float:
-        """Value of a register: a float if its kind is float32, else a number of 32 bits.
+        """Value of a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
+        has signed numbers of 32 bits where another has floats.
 
         Parameters
         ----------
@@ -508,8 +510,9 @@ class Device:
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
         """See :meth:`write_register`."""
         entry = register(name)
+        bits = _to_bits(entry, value, integers=bool(self._config.reduced))
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
-                               words=[np.array([entry.address, _to_bits(entry, value)], np.uint32)], answer=1)
+                               words=[np.array([entry.address, bits], np.uint32)], answer=1)
         return Pending(self, [request], _nothing)
 
     def write_register(self, name: str, value: float) -> None:
@@ -520,7 +523,8 @@ class Device:
         name : str
             One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
         value : int or float
-            A float is rounded to binary32, and is for registers of kind float32 only.
+            A float is rounded to binary32, and is for registers of kind float32 only. These take signed integers
+            where the node is one of 16-bit integers.
 
         Raises
         ------
@@ -683,15 +687,21 @@ def _access(space: int, address: int) -> Words:
     return np.array([space << 28 | address], np.uint32)
 
 
-def _to_bits(entry: Register, value: float) -> int:
-    if entry.kind is Kind.FLOAT32:
+def _to_bits(entry: Register, value: float, *, integers: bool) -> int:
+    signed = entry.kind is Kind.FLOAT32
+    if signed and not integers:
         return int(np.float32(value).view(np.uint32))
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"Value of register {entry.name} must be an integer, not {value!r}")
-    if not 0 <= value < 1 << entry.width:
-        raise ValueError(f"Value of register {entry.name} must be a number of {entry.width} bits, not {value!r}")
-    return int(value)
+    least = -(1 << entry.width - 1) if signed else 0
+    if not least <= value < least + (1 << entry.width):
+        kind = "signed number" if signed else "number"
+        raise ValueError(f"Value of register {entry.name} must be a {kind} of {entry.width} bits, not {value!r}")
+    bits: int = int(value) & (1 << entry.width) - 1
+    return bits
 
 
-def _from_bits(entry: Register, payload: Words) -> int | float:
-    return float(payload.view(np.float32)[0]) if entry.kind is Kind.FLOAT32 else int(payload[0])
+def _from_bits(entry: Register, payload: Words, *, integers: bool) -> int | float:
+    if entry.kind is not Kind.FLOAT32:
+        return int(payload[0])
+    return int(payload.view(np.int32)[0]) if integers else float(payload.view(np.float32)[0])

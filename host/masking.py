@@ -3,6 +3,9 @@
 A command of a node masks one region of its gradient memory. The rows of all matrices lie in it one after the other,
 each begun in a memory row of its own; the weight memory has a list of jobs, which tell shape and mask, and behind it
 the words of external masks. :func:`plan` lays out as many regions as it takes for everything to fit.
+
+Nodes of 16-bit integers have matrices of these, and no external masks. Their list of jobs has a job's words in
+halves, the low one first, each an element of its own.
 """
 
 import dataclasses
@@ -11,17 +14,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import FP32, INT16
 from hdl.control.protocol import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
 
 __all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
-Matrices = npt.NDArray[np.float32]
+Matrices = npt.NDArray[np.float32] | npt.NDArray[np.int16]
 Words = npt.NDArray[np.uint32]
 
 _WORD = 32
 _GROUP = 32  # bases are multiples of this
 _LAYOUT = {name: (field.offset, field.width) for name, field in mask_job_layout()}
+_JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
+_TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
 _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
 
 
@@ -74,7 +80,7 @@ class MaskJob:
 
     Parameters
     ----------
-    matrices : array of float32
+    matrices : array of float32, or of int16
         Of shape (count, rows, columns).
     mask : Mask
     external : array of bool, optional
@@ -87,9 +93,9 @@ class MaskJob:
 
     def __post_init__(self) -> None:
         shape = self.matrices.shape
-        if self.matrices.dtype != np.float32 or len(shape) != 3 or 0 in shape:
-            raise ValueError(f"Matrices must be float32 of shape (count, rows, columns), each at least 1, not "
-                             f"{self.matrices.dtype} of {shape!r}")
+        if self.matrices.dtype not in _TYPES.values() or len(shape) != 3 or 0 in shape:
+            raise ValueError(f"Matrices must be float32 or int16 of shape (count, rows, columns), each at least 1, "
+                             f"not {self.matrices.dtype} of {shape!r}")
         if max(shape[1:]) >= 1 << INDEX_BITS:
             raise ValueError(f"Rows and columns must be at most {(1 << INDEX_BITS) - 1}, not {shape[1:]!r}")
         if self.mask.external != (self.external is not None):
@@ -148,7 +154,7 @@ def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> list[Region]:
+def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
     """Regions for jobs, in their order; a job that does not fit is split between two matrices.
 
     Parameters
@@ -160,12 +166,21 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> l
         Room for data.
     words : int
         Room for the list of jobs and the words of external masks.
+    element : str
+        That of the nodes: fp32 or int16.
 
     Raises
     ------
     ValueError
-        There is no room even for one matrix.
+        There is no room even for one matrix, or nodes of such elements do not have the job.
     """
+    for job in jobs:
+        if job.matrices.dtype != _TYPES[element]:
+            raise ValueError(f"Matrices must be {np.dtype(_TYPES[element])} for {element} nodes, not "
+                             f"{job.matrices.dtype}")
+        if job.mask.external and element == INT16:
+            raise ValueError("Mask must not be external for int16 nodes, which have only those that are generated")
+    each_job = _JOB_ELEMENTS[element]
     regions: list[Region] = []
     pieces: list[_Piece] = []
     used = external = 0  # elements, and words of external masks, of these pieces
@@ -173,7 +188,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> l
         each = job.rows * _up(job.columns, lanes)
         first = 0
         while first < job.count:
-            left = words - _up((len(pieces) + 1) * MASK_JOB_WORDS, _GROUP) - external
+            left = words - _up((len(pieces) + 1) * each_job, _GROUP) - external
             count = min(job.count - first, (elements - used) // each, (1 << COUNT_BITS) - 1)
             if job.mask.external:
                 count = min(count, _WORD * left // (job.rows * job.columns))
@@ -183,26 +198,26 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int) -> l
                 external += -(-count * job.rows * job.columns // _WORD) if job.mask.external else 0
                 first += count
             elif pieces:
-                regions.append(_region(jobs, pieces, lanes))
+                regions.append(_region(jobs, pieces, lanes, element))
                 pieces, used, external = [], 0, 0
             else:
-                raise ValueError(_no_room(job, each, elements, words))
+                raise ValueError(_no_room(job, each, elements, words, each_job))
     if pieces:
-        regions.append(_region(jobs, pieces, lanes))
+        regions.append(_region(jobs, pieces, lanes, element))
     return regions
 
 
-def _no_room(job: MaskJob, each: int, elements: int, words: int) -> str:
+def _no_room(job: MaskJob, each: int, elements: int, words: int, each_job: int) -> str:
     shape = f"{job.rows} x {job.columns}"
     if each > elements:
         return (f"Matrix of {shape} must take at most the {elements:,} elements of a node's gradient memory, not "
                 f"{each:,}: take shorter sequences, or nodes with more gradient memory")
-    needed = _up(MASK_JOB_WORDS, _GROUP) + (-(-job.rows * job.columns // _WORD) if job.mask.external else 0)
+    needed = _up(each_job, _GROUP) + (-(-job.rows * job.columns // _WORD) if job.mask.external else 0)
     return (f"Job and external mask of a matrix of {shape} must take at most the {words:,} words of weight memory "
             f"that are free, not {needed:,}: take a smaller model, or nodes with more weight memory")
 
 
-def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int) -> Region:
+def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: str) -> Region:
     data, externals = [], []
     for piece in pieces:
         job = jobs[piece.job]
@@ -210,16 +225,18 @@ def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int) -> Region
         columns = _up(job.columns, lanes)
         matrices = job.matrices[part]
         if columns != job.columns:
-            matrices = np.zeros((piece.count, job.rows, columns), np.float32)
+            matrices = np.zeros((piece.count, job.rows, columns), job.matrices.dtype)
             matrices[..., :job.columns] = job.matrices[part]
-        data.append(np.ascontiguousarray(matrices).reshape(-1).view(np.uint32))
+        flat = np.ascontiguousarray(matrices).reshape(-1)
+        data.append((flat.astype(np.int32) if element == INT16 else flat).view(np.uint32))
         if job.external is not None:
             externals.append(_bits(job.external[part]))
-    start = _up(MASK_JOB_WORDS * len(pieces), _GROUP)
+    size = _JOB_ELEMENTS[element]
+    start = _up(size * len(pieces), _GROUP)
     words = np.zeros(start + sum(map(len, externals)), np.uint32)
     for number, piece in enumerate(pieces):
-        here = MASK_JOB_WORDS * number
-        words[here:here + MASK_JOB_WORDS] = _job_words(jobs[piece.job], piece)
+        given = _job_words(jobs[piece.job], piece)
+        words[size * number:size * (number + 1)] = given.astype("<u4").view("<u2") if element == INT16 else given
     words[start:] = np.concatenate([np.empty(0, np.uint32), *externals])
     return Region(pieces=list(pieces), data=np.concatenate(data), words=words, externals=start)
 
@@ -252,12 +269,15 @@ def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Wo
     data : sequence of array of uint32
         Of each region.
     """
-    results = [np.empty(job.matrices.shape, np.float32) for job in jobs]
+    results: list[Matrices] = [np.empty_like(job.matrices) for job in jobs]
     for region, words in zip(regions, data, strict=True):
-        values, start = words.view(np.float32), 0
+        start = 0
         for piece in region.pieces:
             job = jobs[piece.job]
-            rows = values[start:start + piece.elements].reshape(piece.count, job.rows, -1)
+            part = words[start:start + piece.elements]
+            halves = job.matrices.dtype == np.int16
+            values = part.astype(np.uint16).view(np.int16) if halves else part.view(np.float32)
+            rows = values.reshape(piece.count, job.rows, -1)
             results[piece.job][piece.first:piece.first + piece.count] = rows[..., :job.columns]
             start += piece.elements
     return results

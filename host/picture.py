@@ -8,7 +8,7 @@ import numpy as np
 
 from host.drawing import FAINT, INK, STYLE
 
-__all__ = ["draw"]
+__all__ = ["compresses_alone", "draw"]
 
 _SENT, _DENSE, _SCATTER = "#0b7a75", "#e4a53a", "#d1495b"
 _OTHER, _ATTENTION = "#5b6f8a", "#7353ba"
@@ -61,6 +61,11 @@ def _title(report: dict[str, Any]) -> str:
     if _dense(report) is not None:
         title += f", {report['comparison']['accuracy']:.2%} dense"
     return title
+
+
+def compresses_alone(report: dict[str, Any]) -> bool:
+    """Whether the words are those of a node that compresses its gradients and has no links."""
+    return bool(report["configuration"].get("element") == "int16")
 
 
 def _dense(report: dict[str, Any]) -> Any:
@@ -131,7 +136,8 @@ def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
 def _draw_words(axes: Any, report: dict[str, Any]) -> None:
     steps = _column(report, "number")
     sent, dense = _column(report, "words_sent") / 1000, _column(report, "words_dense") / 1000
-    axes.set_title("Words on the links, per step")
+    alone = compresses_alone(report)
+    axes.set_title("Words of the compressed gradient, per step" if alone else "Words on the links, per step")
     axes.plot(steps, dense, color=_DENSE, linewidth=2, label="every payload raw")
     beside = _dense(report)
     if beside is not None:
@@ -147,13 +153,14 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
         axes.text(0.99, 0.04, saved, transform=axes.transAxes, ha="right", color=_SENT, fontweight="bold")
     axes.legend(loc="upper right", ncols=3)
     axes.set_xlabel("step")
-    axes.set_ylabel("thousand words, all links")
+    axes.set_ylabel("thousand words" if alone else "thousand words, all links")
 
 
 def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     from matplotlib.patheffects import withStroke
 
-    axes.set_title("Density of gradients, hop by hop")
+    alone = compresses_alone(report)
+    axes.set_title("Density of gradients" if alone else "Density of gradients, hop by hop")
     values = np.array([step["density"] for step in report["per_step"]]) * 100
     hops = values.shape[1]
     if not hops:
@@ -184,8 +191,8 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
         axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
                       fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
     axes.figure.colorbar(points, ax=axes, label="step", pad=0.01, aspect=30)
-    axes.set_xticks(range(1, hops + 1))
-    axes.set_xlabel("hop of scatter-reduce")
+    axes.set_xticks([] if alone else range(1, hops + 1))
+    axes.set_xlabel("on the node" if alone else "hop of scatter-reduce")
     axes.set_ylabel("non-zero elements, %")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from host.picture import draw
+from host.picture import compresses_alone, draw
 from host.trainer import Training, TrainingConfig
 
 __all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
@@ -176,8 +176,15 @@ def _hops(density: list[float]) -> str:
     return " → ".join(f"{value:.1%}" for value in density) or "-"
 
 
-def _traffic(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """What a run cost on the links."""
+def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
+    """What a run cost on the links, or how a node without any has compressed its gradients."""
+    if reduced:
+        return [
+            ("cycles per fused update", f"{run['cycles_all_reduce'] / steps:,.0f}"),
+            ("words per compressed gradient", f"{run['words_sent'] / steps:,.0f}"),
+            ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+            ("density", _hops(run["density_per_hop"])),
+        ]
     return [
         ("cycles per fused all-reduce", f"{run['cycles_all_reduce'] / steps:,.0f}"),
         ("… of its link-cycle bound", _ratio(run["cycles_all_reduce"], run["bound_cycles"])),
@@ -188,13 +195,13 @@ def _traffic(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     ]
 
 
-def _sparse(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
+def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
     """What a run with a density, or the dense one beside it, has shown."""
     losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"] / steps
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),
         ("loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-        *_traffic(run, steps),
+        *_traffic(run, steps, reduced=reduced),
         ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
         ("cycles per sparsify", f"{sparsify:,.0f}" if sparsify else "-"),
         ("cycles per step, both", f"{sparsify + run['cycles_all_reduce'] / steps:,.0f}"),
@@ -206,6 +213,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     steps = report["steps"]
     training, other = report["training"], report["comparison"]
     seconds = report["stage_seconds"]
+    reduced = compresses_alone(report)
     setup = [("nodes · optimizer · batch", f"{report['nodes']} · {training['optimizer']} · {training['batch']}"),
              ("parameters · steps", f"{report['parameters']:,} · {steps}")]
     codec = report["configuration"].get("weight_codec", "raw")
@@ -224,9 +232,10 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
         ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
     ]
     if training["density"] is not None:
-        rows: list[tuple[str, ...]] = [*_sparse(report, steps)]
+        rows: list[tuple[str, ...]] = [*_sparse(report, steps, reduced=reduced)]
         if other is not None:
-            rows = [(*row, value) for row, (_, value) in zip(rows, _sparse(other, steps), strict=True)]
+            beside = _sparse(other, steps, reduced=reduced)
+            rows = [(*row, value) for row, (_, value) in zip(rows, beside, strict=True)]
         return [*rows, *setup, *simulated]
     if report["workload"] == "text":
         losses, held_out = report["loss_per_interval"], report["held_out_loss_per_interval"]
@@ -241,7 +250,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
             ("… replaced", f"{report['elements_masked']:,}"),
             ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
             ("cycles per step's masks", f"{np.mean([step['mask_cycles'] for step in report['per_step']]):,.0f}"),
-            *_traffic(report, steps), *simulated,
+            *_traffic(report, steps, reduced=reduced), *simulated,
         ]
     losses = report["loss_per_epoch"]
     compared = []
@@ -252,7 +261,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         ("test accuracy", f"{report['accuracy']:.2%}"),
         ("training loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
-        *compared, *setup, *_traffic(report, steps), *simulated,
+        *compared, *setup, *_traffic(report, steps, reduced=reduced), *simulated,
     ]
 
 

@@ -33,11 +33,13 @@ from host.device import Command, Device, DeviceError, Event, EventFlag, EventSta
 from host.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.masking import MaskJob, Matrices, Region, plan, unpack
 
-__all__ = ["InferOutcome", "MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings", "SparsifyOutcome",
-           "block_bounds", "check_errors", "errors_base"]
+__all__ = ["FixedSettings", "InferOutcome", "MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings",
+           "SparsifyOutcome", "Vector", "block_bounds", "check_room", "check_size", "errors_base"]
 
 T = TypeVar("T")
-Vector = npt.NDArray[np.float32]
+
+Vector = npt.NDArray[Any]
+"""Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
 
 TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
@@ -110,6 +112,33 @@ class Settings:
         """The value of each register."""
         optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
         return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in _SCALARS}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedSettings:
+    """What a node of 16-bit integers is told: scalars of plain SGD, signed, with 16 bits of fraction.
+
+    A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
+
+    Parameters
+    ----------
+    gradient_scale, learning_rate : int
+        Of 18 bits: 65536 is one, and two is beyond the end.
+    """
+
+    gradient_scale: int
+    learning_rate: int
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_scale", "learning_rate"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 17) <= value < 1 << 17:
+                raise ValueError(f"{name} must be an integer of 18 bits, not {value!r}")
+
+    def registers(self) -> dict[str, int | float]:
+        """The value of each register."""
+        return {"OPTIMIZER": int(Rule.SGD), "GRADIENT_SCALE": self.gradient_scale,
+                "LEARNING_RATE": self.learning_rate}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,9 +248,51 @@ def errors_base(length: int) -> int:
     return (length + 31) // 32 * 32
 
 
-def check_errors(config: NodeConfig, length: int) -> None:
-    """Check that so many weights and their errors fit, and raise ``ValueError`` with advice if they do not."""
-    if errors_base(length) + length > config.weight_words:
+def check_size(config: NodeConfig, nodes: int) -> None:
+    """Check that so many nodes can form a ring, and raise ``ValueError`` if they cannot."""
+    if not 1 <= nodes <= config.nodes_max:
+        raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
+
+
+def check_room(config: NodeConfig, length: int, *, nodes: int, planes: int = 0, packed_state: bool = False,
+               errors: bool = False) -> None:
+    """Check that vectors of this length fit into a ring of such nodes.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of every node.
+    length : int
+    nodes : int
+    planes : int
+        State planes of the optimizer, of which a node has its own block.
+    packed_state : bool
+        Whether state is stored as bfloat16.
+    errors : bool
+        Whether errors are kept behind the weights; see :meth:`Ring.sparsify`.
+
+    Raises
+    ------
+    ValueError
+        They do not.
+    """
+    check_size(config, nodes)
+    room = min(config.gradient_words, config.weight_words)
+    if length > room:
+        raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
+    if planes > config.state_planes:
+        raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
+                         f"{planes}")
+    block = max(stop - start for start, stop in block_bounds(length, nodes))
+    if config.has_master and block > config.state_words:
+        raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
+                         f"weights, not {block:,}: take more nodes, or raw weights")
+    room = config.state_words * (2 if packed_state else 1)
+    if planes and block > room:
+        advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
+        raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
+                         f"{advice}or an optimizer without state")
+    if errors and errors_base(length) + length > config.weight_words:
         raise ValueError(
             f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements of "
             f"a node's weight memory, not {errors_base(length) + length:,}: take a model of at most "
@@ -292,6 +363,11 @@ class Ring:
         return int(self._config.lanes)
 
     @property
+    def reduced(self) -> bool:
+        """Whether elements are 16-bit integers."""
+        return bool(self._config.reduced)
+
+    @property
     def weight_codec(self) -> str:
         """Name of the codec that new weights go through in a fused update."""
         return str(self._config.weight_codec)
@@ -356,43 +432,8 @@ class Ring:
     # Memories and registers.
 
     def require(self, length: int, *, planes: int = 0, packed_state: bool = False, errors: bool = False) -> None:
-        """Check that vectors of this length fit.
-
-        Parameters
-        ----------
-        length : int
-        planes : int
-            State planes of the optimizer, of which a node has its own block.
-        packed_state : bool
-            Whether state is stored as bfloat16.
-        errors : bool
-            Whether :meth:`sparsify` is to keep errors behind the weights.
-
-        Raises
-        ------
-        ValueError
-            They do not.
-        """
-        config = self._config
-        if self.nodes > config.nodes_max:
-            raise ValueError(f"Ring must have at most {config.nodes_max} nodes, not {self.nodes}")
-        room = min(config.gradient_words, config.weight_words)
-        if length > room:
-            raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
-        if planes > config.state_planes:
-            raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
-                             f"{planes}")
-        block = max(stop - start for start, stop in block_bounds(length, self.nodes))
-        if config.has_master and block > config.state_words:
-            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
-                             f"weights, not {block:,}: take more nodes, or raw weights")
-        room = config.state_words * (2 if packed_state else 1)
-        if planes and block > room:
-            advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
-            raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
-                             f"{advice}or an optimizer without state")
-        if errors:
-            check_errors(config, length)
+        """Check that vectors of this length fit; see :func:`check_room`."""
+        check_room(self._config, length, nodes=self.nodes, planes=planes, packed_state=packed_state, errors=errors)
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""
@@ -500,14 +541,27 @@ class Ring:
     def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]]) -> None:
         if len(vectors) != self.nodes:
             raise ValueError(f"Vectors must be one per node, {self.nodes}, not {len(vectors)}")
-        self._all(lambda rank, device: device.submit_write_memory(space, 0, vectors[rank]))
+        words = [self._to_words(vector) for vector in vectors]
+        self._all(lambda rank, device: device.submit_write_memory(space, 0, words[rank]))
 
     def _write_register(self, name: str, value: float) -> None:
         self._all(lambda rank, device: device.submit_write_register(name, value))
 
     def _read(self, space: int, length: int, ranks: Iterable[int]) -> Vector:
         rows = self._all(lambda rank, device: device.submit_read_memory(space, 0, length), ranks)
-        return np.stack(rows).view(np.float32)
+        return self._to_elements(np.stack(rows))
+
+    def _to_words(self, vector: Vector) -> npt.NDArray[Any]:
+        """Elements as the host writes them."""
+        if not self.reduced or vector.dtype == np.uint32:
+            return vector
+        if vector.dtype != np.int16:
+            raise TypeError(f"Elements of int16 nodes must be int16, not {vector.dtype}")
+        return vector.astype(np.int32).view(np.uint32)
+
+    def _to_elements(self, words: npt.NDArray[np.uint32]) -> Vector:
+        """What the host has read, as elements."""
+        return words.astype(np.uint16).view(np.int16) if self.reduced else words.view(np.float32)
 
     def clear_state(self, length: int, *, packed_state: bool = False) -> None:
         """Zeros in every state plane, for the optimizer of a vector of this length."""
@@ -547,9 +601,9 @@ class Ring:
         """One row per node; see :meth:`sparsify`."""
         base = errors_base(length)
         rows = self._all(lambda rank, device: device.submit_read_memory(Space.WEIGHT, base, length))
-        return np.stack(rows).view(np.float32)
+        return self._to_elements(np.stack(rows))
 
-    def write_settings(self, settings: Settings) -> None:
+    def write_settings(self, settings: Settings | FixedSettings) -> None:
         """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
         self._write_settings(settings.registers())
 
@@ -635,6 +689,14 @@ class Ring:
 
     # What each node does on its own.
 
+    def _number(self, name: str, value: float, least: int, end: int) -> int | float:
+        """A value for a register: binary32, or in nodes of integers one of a range."""
+        if not self.reduced:
+            return float(np.float32(value))
+        if not float(value).is_integer() or not least <= value < end:
+            raise ValueError(f"{name} of int16 nodes must be an integer between {least} and {end - 1}, not {value!r}")
+        return int(value)
+
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0) -> MaskOutcome:
         """Mask matrices on the nodes, in their gradient memories, of which nothing else stays.
 
@@ -646,7 +708,7 @@ class Ring:
         jobs : sequence of sequence of MaskJob
             Those of each node, in order of rank.
         alternative : float
-            What takes the place of elements that a mask does not keep.
+            What takes the place of elements that a mask does not keep; of int16 nodes an integer.
         behind : int
             So many elements of the weight memory stay as they are; job lists are written behind them.
 
@@ -661,9 +723,9 @@ class Ring:
             raise ValueError(f"Jobs must be one sequence per node, {self.nodes}, not {len(jobs)}")
         config = self._config
         base = min((behind + 31) // 32 * 32, int(config.weight_words))
-        regions = [plan(mine, lanes=self.lanes, elements=config.gradient_words, words=config.weight_words - base)
-                   for mine in jobs]
-        self._write_settings({"MASK_ALTERNATIVE": float(np.float32(alternative))})
+        regions = [plan(mine, lanes=self.lanes, elements=config.gradient_words, words=config.weight_words - base,
+                        element=config.element) for mine in jobs]
+        self._write_settings({"MASK_ALTERNATIVE": self._number("Alternative", alternative, -(1 << 15), 1 << 15)})
         data: list[list[npt.NDArray[np.uint32]]] = [[] for _ in jobs]
         replaced, cycles = [0] * self.nodes, 0
         passes = list(itertools.zip_longest(*regions))
@@ -698,9 +760,9 @@ class Ring:
         ----------
         length : int
         threshold : float
-            Least magnitude of what is kept.
+            Least magnitude of what is kept; of int16 nodes an integer.
         """
-        self._write_settings({"MASK_THRESHOLD": float(np.float32(threshold))})
+        self._write_settings({"MASK_THRESHOLD": self._number("Threshold", threshold, 0, 1 << 16)})
         events = self._run_apart({rank: Command(operation=Operation.SPARSIFY, weight_base=errors_base(length),
                                                 length=length) for rank in range(self.nodes)})
         return SparsifyOutcome(dropped=[events[rank].detail for rank in range(self.nodes)],

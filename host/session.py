@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hdl.config import NodeConfig
 from host.device import Device, Transport, Words
-from host.ring import TIMEOUT, Ring
+from host.ring import TIMEOUT, Ring, check_size
 
 __all__ = ["BAUD", "LATENCY", "Session", "TransportName", "open_session"]
 
@@ -122,8 +122,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     if (transport is TransportName.SERIAL) != (device is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
                          f"{transport.value}")
-    if not 1 <= nodes <= config.nodes_max:
-        raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
+    check_size(config, nodes)
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     with contextlib.ExitStack() as stack:
@@ -162,12 +161,12 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             def cycle() -> int:
                 return int(ring.devices[0].read_register("CYCLES"))  # since counters were last cleared
         else:
-            from hdl.node import Node
+            from hdl.board import node_of
             from host.pysim import PysimRing
 
             if wave is not None:
                 raise ValueError("A waveform can be had from the Verilated transport only")
-            simulation = PysimRing(lambda: Node(config), nodes=nodes, latency=latency)
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency)
             transports, seconds = list(simulation.transports), {}
 
             def cycle() -> int:

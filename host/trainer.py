@@ -8,6 +8,9 @@ back through it, gradients are those at the decoded weights, and the owners' mas
 with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
 gradient codec that loses something, what each of them has kept of that is compared at the end of the run.
 
+Nodes of 16-bit integers do the same with fixed points (:mod:`host.elements`) and :mod:`sim.golden.reduced`. They have
+no links: what is compared is the number of words of their gradients in compressed form.
+
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
 a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
 """
@@ -20,23 +23,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.config import NodeConfig
 from host.clustering import codebook
 from host.data import Dataset
+from host.elements import Elements, check_optimizer, elements_of
 from host.layers import Array
 from host.masking import MaskJob, Matrices
 from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
-from host.ring import Outcome, Ring, Settings, block_bounds, errors_base
+from host.ring import FixedSettings, Outcome, Ring, Settings, Vector, block_bounds, check_room, errors_base
 from host.threshold import Threshold
-from host.workloads import Classifier, Workload
+from host.workloads import Classifier, Workload, WorkloadName
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
 
-__all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError", "train"]
+__all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError", "check_run", "train"]
 
 
 #: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
 MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
+
+
+_ADVICE = "training has diverged, try a smaller learning rate"
 
 
 class TrainingError(Exception):
@@ -110,6 +118,10 @@ class TrainingConfig:
         """Steps of the whole run on so many examples."""
         return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
 
+    def largest(self, examples: int) -> int:
+        """Examples in the largest batch of so many."""
+        return -(-examples // -(-examples // self.batch))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
@@ -128,9 +140,10 @@ class Step:
     scatter_cycles, scatter_bound : int
         The same for its scatter-reduce phase alone.
     words_sent, words_dense : int
-        Words on all links, headers and CRCs included; and with raw payloads.
+        Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
+        its gradient in compressed form, and without compression.
     density : list of float
-        Non-zero elements at each hop of scatter-reduce.
+        Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
     scatter_words : int
         Those of the words on all links that are scatter-reduce's.
     weight_elements, weight_words : int
@@ -207,11 +220,18 @@ class Training:
     bit_exact: bool | None = None
 
 
+def _bits(vector: Vector) -> npt.NDArray[np.uint32]:
+    """Elements as words: patterns of binary32, or integers with their sign extended."""
+    return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
+
+
 class _Reference:
     """The golden model of the same training run.
 
     Members
     -------
+    counter : str
+        The counter of the words that :meth:`step` predicts.
     weights, master : array of uint32
         What nodes compute with, and what it is encoded from; the same without a weight codec.
     coded : bool
@@ -220,7 +240,9 @@ class _Reference:
         What the gradient codec has lost on each node, where it loses something.
     """
 
-    def __init__(self, ring: Ring, weights: Array, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
+    counter = "WORDS_SENT"
+
+    def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
         # Loaded here, since nothing else in host/ needs the models of what is inside a node.
         from sim.golden import masking
         from sim.golden import ring as golden
@@ -250,7 +272,7 @@ class _Reference:
         if isinstance(self._codec, TableCodec | CentroidCodec):
             self._codec = self._codec.bind(centroids)
 
-    def sparsify(self, gradients: Sequence[Array], threshold: float) -> tuple[list[Array], list[int]]:
+    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
         """What nodes send of their gradients, and how many elements each has dropped."""
         golden = self._golden
         bound = int(golden.bits([threshold])[0])
@@ -258,7 +280,7 @@ class _Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
-    def step(self, gradients: Sequence[Array], settings: Settings) -> "Traffic":
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
         """Do what the ring does."""
         golden = self._golden
         numbers = dataclasses.asdict(settings)
@@ -277,8 +299,51 @@ class _Reference:
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
-        values = masking.apply(job.matrices.view(np.uint32), kept, int(self._golden.bits([alternative])[0]))
-        return values.astype(np.uint32, copy=False), int(kept.size - np.count_nonzero(kept))
+        return (np.where(kept, _bits(job.matrices), self._pattern(alternative)),
+                int(kept.size - np.count_nonzero(kept)))
+
+    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
+        """Of an element."""
+        return self._golden.bits([number])
+
+
+class _IntegerReference(_Reference):
+    """That of a node of 16-bit integers."""
+
+    counter = "COMPRESSED_WORDS"
+
+    def __init__(self, weights: Vector):
+        from sim.golden import masking, reduced
+        from sim.golden.ring import Traffic
+
+        self._masking = masking
+        self._reduced = reduced
+        self._traffic = Traffic
+        self._codec = None
+        self.master = self.weights = _bits(weights)
+        self.state = []
+        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
+        self.residuals = None
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
+        gradient, = gradients
+        kept = self._reduced.sparsify(gradient, self._reduced.from_words(self.errors[0]), int(threshold))
+        self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
+        return [kept.gradients.astype(np.int16)], [kept.dropped]
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
+        gradient, = gradients
+        update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
+                                      gradient_scale=int(settings.gradient_scale),
+                                      learning_rate=int(settings.learning_rate))
+        self.master = self.weights = self._reduced.to_words(update.weights)
+        return self._traffic(
+            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
+            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
+            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
+        return self._reduced.to_words([int(number)])
 
 
 class _Codebooks:
@@ -352,7 +417,7 @@ class _Masks:
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
         """Elements that had to be replaced."""
         expected, replaced = self._reference.mask(job, alternative)
-        found = result.view(np.uint32)
+        found = _bits(result)
         wrong = np.argwhere(found != expected)
         if len(wrong):
             place = tuple(wrong[0].tolist())
@@ -376,28 +441,31 @@ class _Sparsifier:
         Of the last step.
     """
 
-    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig, steps: int):
+    def __init__(self, ring: Ring, reference: _Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring = ring
         self._reference = reference
+        self._form = form
         self._check = config.check
         self._controller: Threshold | None = None
         self.dropped = 0
         self.threshold: float | None = None
         self.cycles = 0
         if config.density is not None:
-            self._controller = Threshold(density=config.density, nodes=ring.nodes, steps=steps)
+            # Of a node without a link it is what it keeps that is compressed: as at the only hop of two nodes.
+            nodes = 2 if ring.reduced else ring.nodes
+            self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
             ring.clear_errors(reference.weights.size)
 
-    def __call__(self, number: int, gradients: Sequence[Array]) -> Sequence[Array]:
+    def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
         """What is sent of the gradients, which nodes have in memory."""
         if self._controller is None:
             return gradients
-        self.threshold = self._controller.choose(gradients)
-        outcome = self._ring.sparsify(self._reference.weights.size, threshold=self.threshold)
+        threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
+        outcome = self._ring.sparsify(self._reference.weights.size, threshold=threshold)
         self._controller.observe(sum(outcome.dropped))
         self.cycles = outcome.cycles
         self.dropped += sum(outcome.dropped)
-        sent, expected = self._reference.sparsify(gradients, self.threshold)
+        sent, expected = self._reference.sparsify(gradients, threshold)
         if self._check and outcome.dropped != expected:
             raise DivergenceError(f"Step {number}: nodes have dropped {_names(outcome.dropped)} elements, and must "
                                   f"have dropped {_names(expected)}")
@@ -449,13 +517,13 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
             f"0x{expected[index]:08x}")
 
 
-def _read_weights(ring: Ring, reference: _Reference, config: TrainingConfig, number: int) -> Array:
+def _read_weights(ring: Ring, reference: _Reference, config: TrainingConfig, number: int) -> Vector:
     """Weights of a node; where that is asked for, those of all nodes are compared first, masters too."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
     weights = ring.read_weights(length)
-    _compare("weights", number, reference.weights, weights.view(np.uint32))
+    _compare("weights", number, reference.weights, _bits(weights))
     if reference.coded:
         found = ring.read_master(length).view(np.uint32)
         _compare_state("master weights", number, reference.master, found, ring.nodes)
@@ -467,18 +535,43 @@ def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
+def _gradients(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
+    """Those of each node, in the form in which it is given them."""
+    try:
+        return form.gradients(differences)
+    except ValueError as error:
+        raise TrainingError(f"Step {number}: {error}; {_ADVICE}") from None
+
+
 def _refuse_nonfinite(number: int, outcome: Outcome) -> None:
-    advice = "training has diverged, try a smaller learning rate"
     if outcome.local_nan:
         nodes = _names(outcome.local_nan)
-        raise TrainingError(f"Step {number}: NaN among the gradients of node {nodes}; {advice}")
+        raise TrainingError(f"Step {number}: NaN among the gradients of node {nodes}; {_ADVICE}")
     if outcome.not_finite:
         nodes = _names(outcome.not_finite)
-        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {nodes}; {advice}")
+        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {nodes}; {_ADVICE}")
 
 
 def _names(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes))
+
+
+def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that a ring of such nodes can do a training run, before there is one.
+
+    Raises
+    ------
+    ValueError
+        It cannot; the message says why.
+    """
+    if node.reduced:
+        if workload.name is not WorkloadName.DIGITS:
+            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
+        check_optimizer(config.optimizer)
+    if config.density is not None and not node.error_feedback:
+        raise ValueError("Nodes must have error feedback for a density, which is what they do not send")
+    check_room(node, workload.parameters.size, nodes=nodes, planes=config.optimizer.planes,
+               packed_state=config.packed_state, errors=config.density is not None)
 
 
 def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
@@ -508,17 +601,20 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     parameters = workload.parameters
     length = parameters.size
     planes = config.optimizer.planes
+    form = elements_of(ring, config.optimizer, config.largest(workload.examples))
     ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
     codebooks = _Codebooks(ring, parameters, config.refresh)
-    reference = _Reference(ring, parameters, planes, codebooks.first)
+    weights = form.weights(parameters)
+    reference = (_IntegerReference(weights) if ring.reduced
+                 else _Reference(ring, weights, planes, codebooks.first))
     masks = _Masks(ring, reference, config)
-    ring.distribute(parameters)  # residuals are zeros afterwards
-    if reference.coded:
-        parameters[...] = _read_weights(ring, reference, config, 0)
+    ring.distribute(weights)  # residuals are zeros afterwards
+    if reference.coded or ring.reduced:
+        parameters[...] = form.parameters(_read_weights(ring, reference, config, 0))
     if planes:
         ring.clear_state(length, packed_state=config.packed_state)
     total = config.steps(workload.examples)
-    sparsify = _Sparsifier(ring, reference, config, total)
+    sparsify = _Sparsifier(ring, reference, form, config, total)
     ring.clear_counters()
     first = counters = ring.counters()
     training = Training(nodes=ring.nodes, parameters=length)
@@ -529,13 +625,12 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
         shares = np.array_split(batch, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
         codebook_words = codebooks.refresh(number, reference)
-        losses, gradients = zip(*workload.differentiate(shares, masks), strict=True)
+        losses, differences = zip(*workload.differentiate(shares, masks), strict=True)
         count = workload.count(batch)
-        settings = dataclasses.replace(
-            config.optimizer.settings(
-                number, gradient_scale=1 / count,
-                learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / total)),
-            packed_state=config.packed_state)
+        gradients = _gradients(number, form, differences)
+        settings = form.settings(
+            config.optimizer, number, count=count, packed_state=config.packed_state,
+            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / total))
         ring.write_settings(settings)
         ring.write_gradients(gradients)
         sent_gradients = sparsify(number, gradients)
@@ -544,8 +639,8 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
 
         traffic = reference.step(sent_gradients, settings)
         before, counters = counters, ring.counters()
-        sent = _growth("WORDS_SENT", before, counters)
-        parameters[...] = _read_weights(ring, reference, config, number)
+        sent = _growth(reference.counter, before, counters)
+        parameters[...] = form.parameters(_read_weights(ring, reference, config, number))
         if config.check and sent != traffic.words.tolist():
             raise DivergenceError(f"Step {number}: nodes have sent {_names(sent)} words, and must have sent "
                                   f"{_names(traffic.words.tolist())}")
@@ -591,13 +686,13 @@ def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, trai
         found = ring.read_state(length, plane, packed_state=config.packed_state)
         _compare_state(names[plane], number, expected, found.view(np.uint32), ring.nodes)
     if config.density is not None:
-        for rank, errors in enumerate(ring.read_errors(length).view(np.uint32)):
+        for rank, errors in enumerate(_bits(ring.read_errors(length))):
             _compare_errors("errors", number, rank, reference.errors[rank], errors)
     if reference.residuals is not None:
         for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
             _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
-    _compare("weights", number, reference.weights, ring.read_weights(length).view(np.uint32))
+    _compare("weights", number, reference.weights, _bits(ring.read_weights(length)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "

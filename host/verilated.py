@@ -19,8 +19,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hdl.board import node_of
 from hdl.config import NodeConfig
-from hdl.node import Node
 from sim.verilated.build import Library, build_ring
 from sim.verilated.ring import VerilatedRing
 
@@ -124,7 +124,7 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
     if not 1 <= nodes <= config.nodes_max:
         raise ValueError(f"Ring size must be between 1 and the {config.nodes_max} nodes of the configuration, not "
                          f"{nodes!r}")
-    library = build_ring(Node(config), traced=wave is not None, identity=f"Node({config})", announce=announce)
+    library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", announce=announce)
     ring = OpenRing(library, nodes=nodes, threads=threads)
     if wave is not None:
         ring.simulation.start_wave(wave)

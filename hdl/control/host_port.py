@@ -32,7 +32,8 @@ class HostPort(wiring.Component):
 
     A memory burst is requested :attr:`latency` cycles after the first word of its packet. Memories are read and
     written at one word per cycle. ``i.ready``, ``o.valid`` and ``o.payload`` are registers, and no combinational path
-    leads from one port to another.
+    leads from one port to another. In a reduced node this is not so: there are no registers around, and requests are
+    taken, and responses offered, as they come.
 
     Parameters
     ----------
@@ -84,14 +85,18 @@ class HostPort(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.requests = requests = SkidBuffer(shape=word_layout())
-        m.submodules.responses = responses = SkidBuffer(shape=word_layout())
         m.submodules.echo = echo = Memory(
             shape=32, depth=PING_WORDS, init=[], attrs={"no_rw_check": 1})
         echo_write = echo.write_port()
         echo_read = echo.read_port()
-        word = requests.o
-        reply = responses.i
+        if self._config.reduced:
+            word, reply = self.i, self.o
+        else:
+            m.submodules.requests = requests = SkidBuffer(shape=word_layout())
+            m.submodules.responses = responses = SkidBuffer(shape=word_layout())
+            connect_stream(m, self.i, requests.i)
+            connect_stream(m, responses.o, self.o)
+            word, reply = requests.o, responses.i
 
         header = Signal(header_layout())
         address = Signal(32)
@@ -114,8 +119,6 @@ class HostPort(wiring.Component):
         access = Signal(access_layout())
         registers = Signal()
 
-        connect_stream(m, self.i, requests.i)
-        connect_stream(m, responses.o, self.o)
         m.d.comb += [
             take.eq(word.valid & word.ready),
             send.eq(reply.valid & reply.ready),

@@ -228,6 +228,11 @@ REGISTERS = _table(
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
 )
 
+#: What a reduced node counts; and what it can be set to, with other values after reset.
+_REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
+_REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
+                     "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
+
 _BY_NAME = {entry.name: entry for entry in REGISTERS}
 
 
@@ -294,10 +299,12 @@ class RegisterFile(wiring.Component):
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
+    A reduced node lacks some counters and settings: they have no ports, read zero, and ignore what is written.
+
     Parameters
     ----------
     config : NodeConfig
-        Gives the constants.
+        Gives the constants, and whether the node is reduced.
 
     Members
     -------
@@ -334,10 +341,10 @@ class RegisterFile(wiring.Component):
                  "queue_status": In(queue_status_layout())}
         increments = {}
         for entry in REGISTERS:
-            if entry.name in ("CONTROL", "STATUS", "CYCLES"):
+            if entry.name in ("CONTROL", "STATUS", "CYCLES") or self._lacks(entry):
                 continue
             if entry.access is Access.SETTING:
-                ports[entry.port] = Out(entry.width, init=entry.reset)
+                ports[entry.port] = Out(entry.width, init=self._reset(entry))
             elif entry.access in (Access.STATUS, Access.SET):
                 ports[entry.port] = In(entry.width)
             elif entry.access is Access.COUNTER:
@@ -349,6 +356,17 @@ class RegisterFile(wiring.Component):
     def initialisation(self):
         """Cycles after reset in which the host's requests wait."""
         return self._VISIT * len(REGISTERS)
+
+    def _lacks(self, entry):
+        if not self._config.reduced:
+            return False
+        present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
+        return present is not None and entry.name not in present
+
+    def _reset(self, entry):
+        if self._lacks(entry):
+            return 0
+        return _REDUCED_SETTINGS.get(entry.name, entry.reset) if self._config.reduced else entry.reset
 
     def _constants(self):
         config = self._config
@@ -372,11 +390,13 @@ class RegisterFile(wiring.Component):
         constants = self._constants()
         counters = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
         first, last = counters[0].address, counters[-1].address
+        present = [entry for entry in REGISTERS if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
         longest = self._VISIT * max(2 * len(counters), len(REGISTERS))
-        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1)) for entry in counters}
+        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
+                 for entry in counters if entry in present}
 
-        initial = [constants.get(entry.name, entry.reset) for entry in REGISTERS]
+        initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
         m.submodules.memory = memory = Memory(
             shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
         read, write = memory.read_port(), memory.write_port()
@@ -396,14 +416,14 @@ class RegisterFile(wiring.Component):
         m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
 
         queue = self.queue_status
-        stalls = Cat(count[f"stall_{cause}"] for cause in _STALLS)
+        stalls = Cat(count[f"stall_{cause}"] if not self._config.reduced else Const(0, 1) for cause in _STALLS)
         live = {  # what does not come from the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
                           queue.commands, queue.events),
             "CONTROL": self.link_reset,
         }
         counting = {}
-        for entry in REGISTERS:
+        for entry in present:
             if entry.access is Access.COUNTER:
                 counting[entry.name] = bits = Signal(spans[entry.name], name=f"low_{entry.port}")
                 m.d.sync += bits.eq(bits + (1 if entry.name == "CYCLES" else count[entry.port]))
@@ -412,7 +432,7 @@ class RegisterFile(wiring.Component):
             elif entry.name not in live and (entry.access in (Access.STATUS, Access.SET) or entry.width < 32):
                 live[entry.name] = getattr(self, entry.port)
 
-        ports = {entry.name: getattr(self, entry.port) for entry in REGISTERS if entry.access is Access.SETTING
+        ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
                  and entry.name != "CONTROL"}
         ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
 
@@ -421,6 +441,7 @@ class RegisterFile(wiring.Component):
             return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
 
         writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})
+        kept = of_index({entry.name: 1 for entry in present if entry.access.writable})
         m.d.comb += [
             read.addr.eq(Cat(index, beginning)),
             write.addr.eq(index),
@@ -447,7 +468,7 @@ class RegisterFile(wiring.Component):
 
             with m.State("Write"):
                 m.d.comb += [
-                    write.en.eq(~of_host | writing & writable),
+                    write.en.eq(~of_host | writing & kept),
                     host_next.eq(bus.request & ~of_host & ~beginning),
                 ]
                 m.d.sync += of_host.eq(host_next)
@@ -463,7 +484,7 @@ class RegisterFile(wiring.Component):
 
                 with m.If(writing):
                     with m.Switch(index):
-                        for entry in REGISTERS:
+                        for entry in present:
                             if entry.access.writable:
                                 with m.Case(entry.address):
                                     m.d.sync += ports[entry.name].eq(bus.write_data)

@@ -7,6 +7,9 @@ import pytest
 from hdl.compression import codecs
 from hdl.config import NodeConfig
 
+INT16 = {"element": "int16"}
+ALONE = {"lanes": 1, "nodes_max": 1}
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -32,6 +35,20 @@ from hdl.config import NodeConfig
                                     r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
                                     r"not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
+        ({"element": "bf16"}, r"^Element must be fp32 or int16, not 'bf16'$"),
+        (INT16, r"^Lane count of an int16 node must be 1, not 4$"),
+        (INT16 | {"lanes": 1}, r"^Largest ring of an int16 node must be 1, not 16$"),
+        (INT16 | ALONE, r"^State plane count of an int16 node must be 0, not 2$"),
+        (INT16 | ALONE | {"state_planes": 0, "quantization": True},
+         r"^quantization of an int16 node must be False, not True$"),
+        (INT16 | ALONE | {"state_planes": 0, "weight_codec": "mx9"},
+         r"^Weight codec of an int16 node must be raw, not 'mx9'$"),
+        (INT16 | ALONE | {"state_planes": 0, "gradient_codec": "raw"},
+         r"^Gradient codec of an int16 node must be zero_value, not 'raw'$"),
+        (INT16 | ALONE | {"state_planes": 0, "gradient_words": 16416},
+         r"^gradient_words of an int16 node must be at most 16384, not 16416$"),
+        (INT16 | ALONE | {"state_planes": 0, "weight_words": 32768},
+         r"^weight_words of an int16 node must be at most 16384, not 32768$"),
     ],
 )
 def test_errors(options, message):
@@ -58,7 +75,9 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw"}
-    assert set(changed) == {field.name for field in dataclasses.fields(NodeConfig)}
+    reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
+    assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
+    assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}
     hashes = {NodeConfig().hash, *(NodeConfig(**{name: value}).hash for name, value in changed.items())}
     assert len(hashes) == len(changed) + 1
     assert NodeConfig().hash == NodeConfig().hash
@@ -85,3 +104,10 @@ def test_what_a_gradient_codec_makes_of_a_node():
     assert [(config.adds_compressed, config.has_residual)
             for config in (NodeConfig(gradient_codec=name) for name in ("zero_value", "raw", "bf16", "mx4"))
             ] == [(True, False), (False, False), (False, True), (False, True)]
+
+
+def test_reduced():
+    assert not NodeConfig().reduced
+    config = NodeConfig(**INT16, **ALONE, state_planes=0, gradient_words=96, weight_words=16384)
+    assert config.reduced
+    assert config.spaces == (96, 16384)

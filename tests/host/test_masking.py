@@ -151,8 +151,8 @@ class TestErrors:
             Mask(**options)
 
     @pytest.mark.parametrize(("shape", "options", "message"), [
-        ((2, 3), {}, r"^Matrices must be float32 of shape \(count, rows, columns\), each at least 1, not float32 of "
-                     r"\(2, 3\)$"),
+        ((2, 3), {}, r"^Matrices must be float32 or int16 of shape \(count, rows, columns\), each at least 1, not "
+                     r"float32 of \(2, 3\)$"),
         ((2, 0, 3), {}, r"each at least 1, not float32 of \(2, 0, 3\)$"),
         ((1, 4096, 1), {}, r"^Rows and columns must be at most 4095, not \(4096, 1\)$"),
         ((1, 2, 3), {"mask": Mask(external=True)},

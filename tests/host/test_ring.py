@@ -354,7 +354,7 @@ class TestArguments:
 
     def test_too_many_nodes(self):
         config = NodeConfig(nodes_max=2)
-        with pytest.raises(ValueError, match=r"^Ring must have at most 2 nodes, not 3$"):
+        with pytest.raises(ValueError, match=r"^Ring must have between 1 and 2 nodes, not 3$"):
             Ring([Device(None, config)] * 3).require(1)
 
 

@@ -51,6 +51,8 @@ class GoldenRing:
         self.steps = 0
         self.reads = 0
 
+    reduced = False
+
     def require(self, length, *, planes, packed_state, errors=False):
         self.packed_state = packed_state
         self.state = [np.full(length, 0x7fc0_0000, dtype=np.uint32) for _ in range(planes)]

@@ -1,0 +1,294 @@
+"""The way of a command through a reduced node, and of its event: both stay in memory, and are looked at by words."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, EventStatus, Operation, descriptor_layout
+from hdl.control.registers import queue_status_layout
+from hdl.optimizer.rules import Rule
+
+__all__ = ["FIELDS", "CommandQueue", "detail_shape", "fields_layout"]
+
+#: What an engine takes of a command, as it is checked.
+FIELDS = ("gradient_base", "weight_base", "length")
+
+# Words of a descriptor.
+_OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(DESCRIPTOR_WORDS)
+
+
+def fields_layout():
+    """A strobe for each of :data:`FIELDS`."""
+    return data.StructLayout(dict.fromkeys(FIELDS, 1))
+
+
+def detail_shape(config):
+    """Of the event's detail, as an engine gives it: a number of elements, or of a job in the weight memory."""
+    return range(max(config.spaces) + 1)
+
+
+class CommandQueue(wiring.Component):
+    """Queue, check, hold and start commands, and queue their events, one command after the other.
+
+    This does what :class:`hdl.control.command_queue.CommandQueue` does for a full node: the same verdicts in the same
+    order, the same flags and time-outs. It keeps a command in memory until its event has been written, and compares a
+    word at a time as it comes from there.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        With ``reduced``.
+
+    Members
+    -------
+    commands : In(stream of descriptor_layout())
+        From the host, the words of each command. Without its last word it is none, and leaves nothing behind.
+    full : Out(1)
+        ``commands`` is not ready.
+    word : Out(32)
+        Of the command that is checked.
+    fields : Out(fields_layout())
+        What ``word`` is; a command that is checked again after a wait gives it again.
+    operation : Out(4)
+    start : Out(1)
+        For one cycle: the command is to run from the next cycle on.
+    done : In(1)
+        For one cycle, the last one of the command.
+    status : In(EventStatus)
+    detail : In(detail_shape(config))
+        Of the event, with ``done``.
+    events : Out(stream of 32 bits)
+        To the host, the words of each event.
+    rule : In(Rule)
+        The optimizer's.
+    link_reset : In(1)
+    timeout : In(32)
+        Cycles that a command waits for its flags.
+    weight_version : In(32)
+    set_flags : In(16)
+        Flags that the host sets in this cycle.
+    flags : Out(16)
+    last_error : Out(32)
+        First word of the latest event that was not OK.
+    queue_status : Out(queue_status_layout())
+    """
+
+    #: Commands that wait, and events. A power of two.
+    depth = 8
+
+    def __init__(self, *, config):
+        self._config = config
+        super().__init__({
+            "commands": In(stream.Signature(descriptor_layout())),
+            "full": Out(1),
+            "word": Out(32),
+            "fields": Out(fields_layout()),
+            "operation": Out(4),
+            "start": Out(1),
+            "done": In(1),
+            "status": In(EventStatus),
+            "detail": In(detail_shape(config)),
+            "events": Out(stream.Signature(32)),
+            "rule": In(Rule),
+            "link_reset": In(1),
+            "timeout": In(32),
+            "weight_version": In(32),
+            "set_flags": In(16),
+            "flags": Out(16),
+            "last_error": Out(32),
+            "queue_status": Out(queue_status_layout()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, depth = self._config, self.depth
+        # The one that runs has a place beside those that wait.
+        m.submodules.waiting = waiting = Memory(
+            shape=32, depth=2 * depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
+        m.submodules.ended = ended = Memory(
+            shape=32, depth=depth * EVENT_WORDS, init=[], attrs={"no_rw_check": 1})
+        put, get = waiting.write_port(), waiting.read_port(transparent_for=())
+        store, fetch = ended.write_port(), ended.read_port(transparent_for=())
+
+        place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
+        tail, front = Signal(range(2 * depth)), Signal(range(2 * depth))
+        level = Signal(range(depth + 1))  # commands that wait
+        added, removed = Signal(), Signal()
+        newest = Signal(range(depth))  # event that is written
+        number = Signal(range(EVENT_WORDS))  # word of it
+        oldest = Signal(range(depth * EVENT_WORDS))  # word of one that is popped
+        events = Signal(range(depth + 1))
+        queued, popped = Signal(), Signal()
+        settled = Signal()  # the word of an event has been fetched
+
+        field = Signal(range(DESCRIPTOR_WORDS))  # word that is there in the next cycle
+        memory = Signal(range(3))  # whose base is compared: gradient, weight, list of external masks
+        room_bits = max(config.spaces).bit_length()
+        room = Signal(room_bits)
+        status = Signal(5)
+        detail = Signal(32)
+        cycles = Signal(32)  # of the wait, and then of the command
+        ran, waited = Signal(), Signal()
+        taken, given, missing = Signal(16), Signal(16), Signal(16)
+
+        given_word = self.commands.payload
+        at = Mux(given_word.first, 0, place)
+        word = self.word
+        m.d.comb += [
+            self.full.eq(level == depth),
+            self.commands.ready.eq(~self.full),
+            put.addr.eq(Cat(at, tail)),
+            put.data.eq(given_word.data),
+            put.en.eq(self.commands.valid & ~self.full),
+            added.eq(put.en & given_word.last),
+            get.addr.eq(Cat(field, front)),
+            word.eq(get.data),
+            store.addr.eq(Cat(number, newest)),
+            fetch.addr.eq(oldest),
+            self.events.payload.eq(fetch.data),
+            self.events.valid.eq(settled & (events != 0)),
+            popped.eq(self.events.valid & self.events.ready),
+            missing.eq(word[:16] & ~self.flags),
+            self.queue_status.commands.eq(level),
+            self.queue_status.events.eq(events),
+        ]
+        with m.If(put.en):
+            m.d.sync += place.eq(at + 1)
+        m.d.sync += [
+            tail.eq(tail + added),
+            level.eq(level + added - removed),
+            newest.eq(newest + queued),
+            oldest.eq(oldest + popped),
+            settled.eq((events != 0) & ~popped),
+            events.eq(events + queued - (popped & oldest[:2].all())),
+            self.flags.eq(self.flags & ~taken | given | self.set_flags),
+        ]
+
+        def reject(reason):
+            m.d.sync += status.eq(reason)
+            m.d.comb += field.eq(_TAG)
+            m.next = "Report"
+
+        def compare_flags():
+            m.d.comb += field.eq(_FLAGS)
+            m.next = "Flags"
+
+        with m.FSM():
+            with m.State("Idle"):
+                m.d.sync += [cycles.eq(0), ran.eq(0), waited.eq(0)]
+                m.d.comb += field.eq(_OPERATION)
+                with m.If(level != 0):
+                    m.next = "Operation"
+
+            with m.State("Operation"):
+                m.d.sync += [self.operation.eq(word), detail.eq(word[:8]), memory.eq(0), status.eq(EventStatus.OK)]
+                m.d.comb += field.eq(_GRADIENT)
+                m.next = "Base"
+                with m.Switch(word[:8]):
+                    with m.Case(Operation.QUIESCE):
+                        compare_flags()
+                    with m.Case(Operation.FUSED_UPDATE):
+                        with m.If(self.rule != Rule.SGD):
+                            m.d.sync += detail.eq(self.rule)
+                            reject(EventStatus.BAD_RULE)
+                        with m.Elif(word[8:] != 1 << 8):  # port and rank 0, size 1
+                            m.d.sync += detail.eq(word[8:])
+                            m.d.comb += field.eq(_ROOT)
+                            m.next = "Ring"
+                    if config.masking:
+                        with m.Case(Operation.MASK):
+                            pass
+                    if config.error_feedback:
+                        with m.Case(Operation.SPARSIFY):
+                            pass
+                    with m.Default():
+                        reject(EventStatus.UNKNOWN_OPERATION)
+
+            with m.State("Ring"):
+                m.d.sync += detail[24:].eq(word[8:16])
+                reject(EventStatus.BAD_RANK)
+
+            with m.State("Base"):
+                capacity = Mux(memory == 0, config.gradient_words, config.weight_words)
+                m.d.comb += [self.fields.gradient_base.eq(memory == 0), self.fields.weight_base.eq(memory == 1)]
+                m.d.sync += [room.eq(capacity - word[:room_bits]), detail.eq(word), memory.eq(memory + 1)]
+                m.d.comb += field.eq(_LENGTH)
+                m.next = "Length"
+                with m.If((word[:5] != 0) | (word > capacity)):
+                    reject(EventStatus.BAD_BASE)
+                if config.masking:
+                    with m.Elif((self.operation == Operation.MASK) & (memory == 1)):
+                        m.d.comb += field.eq(_STATE)
+                        m.next = "Base"
+                    with m.Elif(memory == 2):
+                        compare_flags()
+
+            with m.State("Length"):
+                m.d.comb += [self.fields.length.eq(1), field.eq(_WEIGHT)]
+                m.next = "Base"
+                with m.If(word > room):
+                    m.d.sync += detail.eq(room)
+                    reject(EventStatus.BAD_LENGTH)
+                with m.Elif(memory == 2):
+                    compare_flags()
+
+            with m.State("Flags"):
+                m.d.sync += detail.eq(missing)
+                compare_flags()
+                with m.If(self.link_reset):
+                    m.d.sync += detail.eq(0)
+                    reject(EventStatus.LINK_RESET)
+                with m.Elif(missing != 0):
+                    m.d.comb += self.queue_status.waiting.eq(1)
+                    m.d.sync += [waited.eq(1), cycles.eq(cycles + 1)]
+                    with m.If(cycles >= self.timeout):
+                        m.d.sync += cycles.eq(cycles)
+                        reject(EventStatus.WAIT_TIMEOUT)
+                with m.Elif(waited):
+                    # Settings may have changed.
+                    m.d.sync += waited.eq(0)
+                    m.d.comb += field.eq(_OPERATION)
+                    m.next = "Operation"
+                with m.Else():
+                    m.d.comb += [self.start.eq(1), removed.eq(1), taken.eq(word[:16])]
+                    m.d.sync += [ran.eq(1), cycles.eq(0)]
+                    m.next = "Run"
+
+            with m.State("Run"):
+                m.d.comb += self.queue_status.running.eq(1)
+                m.d.sync += [cycles.eq(cycles + 1), detail.eq(self.detail)]
+                with m.If(self.done):
+                    reject(self.status)
+
+            # The words of the event.
+            with m.State("Report"):
+                m.d.comb += [
+                    self.queue_status.running.eq(ran), field.eq(_TAG), number.eq(0),
+                    store.data.eq(Cat(word[:16], status)),
+                ]
+                with m.If(events != depth):
+                    m.d.comb += store.en.eq(1)
+                    m.next = "Detail"
+                    with m.If(status != EventStatus.OK):
+                        m.d.sync += self.last_error.eq(Cat(word[:16], status))
+
+            with m.State("Detail"):
+                m.d.comb += [self.queue_status.running.eq(ran), store.en.eq(1), number.eq(1),
+                             store.data.eq(detail)]
+                m.next = "Cycles"
+
+            with m.State("Cycles"):
+                m.d.comb += [self.queue_status.running.eq(ran), store.en.eq(1), number.eq(2),
+                             store.data.eq(cycles), field.eq(_FLAGS)]
+                m.next = "Version"
+
+            with m.State("Version"):
+                m.d.comb += [self.queue_status.running.eq(ran), store.en.eq(1), number.eq(3),
+                             store.data.eq(self.weight_version), queued.eq(1), removed.eq(~ran)]
+                m.d.sync += front.eq(front + 1)
+                m.next = "Idle"
+                with m.If(status == EventStatus.OK):
+                    m.d.comb += given.eq(word[16:])
+
+        return m

@@ -1,0 +1,230 @@
+"""Golden model of the reduced node: updates, compressed words, sparse gradients and masks of 16-bit integers.
+
+Elements are signed integers in two's complement. The host sees each as a word of 32 bits, of which the low half is
+kept and which reads sign-extended. Functions take and give numbers as ``int64``; words are ``uint32``.
+
+A gradient goes through zero-value compression: of every group of 32 elements a word of 32 marks, bit n for element n,
+and then the elements that are not zero, two to a word, the first one in the low half; the last half is zero where
+their number is odd. A partial last group is filled with zeros, and no elements at all are no words.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import fixed_point, masking
+from sim.golden.optimizer import Rule
+
+__all__ = ["GROUP", "INDEX_BITS", "JOB_ELEMENTS", "WIDTH", "Masked", "Sparsified", "Update", "decode", "encode",
+           "from_words", "group_sizes", "job_elements", "mask", "saturate", "sparsify", "to_words", "update"]
+
+Numbers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint32]
+
+#: Bits of an element.
+WIDTH = 16
+#: Elements that one word of marks covers.
+GROUP = 32
+#: Bits of a row's and of a column's number.
+INDEX_BITS = 12
+#: Elements that a job takes in the weight memory.
+JOB_ELEMENTS = 16
+
+_KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
+_PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
+
+
+def from_words(words: npt.ArrayLike) -> Numbers:
+    """The elements that a node keeps of the host's words."""
+    return fixed_point.from_bits(words, WIDTH)
+
+
+def to_words(numbers: npt.ArrayLike) -> Words:
+    """Elements as the host reads them."""
+    return np.asarray(numbers, np.int64).astype(np.int32).view(np.uint32)
+
+
+def saturate(numbers: npt.ArrayLike) -> Numbers:
+    """The nearest elements."""
+    return fixed_point.saturate(numbers, WIDTH)
+
+
+# --- compression
+
+
+def encode(elements: npt.ArrayLike) -> Words:
+    """Compress elements."""
+    given = np.asarray(elements, np.int64)
+    words: list[int] = []
+    for start in range(0, len(given), GROUP):
+        group = given[start:start + GROUP]
+        words.append(sum(1 << int(place) for place in np.flatnonzero(group)))
+        halves = fixed_point.to_bits(group[group != 0], WIDTH).tolist()
+        halves += [0] * (len(halves) % 2)
+        words.extend(low | high << WIDTH for low, high in zip(halves[::2], halves[1::2], strict=True))
+    return np.array(words, np.uint32)
+
+
+def decode(words: npt.ArrayLike, count: int) -> Numbers:
+    """Expand words into so many elements."""
+    given = np.asarray(words, np.uint32).tolist()
+    elements = np.zeros(-(-count // GROUP) * GROUP, np.int64)
+    place = 0
+    for start in range(0, count, GROUP):
+        if place == len(given):
+            raise ValueError(f"Stream must have {-(-count // GROUP)} groups, not {start // GROUP}")
+        marks = given[place]
+        present = [n for n in range(GROUP) if marks >> n & 1]
+        end = place + 1 + (len(present) + 1) // 2
+        if end > len(given):
+            raise ValueError(f"Stream must end with a whole group, not inside of the one at word {place!r}")
+        halves = [half for word in given[place + 1:end] for half in (word & 0xFFFF, word >> WIDTH)]
+        elements[[start + n for n in present]] = from_words(halves[:len(present)])
+        place = end
+    if place != len(given):
+        raise ValueError(f"Stream must have {place} words for {count} elements, not {len(given)}")
+    return elements[:count]
+
+
+def group_sizes(elements: npt.ArrayLike) -> Numbers:
+    """Words of each group of compressed elements, that of its marks included."""
+    given = np.asarray(elements, np.int64)
+    padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.int64)
+    padded[:len(given)] = given
+    sizes: Numbers = 1 + (np.count_nonzero(padded.reshape(-1, GROUP), axis=1).astype(np.int64) + 1) // 2
+    return sizes
+
+
+# --- operations
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """What a fused update leaves.
+
+    Members
+    -------
+    weights : array of int64
+    words : int
+        Compressed words that the gradient took: what COMPRESSED_WORDS counts.
+    """
+
+    weights: Numbers
+    words: int
+
+
+def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: int, learning_rate: int) -> Update:
+    """FUSED_UPDATE: plain SGD, d = sat(round(gradient_scale * g)) and w' = sat(w - round(learning_rate * d)).
+
+    Scalars have 18 bits, 16 of them fraction; numbers or the low bits of a register.
+    """
+    words = encode(gradients)
+    settings = fixed_point.FixedSettings(Rule.SGD, gradient_scale, learning_rate)
+    decoded = decode(words, len(np.asarray(gradients)))
+    moved, _ = fixed_point.update(decoded, weights, [], settings, width=WIDTH)
+    return Update(moved, len(words))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparsified:
+    """What SPARSIFY leaves, and how many elements it has dropped: the event's detail, and what ELEMENTS_MASKED
+    counts."""
+
+    gradients: Numbers
+    errors: Numbers
+    dropped: int
+
+
+def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> Sparsified:
+    """SPARSIFY: s = sat(g + e) stays a gradient where |s| >= threshold, and becomes the error elsewhere.
+
+    The threshold is unsigned, of 16 bits: with 0 nothing is dropped, and above 32768 everything.
+    """
+    sums = saturate(np.asarray(gradients, np.int64) + np.asarray(errors, np.int64))
+    large = np.abs(sums) >= (int(threshold) & (1 << WIDTH) - 1)
+    return Sparsified(np.where(large, sums, 0), np.where(large, 0, sums), int(np.count_nonzero(~large)))
+
+
+def job_elements(job: masking.Job) -> Numbers:
+    """A job as it lies in the weight memory: the halves of the eight words of mask_job_layout(), low halves first.
+
+    In order: kinds, count, rows, columns, elements (low, high), diagonal (low, high), length_rows, length_columns,
+    first_row, end_row, first_column, end_column, width, and one that is not looked at.
+    """
+    given = job.mask
+    kinds = sum(getattr(given, kind) << n for n, kind in enumerate(_KINDS))
+    halves = [kinds, job.count, job.rows, job.columns, job.elements, job.elements >> WIDTH,
+              given.diagonal, given.diagonal >> WIDTH, *(getattr(given, name) for name in _PARAMETERS), 0]
+    return from_words(np.array(halves, np.int64) & 0xFFFF)
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """What MASK leaves.
+
+    Members
+    -------
+    elements : array of int64
+    replaced : int
+        Elements that became the alternative: what ELEMENTS_MASKED counts, and the event's detail if all is well.
+    bad : int, optional
+        The number of the first job that is wrong: the event's detail, with BAD_MASK. Those before it are carried out.
+    """
+
+    elements: Numbers
+    replaced: int
+    bad: int | None = None
+
+
+def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
+    """MASK of so many elements, by the jobs at the start of some memory.
+
+    A job is wrong
+
+    - if it begins where there is not room for a whole one up to the end of the memory;
+    - if it has no rows, columns or matrices;
+    - if a number of rows or columns, or a parameter of a mask, whether or not that is enabled, has more than 12 bits,
+      and a diagonal more than 12 beside its sign;
+    - if it is external, or its ``elements`` are not count * rows * columns, or more than are left.
+
+    Parameters
+    ----------
+    elements : array
+        Those from ``gradient_base`` on, of the command's length.
+    jobs : array
+        The weight memory from ``weight_base`` on, to its end.
+    alternative : int
+        Of which the low 16 bits count.
+    """
+    result = np.array(elements, np.int64)
+    memory = np.asarray(jobs, np.int64)
+    replaced = used = number = 0
+    while used < len(result):
+        job = _job(memory[JOB_ELEMENTS * number:JOB_ELEMENTS * (number + 1)])
+        if job is None or job.elements > len(result) - used:
+            return Masked(result, replaced, number)
+        kept = masking.kept(job).reshape(-1)
+        run = slice(used, used + job.elements)
+        result[run] = np.where(kept, result[run], from_words(alternative))
+        replaced += int(np.count_nonzero(~kept))
+        used += job.elements
+        number += 1
+    return Masked(result, replaced)
+
+
+def _job(elements: Numbers) -> masking.Job | None:
+    """The job of so many elements of memory, unless it is wrong in itself."""
+    if len(elements) < JOB_ELEMENTS:
+        return None
+    halves = (elements & 0xFFFF).tolist()
+    kinds, count, rows, columns, low, high, diagonal_low, diagonal_high, *parameters, _ = halves
+    diagonal = int(fixed_point.from_bits(diagonal_low | diagonal_high << WIDTH, 2 * WIDTH))
+    most = 1 << INDEX_BITS
+    wide = max(rows, columns, *parameters) >= most or not -most <= diagonal < most
+    enabled = {kind: bool(kinds >> n & 1) for n, kind in enumerate(_KINDS)}
+    if not (count and rows and columns) or wide or enabled["external"]:
+        return None
+    job = masking.Job(rows=rows, columns=columns, count=count, mask=masking.Mask(
+        **enabled, diagonal=diagonal, **dict(zip(_PARAMETERS, parameters, strict=True))))
+    return job if job.elements == low | high << WIDTH else None

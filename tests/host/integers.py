@@ -1,0 +1,113 @@
+"""A node of 16-bit integers that does what the golden model says, for tests which need no gateware."""
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.device import Event, EventFlag, EventStatus, Operation
+from host.ring import Ring
+from sim.golden import reduced as model
+
+
+def configuration(**options):
+    """Of a node with all operations, and room for digits without a hidden layer, and its errors."""
+    return NodeConfig(**{"element": "int16", "lanes": 1, "nodes_max": 1, "segment": 32, "state_planes": 0,
+                         "state_words": 32, "gradient_words": 1024, "weight_words": 2048} | options)
+
+
+class Answer:
+    def __init__(self, value=None):
+        self.value = value
+
+    def result(self):
+        return self.value
+
+
+class GoldenDevice:
+    """The part of :class:`~host.device.Device` that a ring uses.
+
+    Parameters
+    ----------
+    config : NodeConfig
+    fault : callable
+        Called with the device after each FUSED_UPDATE.
+    """
+
+    name = "node 0"
+
+    def __init__(self, config, *, fault=lambda device: None):
+        self.config = config
+        self.memories = [np.full(config.gradient_words, -21846), np.full(config.weight_words, 0x5555)]
+        self.registers = {}
+        self.event = None
+        self.compressed = (1 << 32) - 1000  # as if just before it wraps
+        self.masked = (1 << 32) - 10
+        self.updates = 0
+        self.fault = fault
+
+    def connect(self):
+        pass
+
+    def submit_write_register(self, name, value):
+        assert isinstance(value, int)
+        self.registers[name] = value
+        return Answer()
+
+    def submit_write_memory(self, space, address, elements):
+        assert elements.dtype == np.uint32
+        assert address + elements.size <= self.memories[space].size
+        self.memories[space][address:address + elements.size] = model.from_words(elements)
+        return Answer()
+
+    def submit_read_memory(self, space, address, count):
+        assert address + count <= self.memories[space].size
+        return Answer(model.to_words(self.memories[space][address:address + count]))
+
+    def submit_counters(self):
+        return Answer({"WORDS_SENT": 0, "WORDS_RECEIVED": 0, "SCATTER_REDUCE_CYCLES": 0, "MASK_WORDS_FETCHED": 0,
+                       "COMPRESSED_WORDS": self.compressed % (1 << 32), "ELEMENTS_MASKED": self.masked % (1 << 32)})
+
+    def submit_push(self, command):
+        command.words()
+        self.event = self._run(command)
+        return Answer()
+
+    def submit_pop_event(self, timeout):
+        event, self.event = self.event, None
+        return Answer(event)
+
+    def read_fields(self, name):
+        return {"running": 0}
+
+    def _run(self, command):
+        assert command.gradient_base % 32 == command.weight_base % 32 == 0
+        gradients = self.memories[0][command.gradient_base:][:command.length]
+        weights = self.memories[1][command.weight_base:]
+        assert len(gradients) == command.length
+        status, detail = EventStatus.OK, 0
+        if command.operation == Operation.FUSED_UPDATE:
+            assert (command.rank, command.size, self.registers["OPTIMIZER"]) == (0, 1, 0)
+            update = model.update(gradients, weights[:command.length],
+                                  gradient_scale=self.registers["GRADIENT_SCALE"],
+                                  learning_rate=self.registers["LEARNING_RATE"])
+            weights[:command.length] = update.weights
+            self.compressed += update.words
+            self.updates += 1
+            self.fault(self)
+        elif command.operation == Operation.SPARSIFY:
+            kept = model.sparsify(gradients, weights[:command.length], self.registers["MASK_THRESHOLD"])
+            gradients[:], weights[:command.length], detail = kept.gradients, kept.errors, kept.dropped
+            self.masked += detail
+        elif command.operation == Operation.MASK:
+            outcome = model.mask(gradients, weights, self.registers["MASK_ALTERNATIVE"])
+            gradients[:], detail = outcome.elements, outcome.replaced
+            self.masked += detail
+            if outcome.bad is not None:
+                status, detail = EventStatus.BAD_MASK, outcome.bad
+        return Event(tag=command.tag, status=status, flags=EventFlag(0), detail=detail, cycles=3 * command.length,
+                     weight_version=self.updates)
+
+
+def golden_ring(*, fault=lambda device: None, **options):
+    ring = Ring([GoldenDevice(configuration(**options), fault=fault)])
+    ring.connect()
+    return ring
