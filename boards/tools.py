@@ -69,7 +69,7 @@ class Family:
 
 # ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
 # every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
-# In place of the last step of a whole chip: that one finds a name for each cell, which takes longer than all the rest.
+# In place of the last step for a whole chip: that one looks for a name of each cell, longer than all the others take.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 _ECP5 = "synth_ecp5 -top {top} -run"

@@ -40,7 +40,8 @@ CELLS = [
 
 #: Signals, and their nets; of two names of one net that of the inner part counts.
 SIGNALS = {
-    "board.node_0.engine.sum": [20], "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
+    "board.node_0.engine.sum": [20],
+    "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
     "board.node_0.count": [25], "board.node_0.engine.product": [24], "board.link.bits": [26], "left": [27],
     "board.node_0.engine.word": [28], "pll.clock": [29],
 }
