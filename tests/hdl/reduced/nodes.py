@@ -97,8 +97,9 @@ def elements(generator, count, zeros=0.5):
 class Model:
     """What a node should hold, and say."""
 
-    def __init__(self):
-        self.memories = [np.zeros(size, np.int64) for size in SIZES]
+    def __init__(self, sizes=SIZES):
+        self.sizes = sizes
+        self.memories = [np.zeros(size, np.int64) for size in sizes]
         self.registers = {"GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0, "MASK_THRESHOLD": 0,
                           "MASK_ALTERNATIVE": 1 << 15, "OPTIMIZER": 0}
         self.version = 0
@@ -128,7 +129,7 @@ class Model:
                 return EventStatus.BAD_RANK, sum(part << 8 * n for n, part in enumerate(place))
         lists = operation == Operation.MASK
         for n, base in enumerate(bases if lists else bases[:2]):
-            capacity = SIZES[min(n, 1)]
+            capacity = self.sizes[min(n, 1)]
             if base % 32 or base > capacity:
                 return EventStatus.BAD_BASE, base
             if length > capacity - base and not (lists and n):

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.board import node_of
+from hdl.board import BOARDS, node_of
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, register
@@ -25,12 +25,14 @@ from tests.hdl.reduced.nodes import (
     READ_COUNTERS,
     SIZES,
     Masked,
+    Model,
     check_session,
     elements,
     event,
     exchange,
     listed,
     push,
+    read,
     read_register,
     request,
     small_jobs,
@@ -342,3 +344,37 @@ def test_settings_are_those_of_the_start(node):
         assert event(mine[11]) == ended
         for response, memory in zip(mine[12:], held, strict=True):
             assert response[2:] == reduced.to_words(memory).tolist()
+
+
+@pytest.mark.parametrize("config", [
+    BOARDS["icebreaker"].node, dataclasses.replace(CONFIG, gradient_words=32, weight_words=32)])
+def test_whole_memories(config):
+    """The largest memories there are, and the smallest, from one end to the other."""
+    generator = np.random.default_rng(5)
+    sizes = config.spaces
+    model = Model(sizes)
+    whole = min(sizes)
+    for memory in model.memories:
+        memory[:] = elements(generator, whole)
+    model.registers |= {"LEARNING_RATE": 0x3456, "MASK_THRESHOLD": 700}
+    job = masking.Job(rows=whole // 32, columns=16, count=2, mask=masking.Mask(triangle=True, diagonal=whole // 64))
+    requests = [write_register("LEARNING_RATE", 0x3456), write_register("MASK_THRESHOLD", 700),
+                *(write(space, 0, memory) for space, memory in enumerate(model.memories))]
+    node = Unit(ReducedNode(config))
+    node.reset()
+    expected = []
+    for operation in (Operation.FUSED_UPDATE, Operation.SPARSIFY, Operation.MASK):
+        command = {"operation": operation, "length": whole}
+        if operation == Operation.MASK:
+            command |= {"weight_base": whole - 32}
+            model.memories[1][-32:] = 0
+            model.memories[1][-32:-16] = listed([job])
+            requests.append(write(1, whole - 32, model.memories[1][-32:]))
+        requests += [push(**command), request(Opcode.POP_EVENT, 4, 1_000_000)]
+        expected.append(model.run(**command))
+    requests += [read(space, 0, whole) for space in (0, 1)]
+    responses = exchange(node, *requests, cycles=60 * whole + 3000)
+    assert [each.status for each in expected] == [EventStatus.OK] * 3
+    assert [event(responses[n]) for n in (5, 7, 10)] == expected
+    for response, memory in zip(responses[11:], model.memories, strict=True):
+        assert response[2:] == reduced.to_words(memory).tolist()
