@@ -70,6 +70,11 @@ class Family:
 # In place of the last step for a whole chip: that one looks for a name of each cell, longer than all the others take.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
+# The eight flip-flops of a tile have two resets at most, and three enables: with many small groups of either, no place
+# is found for what would fit. So a reset of few flip-flops becomes logic, and an enable of very few.
+_FLIP_FLOPS = ["opt_clean", "dfflegalize -minsrst 1000 -mince 8 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
+               "-cell $_DFFE_??_ 01 -cell $_DFFE_?P??_ r -cell $_SDFFE_?P??_ r"]
+
 # ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for
 # every array in an Amaranth design; splitnets gives each bit its own wire and a free name beforehand.
 _ECP5 = "synth_ecp5 -top {top} -run"
@@ -78,7 +83,8 @@ ECP5 = Family(
     bitstream=".bit",
     mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
     # A function of five to seven inputs takes two to eight LUTs, which ABC9 counts as one.
-    dense=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
+    dense=[f"{_ECP5} begin:map_ffs", *_FLIP_FLOPS, f"{_ECP5} map_ffs:map_luts", "splitnets",
+            f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))

@@ -118,7 +118,8 @@ class SkidBuffer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        skid = Signal.like(self.i.payload, name="skid")
+        payload = _unreset(m, self.o)
+        skid = Signal.like(self.i.payload, name="skid", reset_less=True)
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
@@ -128,7 +129,7 @@ class SkidBuffer(wiring.Component):
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [
                 self.o.valid.eq(self.i.valid | skid_valid),
-                self.o.payload.eq(Mux(skid_valid, skid, self.i.payload)),
+                payload.eq(Mux(skid_valid, skid, self.i.payload)),
                 skid_valid.eq(0),
             ]
         with m.Elif(self.i.valid):
@@ -207,10 +208,11 @@ class Queue(wiring.Component):
 
     def _elaborate_register(self):
         m = Module()
+        payload = _unreset(m, self.o)
         m.d.comb += self.level.eq(self.o.valid)
         with m.If(self.o.ready | ~self.o.valid):
             m.d.comb += self.i.ready.eq(1)
-            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
+            m.d.sync += [self.o.valid.eq(self.i.valid), payload.eq(self.i.payload)]
         return m
 
     def _elaborate_skid(self):
@@ -223,6 +225,7 @@ class Queue(wiring.Component):
 
     def _elaborate_distributed(self):
         m = Module()
+        payload = _unreset(m, self.o)
         rows = self._depth - 1
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
@@ -253,7 +256,7 @@ class Queue(wiring.Component):
         with m.If(load):
             m.d.sync += [
                 self.o.valid.eq(stored | accept),
-                self.o.payload.eq(Mux(stored, read.data, self.i.payload)),
+                payload.eq(Mux(stored, read.data, self.i.payload)),
             ]
         with m.If(enter):
             m.d.sync += write.addr.eq(w_next)
@@ -267,6 +270,7 @@ class Queue(wiring.Component):
 
     def _elaborate_block(self):
         m = Module()
+        payload = _unreset(m, self.o)
         # A row is never read while it is written: a read needs one that is waiting, a write one that is free.
         m.submodules.memory = memory = Memory(
             shape=self._shape, depth=self._depth, init=[], attrs={"no_rw_check": 1}
@@ -298,7 +302,7 @@ class Queue(wiring.Component):
         with m.If(load | ~fetched):
             m.d.sync += fetched.eq(fetch)
         with m.If(load):
-            m.d.sync += [self.o.valid.eq(fetched), self.o.payload.eq(read.data)]
+            m.d.sync += [self.o.valid.eq(fetched), payload.eq(read.data)]
         return m
 
 
@@ -306,6 +310,17 @@ def _count(m, level, *, up, down):
     """Count up, down, or not. What a queue gives away is known late, and only decides whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
+
+
+def _unreset(m, stream):
+    """The register of an output's payload, which means nothing without ``valid`` and so is not reset.
+
+    Eight flip-flops of an ECP5 that are beside each other have two different resets at most: those without one have a
+    place anywhere.
+    """
+    payload = Signal(stream.payload.shape(), name="payload", reset_less=True)
+    m.d.comb += stream.payload.eq(payload)
+    return payload
 
 
 def _following(address, rows):

@@ -57,6 +57,8 @@ class MomentUnpacker(wiring.Component):
         m = Module()
         lanes = self._lanes
         row = self.i.payload
+        moments = Signal.like(self.o.payload, name="moments", reset_less=True)
+        m.d.comb += self.o.payload.eq(moments)
         upper = Signal()  # of the row on offer, the lower half has been taken
         more = Signal()  # its upper half follows
         m.d.comb += more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last))
@@ -64,7 +66,7 @@ class MomentUnpacker(wiring.Component):
             m.d.comb += self.i.ready.eq(self.i.valid & ~more)
             m.d.sync += [
                 self.o.valid.eq(self.i.valid),
-                self.o.payload.last.eq(row.last & ~more),
+                moments.last.eq(row.last & ~more),
                 upper.eq(self.i.valid & more),
             ]
             bits = row.elements.as_value()
@@ -72,8 +74,8 @@ class MomentUnpacker(wiring.Component):
                 moment = Mux(upper, bits[16 * (lanes + n):][:16], bits[16 * n:][:16])
                 keep = Mux(upper, row.keep[(lanes + n) // 2], row.keep[n // 2])
                 m.d.sync += [
-                    self.o.payload.elements[n].eq(Mux(self.packed_state, Cat(C(0, 16), moment), row.elements[n])),
-                    self.o.payload.keep[n].eq(Mux(self.packed_state, keep, row.keep[n])),
+                    moments.elements[n].eq(Mux(self.packed_state, Cat(C(0, 16), moment), row.elements[n])),
+                    moments.keep[n].eq(Mux(self.packed_state, keep, row.keep[n])),
                 ]
         return m
 
@@ -156,15 +158,17 @@ class MomentPacker(wiring.Component):
         with m.If(beat_valid & advance):
             m.d.sync += staged.eq(~completes)
 
+        row = Signal.like(self.o.payload, name="row", reset_less=True)
+        m.d.comb += self.o.payload.eq(row)
         kept = Cat(Mux(staged, spare_keep, beat.keep), Mux(staged, beat.keep, 0))
         pairs = Cat(kept[n] | kept[n + 1] for n in range(0, 2 * lanes, 2))
         with m.If(self.o.ready | ~self.o.valid):
             m.d.sync += [
                 self.o.valid.eq(beat_valid & completes),
-                self.o.payload.elements.as_value()[:half].eq(Mux(staged, spare, lower)),
-                self.o.payload.elements.as_value()[half:].eq(
+                row.elements.as_value()[:half].eq(Mux(staged, spare, lower)),
+                row.elements.as_value()[half:].eq(
                     Mux(self.packed_state, Mux(staged, lower, 0), upper)),
-                self.o.payload.keep.eq(Mux(self.packed_state, pairs, beat.keep)),
-                self.o.payload.last.eq(beat.last),
+                row.keep.eq(Mux(self.packed_state, pairs, beat.keep)),
+                row.last.eq(beat.last),
             ]
         return m

@@ -117,7 +117,10 @@ class RowJoiner(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        given, row = self.i.payload, self.o.payload
+        given = self.i.payload
+        # Elements mean nothing before they are kept, and are not reset.
+        row = Signal.like(self.o.payload, name="row", reset_less=True)
+        m.d.comb += self.o.payload.eq(row)
         parts = self._lanes // self._slice_lanes
         here = Signal(parts, init=1)  # which part comes next: one bit
         m.d.comb += self.i.ready.eq(~self.o.valid)
