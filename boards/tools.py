@@ -71,10 +71,10 @@ class Family:
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
 # The eight flip-flops of a tile have two resets at most, and three enables: with many small groups of either, no
-# place is found for what would fit. So a reset of few flip-flops becomes logic, and an enable of very few.
+# place is found for what would fit. So a reset of few flip-flops becomes logic, and an enable of one.
 _FLIP_FLOPS = [
     "opt_clean",
-    "dfflegalize -minsrst 1000 -mince 8 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
+    "dfflegalize -minsrst 1000 -mince 2 -cell $_DFF_?_ 01 -cell $_DFF_?P?_ r -cell $_SDFF_?P?_ r "
     "-cell $_DFFE_??_ 01 -cell $_DFFE_?P??_ r -cell $_SDFFE_?P??_ r"]
 
 # ABC9 names the bits of a wire w as w[0], w[1], …, and stops where wires of such names exist already, as they do for

@@ -76,7 +76,7 @@ _COMPACT = NodeConfig(
 #: By the name of the board. How each is wired is in boards/boards.py.
 BOARDS = {
     "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
-    "ulx3s-85f": BoardConfig(node=_FULL, nodes=2, clock=62_500_000),
+    "ulx3s-85f": BoardConfig(node=_FULL, clock=62_500_000),
     "ulx3s-25f": BoardConfig(node=_COMPACT, clock=62_500_000),
     "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),
     # The link shares its wires with a light and a button, whose parts round the edges.

@@ -159,8 +159,8 @@ class RowReader(wiring.Component):
     """Reads runs of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
-    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` is a
-    register: one job is taken ahead.
+    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` depends
+    combinationally on ``port.ready``, unless jobs are taken ahead.
 
     Parameters
     ----------
@@ -174,6 +174,9 @@ class RowReader(wiring.Component):
     depth : int
         Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
         nine fill.
+    ahead : bool
+        Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. Readers that
+        take turns by jobs do without.
 
     Members
     -------
@@ -187,7 +190,7 @@ class RowReader(wiring.Component):
 
     latency = 2 + READ_LATENCY
 
-    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9):
+    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, ahead=True):
         if not isinstance(depth, int) or depth < 1:
             raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
         self._rows = rows
@@ -195,6 +198,7 @@ class RowReader(wiring.Component):
         self._elements = elements
         self._gradients = gradients
         self._depth = depth
+        self._ahead = ahead
         super().__init__(
             {
                 "job": In(stream.Signature(job_layout(rows, elements))),
@@ -216,7 +220,7 @@ class RowReader(wiring.Component):
         advance = Signal()
         granted = Signal()
         departs = Signal()
-        # A job waits here while the one before it has rows left, so that no grant decides whether one is taken.
+        # With `ahead` a job waits here while the one before it has rows left: no grant decides whether one is taken.
         held = Signal()
         waiting = Signal.like(self.job.payload)
         following = Signal.like(self.job.payload)
@@ -230,7 +234,7 @@ class RowReader(wiring.Component):
             granted.eq(self.port.valid & self.port.ready),
             departs.eq(self.o.valid & self.o.ready),
             advance.eq(~busy | granted),
-            self.job.ready.eq(~held),
+            self.job.ready.eq(~held if self._ahead else advance & ~more),
             present.eq(held | self.job.valid),
             following.eq(Mux(held, waiting, self.job.payload)),
         ]
@@ -238,8 +242,9 @@ class RowReader(wiring.Component):
             m.d.sync += [places.eq(places - 1), room.eq(places != 1)]
         with m.If(departs & ~granted):
             m.d.sync += [places.eq(places + 1), room.eq(1)]
-        with m.If(~held):
-            m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
+        if self._ahead:
+            with m.If(~held):
+                m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
         # One register chooses between the next row and the next job, since the grant comes late.
         with m.If(advance):
             m.d.sync += [
@@ -248,8 +253,9 @@ class RowReader(wiring.Component):
                 count.eq(Mux(more, count - lanes, following.count)),
                 more.eq(Mux(more, count > 2 * lanes, present & (following.count > lanes))),
             ]
-            with m.If(~more):
-                m.d.sync += held.eq(0)
+            if self._ahead:
+                with m.If(~more):
+                    m.d.sync += held.eq(0)
 
         keep = Signal(lanes)
         for n in range(lanes):

@@ -95,7 +95,7 @@ class InferenceDataflow(wiring.Component):
         gradients = {"rows": config.gradient_words // lanes, "elements": config.gradient_words}
         weights = {"rows": config.weight_words // lanes, "elements": config.weight_words}
 
-        m.submodules.list_reader = list_reader = RowReader(lanes=lanes, **weights)
+        m.submodules.list_reader = list_reader = RowReader(lanes=lanes, ahead=False, **weights)
         m.submodules.layers = layers = LayerReader(config=config)
         m.submodules.fork = fork = Fork(shape=checked_layer_layout(config), outputs=5)
         wiring.connect(m, list_reader=list_reader.port, memory=wiring.flipped(self.weight_read[0]))
@@ -119,7 +119,7 @@ class InferenceDataflow(wiring.Component):
             ("parameters", "parameter", gradients, self.gradient_read[1]),
         )):
             m.submodules[f"{name}_jobs"] = jobs[name] = SampleJobs(**memory)
-            m.submodules[f"{name}_reader"] = readers[name] = RowReader(lanes=lanes, **memory)
+            m.submodules[f"{name}_reader"] = readers[name] = RowReader(lanes=lanes, ahead=False, **memory)
             wiring.connect(m, reader=readers[name].port, memory=wiring.flipped(port))
             m.submodules[f"{name}_runs"] = runs = SkidBuffer(shape=jobs[name].layer.payload.shape())
             connect_stream(m, jobs[name].job, readers[name].job)

@@ -50,7 +50,7 @@ class Bench(wiring.Component):
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
         m.submodules.gradients = gradients = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True)
         m.submodules.weights = weights = RowReader(
-            rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth, ahead=False
         )
         m.submodules.writer = writer = RowWriter(rows=ROWS, lanes=lanes, elements=ELEMENTS)
         m.submodules.access = access = HostAccess(rows=(ROWS,), lanes=lanes)
