@@ -175,8 +175,8 @@ class RowReader(wiring.Component):
         Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
         nine fill.
     ahead : bool
-        Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. Readers that
-        take turns by jobs do without.
+        Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
+        inference engine does without.
 
     Members
     -------
