@@ -437,7 +437,7 @@ class TestCommandLine:
         monkeypatch.setattr(cli, "train", stop)
         code, out, _ = run("--board", "ulx3s-25f", "--output", tmp_path)
         assert code == 1
-        assert ("no hidden layer: Vector must have at most the 672 elements of a node's memories, not 4,810"
+        assert ("no hidden layer: Vector must have at most the 2,048 elements of a node's memories, not 4,810"
                 ) in " ".join(out.split())
         assert trained == [BOARDS["ulx3s-25f"].node, (650, (), "momentum")]
         trained.clear()
