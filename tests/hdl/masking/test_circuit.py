@@ -184,8 +184,10 @@ def test_generated_is_external(lanes):
         case, jobs=[dataclasses.replace(job, mask=model.Mask(external=True)) for job in made],
         words=np.concatenate([model.words(kept) for kept in case.kept]))
     traces = [each.run(cycles=len(case.last) + 20, spare=10) for each in (case, fetched)]
-    for name in ("o__valid", "o__payload", "masked"):
+    for name in ("o__valid", "masked"):
         np.testing.assert_array_equal(traces[0][name], traces[1][name], name)
+    # The payload of a cycle without a beat is whatever a register held before reset.
+    np.testing.assert_array_equal(*(_moved(trace)[1] for trace in traces))
     assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
 
 
