@@ -9,10 +9,12 @@ from hdl.stream import beat_layout, check_lanes
 __all__ = ["RowJoiner", "RowSplitter"]
 
 
-def _check(lanes, slice_lanes):
+def _signatures(lanes, slice_lanes, width):
+    """Streams of rows and of slices, of lane counts that are checked."""
     check_lanes(lanes)
     if slice_lanes not in (1, 2, 4, 8) or slice_lanes > lanes:
         raise ValueError(f"Slice lane count must be 1, 2, 4 or 8 and at most {lanes}, not {slice_lanes!r}")
+    return [stream.Signature(beat_layout(count, width)) for count in (lanes, slice_lanes)]
 
 
 class RowSplitter(wiring.Component):
@@ -43,16 +45,11 @@ class RowSplitter(wiring.Component):
     latency = 0
 
     def __init__(self, *, lanes, slice_lanes, width=32):
-        _check(lanes, slice_lanes)
+        rows, slices = _signatures(lanes, slice_lanes, width)
         self._lanes = lanes
         self._slice_lanes = slice_lanes
         self._width = width
-        super().__init__(
-            {
-                "i": In(stream.Signature(beat_layout(lanes, width))),
-                "o": Out(stream.Signature(beat_layout(slice_lanes, width))),
-            }
-        )
+        super().__init__({"i": In(rows), "o": Out(slices)})
 
     def elaborate(self, platform):
         m = Module()
@@ -104,24 +101,16 @@ class RowJoiner(wiring.Component):
     latency = 1
 
     def __init__(self, *, lanes, slice_lanes, width=32):
-        _check(lanes, slice_lanes)
-        self._lanes = lanes
-        self._slice_lanes = slice_lanes
-        self._width = width
-        super().__init__(
-            {
-                "i": In(stream.Signature(beat_layout(slice_lanes, width))),
-                "o": Out(stream.Signature(beat_layout(lanes, width))),
-            }
-        )
+        rows, slices = _signatures(lanes, slice_lanes, width)
+        self._parts = lanes // slice_lanes
+        super().__init__({"i": In(slices), "o": Out(rows)})
 
     def elaborate(self, platform):
         m = Module()
-        given = self.i.payload
+        given, parts = self.i.payload, self._parts
         # Elements mean nothing before they are kept, and are not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
-        parts = self._lanes // self._slice_lanes
         here = Signal(parts, init=1)  # which part comes next: one bit
         m.d.comb += self.i.ready.eq(~self.o.valid)
         with m.If(self.o.ready):
