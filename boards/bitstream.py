@@ -206,13 +206,19 @@ def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
     them, and all parts add up to the whole.
     """
     top = json.loads(netlist.read_text())["modules"][_TOP]
-    scopes = {name for name, cell in top["cells"].items() if cell["type"] == "$scopeinfo"}
-    cells = {name: cell for name, cell in top["cells"].items() if family.kind(cell["type"])}
+    cells = top["cells"]
+    scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
+    kinds = {name: kind for name, cell in sorted(cells.items()) if (kind := family.kind(cell["type"]))}
 
     def innermost(name: str) -> str:
         while name and name not in scopes:
             name = name.rpartition(".")[0]
         return name
+
+    def nets(name: str, direction: str) -> list[int]:
+        cell = cells[name]
+        return [bit for port, bits in sorted(cell["connections"].items())
+                if cell["port_directions"][port] == direction for bit in bits]
 
     named: dict[int, str] = {}  # net to part
     for name, net in sorted(top["netnames"].items()):
@@ -221,40 +227,26 @@ def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
             for bit in net["bits"]:
                 if named.get(bit, "").count(".") <= scope.count(".") and (scope or bit not in named):
                     named[bit] = scope
-    drives: dict[str, list[int]] = {}
-    for name, cell in sorted(cells.items()):
-        for port, bits in cell["connections"].items():
-            for bit in bits:
-                if cell["port_directions"][port] == "output":
-                    drives.setdefault(name, []).append(bit)
-    found = {name: max((named[bit] for bit in bits if bit in named), key=lambda scope: scope.count("."))
-             for name, bits in drives.items() if any(bit in named for bit in bits)}
+    drives = {name: nets(name, "output") for name in kinds}
     drivers = {bit: name for name, bits in drives.items() for bit in bits}
-    # From what is known towards what drives it.
-    wave = list(found)
-    while wave:
-        earlier = []
-        for name in wave:
-            cell = cells[name]
-            for port in sorted(cell["connections"]):
-                if cell["port_directions"][port] == "input":
-                    for bit in cell["connections"][port]:
-                        driver = drivers.get(bit)
-                        if driver is not None and driver not in found:
-                            found[driver] = found[name]
-                            earlier.append(driver)
-        wave = earlier
+    found = {name: max(parts, key=lambda scope: scope.count("."))
+             for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
+    # From what is known towards what drives it, breadth first: what is found is known as well.
+    known = list(found)
+    for name in known:
+        for bit in nets(name, "input"):
+            driver = drivers.get(bit)
+            if driver is not None and driver not in found:
+                found[driver] = found[name]
+                known.append(driver)
     counts = {scope: dict.fromkeys(family.cells, 0) for scope in
               ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
-    for name, cell in cells.items():
-        kind = family.kind(cell["type"])
-        if kind is None:
-            continue
+    for name, kind in kinds.items():
+        counts[""][kind] += 1
         scope = found.get(name, "")
         while scope:
             counts[scope][kind] += 1
             scope = innermost(scope.rpartition(".")[0])
-        counts[""][kind] += 1
     return counts
 
 
