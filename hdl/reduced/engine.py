@@ -9,7 +9,7 @@ from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.fixed_point import SCALAR_WIDTH
 from hdl.reduced.arithmetic import Arithmetic, Term
 from hdl.reduced.memory import WIDTH, port_signature
-from hdl.reduced.queue import detail_shape, fields_layout
+from hdl.reduced.queue import engine_signature
 
 __all__ = ["COUNTERS", "GROUP", "Engine", "sparsify_cycles", "update_cycles"]
 
@@ -70,13 +70,7 @@ class Engine(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         super().__init__({
-            "word": In(32),
-            "fields": In(fields_layout()),
-            "operation": In(4),
-            "start": In(1),
-            "done": Out(1),
-            "status": Out(EventStatus),
-            "detail": Out(detail_shape(config)),
+            **engine_signature(config).flip().members,
             "gradient_scale": In(SCALAR_WIDTH),
             "learning_rate": In(SCALAR_WIDTH),
             "threshold": In(WIDTH),

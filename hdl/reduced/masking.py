@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.protocol import EventStatus, Operation, mask_job_layout
 from hdl.masking.mask import INDEX_BITS, KINDS
 from hdl.reduced.memory import WIDTH, port_signature
-from hdl.reduced.queue import detail_shape, fields_layout
+from hdl.reduced.queue import engine_signature
 
 __all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]
 
@@ -73,13 +73,7 @@ class Masker(wiring.Component):
     def __init__(self, *, config):
         self._config = config
         super().__init__({
-            "word": In(32),
-            "fields": In(fields_layout()),
-            "operation": In(4),
-            "start": In(1),
-            "done": Out(1),
-            "status": Out(EventStatus),
-            "detail": Out(detail_shape(config)),
+            **engine_signature(config).flip().members,
             "alternative": In(WIDTH),
             "count": Out(data.StructLayout({"command_cycles": 1, "elements_masked": 1})),
             "gradients": Out(port_signature(config.gradient_words)),

@@ -9,23 +9,28 @@ from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, EventStatus, Ope
 from hdl.control.registers import queue_status_layout
 from hdl.optimizer.rules import Rule
 
-__all__ = ["FIELDS", "CommandQueue", "detail_shape", "fields_layout"]
-
-#: What an engine takes of a command, as it is checked.
-FIELDS = ("gradient_base", "weight_base", "length")
+__all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
 # Words of a descriptor.
 _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(DESCRIPTOR_WORDS)
 
 
 def fields_layout():
-    """A strobe for each of :data:`FIELDS`."""
-    return data.StructLayout(dict.fromkeys(FIELDS, 1))
+    """A strobe for each field of a command that an engine takes, as it is checked."""
+    return data.StructLayout(dict.fromkeys(("gradient_base", "weight_base", "length"), 1))
 
 
-def detail_shape(config):
-    """Of the event's detail, as an engine gives it: a number of elements, or of a job in the weight memory."""
-    return range(max(config.spaces) + 1)
+def engine_signature(config):
+    """What lies between the queue and each engine, as the queue has it."""
+    return wiring.Signature({
+        "word": Out(32),
+        "fields": Out(fields_layout()),
+        "operation": Out(4),
+        "start": Out(1),
+        "done": In(1),
+        "status": In(EventStatus),
+        "detail": In(range(max(config.spaces) + 1)),
+    })
 
 
 class CommandQueue(wiring.Component):
@@ -56,8 +61,8 @@ class CommandQueue(wiring.Component):
     done : In(1)
         For one cycle, the last one of the command.
     status : In(EventStatus)
-    detail : In(detail_shape(config))
-        Of the event, with ``done``.
+    detail : In(range(max(config.spaces) + 1))
+        Of the event, with ``done``: a number of elements, or of a job in the weight memory.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
     rule : In(Rule)
@@ -82,13 +87,7 @@ class CommandQueue(wiring.Component):
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
             "full": Out(1),
-            "word": Out(32),
-            "fields": Out(fields_layout()),
-            "operation": Out(4),
-            "start": Out(1),
-            "done": In(1),
-            "status": In(EventStatus),
-            "detail": In(detail_shape(config)),
+            **engine_signature(config).members,
             "events": Out(stream.Signature(32)),
             "rule": In(Rule),
             "link_reset": In(1),
