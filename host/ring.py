@@ -251,7 +251,8 @@ def errors_base(length: int) -> int:
 def check_size(config: NodeConfig, nodes: int) -> None:
     """Check that so many nodes can form a ring, and raise ``ValueError`` if they cannot."""
     if not 1 <= nodes <= config.nodes_max:
-        raise ValueError(f"Ring must have between 1 and {config.nodes_max} nodes, not {nodes!r}")
+        possible = f"between 1 and {config.nodes_max} nodes" if config.nodes_max > 1 else "1 node"
+        raise ValueError(f"Ring must have {possible}, not {nodes!r}")
 
 
 def check_room(config: NodeConfig, length: int, *, nodes: int, planes: int = 0, packed_state: bool = False,

@@ -150,7 +150,7 @@ class TestWhatIsRefused:
             check_run(configuration(), Task(data, ()), CONFIG, nodes=1)
 
     def test_size(self, data):
-        with pytest.raises(ValueError, match=r"^Ring must have between 1 and 1 nodes, not 2$"):
+        with pytest.raises(ValueError, match=r"^Ring must have 1 node, not 2$"):
             check_run(configuration(), Classifier(data, ()), CONFIG, nodes=2)
 
     def test_what_can_be_done(self, data):
@@ -408,7 +408,7 @@ class TestCommandLine:
                                   "None"),
         (["--weights", "mx9"], "Weight codec of an int16 node must be raw, not 'mx9'"),
         (["--gradients", "mx9"], "Gradient codec of an int16 node must be zero_value, not 'mx9'"),
-        (["--nodes", 2], "Ring must have between 1 and 1 nodes, not 2"),
+        (["--nodes", 2], "Ring must have 1 node, not 2"),
         (["--hidden", "300"], "Vector must have at most the 16,384 elements of a node's memories, not 22,510"),
         (["--hidden", "128", "--density", 0.1],
          "Weights and the errors of what was not sent must take at most the 16,384 elements of a node's weight "

@@ -352,10 +352,11 @@ class TestArguments:
         with pytest.raises(ValueError, match=f"^{message}$"):
             ring.require(length, **options)
 
-    def test_too_many_nodes(self):
-        config = NodeConfig(nodes_max=2)
-        with pytest.raises(ValueError, match=r"^Ring must have between 1 and 2 nodes, not 3$"):
-            Ring([Device(None, config)] * 3).require(1)
+    @pytest.mark.parametrize(("most", "message"), [
+        (1, r"^Ring must have 1 node, not 3$"), (2, r"^Ring must have between 1 and 2 nodes, not 3$")])
+    def test_too_many_nodes(self, most, message):
+        with pytest.raises(ValueError, match=message):
+            Ring([Device(None, NodeConfig(nodes_max=most))] * 3).require(1)
 
 
 class TestSession:
