@@ -202,18 +202,17 @@ def train_command(
     text = workload is WorkloadName.TEXT
     if device is not None:
         transport = TransportName.SERIAL
-    simulated = transport is TransportName.BOARD
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
         board = "simulated"
     if board is not None and board not in BOARDS:
         raise ValueError(f"Board must be one of {', '.join(BOARDS)}, not {board!r}")
-    built = None if board is None else BOARDS[board]
+    # Where there is no board, its rates are not looked at.
+    built = dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=4) if board is None else BOARDS[board]
     if nodes is None:
-        nodes = 4 if built is None else built.nodes
-    node = dataclasses.replace(NodeConfig() if built is None else built.node, weight_codec=weights,
-                               gradient_codec=gradients)
+        nodes = built.nodes
+    node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
     check_size(node, nodes)
-    if simulated and not text and epochs is None and steps is None:
+    if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
@@ -242,15 +241,18 @@ def train_command(
         else:
             data = digits()
             task = Classifier(data, config.hidden)
-            if hidden is None and (reason := _no_room(node, nodes, task, config)):
-                progress.say(f"no hidden layer: {reason}")
-                config = dataclasses.replace(config, hidden=())
-                task = Classifier(data, ())
+            if hidden is None:
+                try:
+                    check_room(node, task.parameters.size, nodes=nodes, planes=config.optimizer.planes,
+                               packed_state=config.packed_state, errors=config.density is not None)
+                except ValueError as error:
+                    progress.say(f"no hidden layer: {error}")
+                    config = dataclasses.replace(config, hidden=())
+                    task = Classifier(data, ())
         check_run(node, task, config, nodes=nodes)  # before anything is built
         plain = _plain(config, optimizer, text=text, asked=compare)
-        rate = BOARDS["simulated"] if built is None else built
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
-                          baud=rate.baud if baud is None else baud, frequency=rate.clock,
+                          baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             begun = time.perf_counter()
             total = config.steps(task.examples)
@@ -278,16 +280,6 @@ def train_command(
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
     console.print(" · ".join(map(_shown, (written, picture, kept))), soft_wrap=True)
-
-
-def _no_room(node: NodeConfig, nodes: int, task: Workload, config: TrainingConfig) -> str | None:
-    """Why nodes cannot hold a model, if they cannot."""
-    try:
-        check_room(node, task.parameters.size, nodes=nodes, planes=config.optimizer.planes,
-                   packed_state=config.packed_state, errors=config.density is not None)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:
