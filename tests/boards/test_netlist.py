@@ -14,9 +14,6 @@ from sim.verilated import toolchain, vectors
 from sim.verilated.verilog import Design
 from tests.hdl.reduced.nodes import CONFIG, check_session
 
-#: The models of cells are written for other simulators.
-LENIENT = ["-Wno-fatal", "-Wno-lint", "-Wno-style", "-DNO_ICE40_DEFAULT_ASSIGNMENTS", "--no-timing"]
-
 
 def netlist(component):
     """Verilog of cells, and their models, as Yosys has them."""
@@ -42,11 +39,10 @@ def node(monkeypatch):
     cells, models = netlist(component)
     for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
         assert f"  {cell} " in cells
-    convert, shared_library = vectors.convert, toolchain.shared_library
+    convert = vectors.convert
+    # Models come first: what follows has their unit of time.
     monkeypatch.setattr(vectors, "convert", lambda component, *, name: Design(
-        name, cells + models, convert(component, name=name).ports))
-    monkeypatch.setattr(toolchain, "shared_library", lambda name, verilog, **options: shared_library(
-        name, verilog, **options, arguments=LENIENT))
+        name, models + cells, convert(component, name=name).ports))
     return vectors.Unit(component)
 
 
