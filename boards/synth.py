@@ -159,6 +159,9 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
 
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
+#: The iCEBreaker's.
+_REDUCED = {"element": "int16", "lanes": 1, "segment": 32, "gradient_words": 16384, "weight_words": 16384,
+            "state_words": 32, "state_planes": 0, "nodes_max": 1}
 
 UNITS = {
     "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
@@ -256,6 +259,10 @@ UNITS = {
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
     "control.registers": Unit("hdl.control.registers:RegisterFile", {}),
     "node": Unit("hdl.node:Node", {}),
+    "reduced.command_queue": Unit("hdl.reduced.queue:CommandQueue", _REDUCED),
+    "reduced.engine": Unit("hdl.reduced.engine:Engine", _REDUCED),
+    "reduced.masker": Unit("hdl.reduced.masking:Masker", _REDUCED),
+    "reduced.node": Unit("hdl.reduced.node:ReducedNode", _REDUCED),
 }
 
 

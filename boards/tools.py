@@ -67,6 +67,9 @@ class Family:
             luts * result[kind] for kind, luts in self.occupied.items())}
 
 
+# A carry chain takes four LUTs beside its bits, to enter and to leave it: what is narrow is made of LUTs alone.
+_NARROW = "techmap -map +/techmap.v t:$alu r:Y_WIDTH<=9 %i"
+
 # In place of the last step for a whole chip: that one looks for a name of each cell, longer than all the others take.
 _FINISH = ["hierarchy -check", "check -noinit", "blackbox =A:whitebox"]
 
@@ -85,8 +88,8 @@ ECP5 = Family(
     bitstream=".bit",
     mapping=[f"{_ECP5} begin:map_luts", "splitnets", f"{_ECP5} map_luts:"],
     # A function of five to seven inputs takes two to eight LUTs, which ABC9 counts as one.
-    dense=[f"{_ECP5} begin:map_ffs", *_FLIP_FLOPS, f"{_ECP5} map_ffs:map_luts", "splitnets",
-            f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
+    dense=[f"{_ECP5} begin:map_gates", _NARROW, f"{_ECP5} map_gates:map_ffs", *_FLIP_FLOPS,
+           f"{_ECP5} map_ffs:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
     occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))
