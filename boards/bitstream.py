@@ -151,7 +151,8 @@ def _placement(folder: Path, netlist: Path, made: Plan, tools: Tools, name: str,
                seed: int) -> Path:
     """Place with one seed, or find it placed: a folder with the report and, where the clock is met, the bitstream."""
     # The clock of the design follows from its PLL; --freq is for any that was forgotten.
-    arguments = [*made.place, "--report", "report.json", "--seed", str(seed), "--freq", f"{clock / 1e6:g}"]
+    arguments = [*made.place, *wired.family.placing, "--report", "report.json", "--seed", str(seed),
+                 "--freq", f"{clock / 1e6:g}"]
 
     def place(fresh: Path):
         shutil.copyfile(netlist / f"{_TOP}.json", fresh / f"{_TOP}.json")

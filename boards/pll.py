@@ -85,7 +85,10 @@ class Ice40Dividers:
 
 
 class Ecp5Pll(wiring.Component):
-    """The PLL of an ECP5, with one output.
+    """The PLL of an ECP5, with the same clock at two outputs.
+
+    What goes to a gate of a clock cannot go to flip-flops as well: those of what moves the gate have an output of
+    their own.
 
     Parameters
     ----------
@@ -96,13 +99,14 @@ class Ecp5Pll(wiring.Component):
     -------
     i : In(1)
         The reference.
-    o : Out(1)
+    o, twin : Out(1)
         The clock.
     locked : Out(1)
     """
 
     i: In(1)
     o: Out(1)
+    twin: Out(1)
     locked: Out(1)
 
     def __init__(self, *, reference, clock):
@@ -123,9 +127,12 @@ class Ecp5Pll(wiring.Component):
             p_OUTDIVIDER_MUXC="DIVC", p_OUTDIVIDER_MUXD="DIVD", p_FEEDBK_PATH="CLKOP", p_CLKOP_ENABLE="ENABLED",
             p_CLKI_DIV=self.dividers.reference, p_CLKFB_DIV=self.dividers.feedback,
             p_CLKOP_DIV=self.dividers.output, p_CLKOP_CPHASE=self.dividers.output - 1, p_CLKOP_FPHASE=0,
+            p_CLKOS_ENABLE="ENABLED",
+            p_CLKOS_DIV=self.dividers.output, p_CLKOS_CPHASE=self.dividers.output - 1, p_CLKOS_FPHASE=0,
             i_CLKI=self.i, i_CLKFB=self.o, i_RST=Const(0), i_STDBY=Const(0), i_PHASESEL0=Const(0),
             i_PHASESEL1=Const(0), i_PHASEDIR=Const(1), i_PHASESTEP=Const(1), i_PHASELOADREG=Const(1),
-            i_PLLWAKESYNC=Const(0), i_ENCLKOP=Const(0), o_CLKOP=self.o, o_LOCK=self.locked)
+            i_PLLWAKESYNC=Const(0), i_ENCLKOP=Const(0), i_ENCLKOS=Const(0), o_CLKOP=self.o,
+            o_CLKOS=self.twin, o_LOCK=self.locked)
         return m
 
 

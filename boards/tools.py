@@ -42,6 +42,8 @@ class Family:
         LUTs, of four inputs, that a cell of the netlist occupies apart from LUTs themselves.
     sites : tuple of str
         What nextpnr calls LUTs, flip-flops, DSP blocks and block memories of the chip.
+    placing : list of str
+        Options of nextpnr for designs that fill a chip.
     """
 
     nextpnr: str
@@ -54,6 +56,7 @@ class Family:
     cells: Mapping[str, tuple[str, ...]]
     occupied: Mapping[str, int]
     sites: tuple[str, ...]
+    placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
         """What a cell of that type is counted as."""
@@ -92,7 +95,9 @@ ECP5 = Family(
            f"{_ECP5} map_ffs:map_luts", "splitnets", f"{_ECP5} map_luts:check -nowidelut", *_FINISH],
     cells={"lut4": ("LUT4",), "ccu2c": ("CCU2C",), "ff": ("TRELLIS_FF",), "dsp": ("MULT18X18D", "ALU54B"),
            "bram": ("DP16KD", "PDPW16KD"), "lut_ram": ("TRELLIS_DPR16X4",)},
-    occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"))
+    occupied={"ccu2c": 2, "lut_ram": 6}, sites=("TRELLIS_COMB", "TRELLIS_FF", "MULT18X18D", "DP16KD"),
+    # What is far apart on a large chip is late: delays count three times as much against lengths as by default.
+    placing=["--placer-heap-timingweight", "30"])
 
 # A block of memory of an iCE40 does not say what a read returns beside a write of the same row. Yosys makes that the
 # old row, by registers and multiplexers round the block, unless it is told that it does not matter. The attribute of

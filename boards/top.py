@@ -1,6 +1,6 @@
 """What is around a design on a board: its clock, its reset and its pins."""
 
-from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Module, ResetSignal, Signal
+from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io, wiring
 from amaranth.lib.cdc import ResetSynchronizer
 from amaranth.lib.wiring import In, Out
@@ -53,6 +53,10 @@ class Top(Elaboratable):
     button is pressed, and for :attr:`hold` cycles more: a button bounces, and memories of an iCE40 read zeros for its
     first microseconds.
 
+    An ECP5 resets all of its flip-flops by a net of its own, so that no logic and no wire of the fabric is spent on
+    it. How late that net's release reaches each of them is not known to nextpnr; hence the design's clock stands
+    still meanwhile, and for the :attr:`hold` cycles.
+
     Parameters
     ----------
     board : Board
@@ -78,14 +82,23 @@ class Top(Elaboratable):
             return platform.request(name, number, dir="-")
 
         m.submodules.pll = pll = self._pll(m, platform, request(platform.default_clk))
-        m.domains.sync = ClockDomain()
-        m.domains.start = ClockDomain()
-        m.d.comb += [ClockSignal("sync").eq(pll.o), ClockSignal("start").eq(pll.o)]
-        m.submodules.hold = hold = ResetHold(cycles=self.hold)
-        m.d.comb += [hold.i.eq(~pll.locked), ResetSignal("sync").eq(hold.o)]
+        pressed = 0
         if self._board.button is not None:
             m.submodules.button = button = io.Buffer("i", request(self._board.button))
-            m.d.comb += hold.i.eq(~pll.locked | button.i)
+            pressed = button.i
+        m.domains.start = ClockDomain()
+        m.submodules.hold = hold = ResetHold(cycles=self.hold)
+        m.d.comb += hold.i.eq(~pll.locked | pressed)
+        if self._board.family is ECP5:
+            # The net resets what holds the reset as well: the clock stands still from the beginning.
+            m.domains.sync = ClockDomain(reset_less=True)
+            m.d.comb += ClockSignal("start").eq(pll.twin)
+            m.submodules.gate = Instance("DCCA", i_CLKI=pll.o, i_CE=~hold.o, o_CLKO=ClockSignal("sync"))
+            m.submodules.global_reset = Instance("SGSR", i_CLK=pll.twin, i_GSR=~hold.i)
+        else:
+            m.domains.sync = ClockDomain()
+            m.d.comb += [ClockSignal("start").eq(pll.o), ClockSignal("sync").eq(pll.o),
+                         ResetSignal("sync").eq(hold.o)]
 
         uart = request("uart")
         m.submodules.rx = rx = io.Buffer("i", uart.rx)

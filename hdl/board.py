@@ -70,7 +70,7 @@ _FULL = NodeConfig(
 
 #: All rules, for digits without a hidden layer or with a small one, on a chip of 24,288 LUTs.
 _COMPACT = NodeConfig(
-    lanes=2, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
+    lanes=4, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
     masking=False, error_feedback=False, nodes_max=4)
 
 #: By the name of the board. How each is wired is in boards/boards.py.

@@ -410,7 +410,9 @@ class HostAccess(wiring.Component):
 
     def _elaborate_read(self, m):
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
-        m.submodules.reader = reader = RowReader(rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes)
+        # Enough for a word per cycle.
+        m.submodules.reader = reader = RowReader(
+            rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes, depth=max(4 // lanes, 1))
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         connect_stream(m, reader.o, serializer.i)
 

@@ -24,7 +24,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream", "word_layout"]
+__all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream", "step_count", "word_layout"]
 
 
 def word_layout():
@@ -252,7 +252,7 @@ class Queue(wiring.Component):
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
-        _count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
+        step_count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
         with m.If(load):
             m.d.sync += [
                 self.o.valid.eq(stored | accept),
@@ -293,8 +293,8 @@ class Queue(wiring.Component):
             write.en.eq(accept),
             read.en.eq(fetch),
         ]
-        _count(m, waiting, up=accept, down=fetch)
-        _count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
+        step_count(m, waiting, up=accept, down=fetch)
+        step_count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
         with m.If(accept):
             m.d.sync += write.addr.eq(_following(write.addr, self._depth))
         with m.If(fetch):
@@ -306,7 +306,7 @@ class Queue(wiring.Component):
         return m
 
 
-def _count(m, level, *, up, down):
+def step_count(m, level, *, up, down):
     """Count up, down, or not. What a queue gives away is known late, and only decides whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))

@@ -14,7 +14,7 @@ from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
 from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
 from hdl.optimizer.shared_lane import SharedLane
-from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream
+from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, step_count
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
 
@@ -394,8 +394,9 @@ class StreamedOptimizer(wiring.Component):
         updated = summed + self.lane.latency
         tags = self._delay_tags(m, control.beat, phase, {*state_delays, weight_delay, summed, *remembered, updated})
 
+        # Settings are there a cycle before a command that they are for.
         used_planes = Signal(max(self.planes, 1))
-        m.d.comb += used_planes.eq(planes_used(self.settings.rule, self.planes))
+        m.d.sync += used_planes.eq(planes_used(self.settings.rule, self.planes))
 
         def buffer(name, source, *, used, delay=0):
             """Buffer a stream of operands; they come out with the beat that entered ``delay`` cycles before them."""
@@ -464,12 +465,16 @@ class StreamedOptimizer(wiring.Component):
             """Queue rows for a port. A beat that ends a row reserves its place when it enters."""
             m.submodules[name] = results = Queue(shape=self._row, depth=self.queue_depth, block=True)
             connect_stream(m, results.o, sink)
-            places = Signal(range(self.queue_depth + 1), init=self.queue_depth, name=f"{name}_places")
+            level = Signal(range(self.queue_depth + 1), name=f"{name}_level")  # rows there, and those to come
+            room = Signal(init=1, name=f"{name}_room")
             reserved = control.beat.valid & control.beat.row_end & used
+            taken = sink.valid & sink.ready
             m.d.comb += [results.i.valid.eq(rows.valid & used), results.i.payload.eq(rows.row)]
-            m.d.sync += places.eq(places - reserved + (sink.valid & sink.ready))
-            rooms.append(places != 0)
-            empties.append(places == self.queue_depth)
+            step_count(m, level, up=reserved, down=taken)
+            with m.If(reserved ^ taken):
+                m.d.sync += room.eq(taken | (level != self.queue_depth - 1))
+            rooms.append(room)
+            empties.append(level == 0)
 
         queue("weights_queue", new_weights, self.weights_out)
         for plane in range(self.planes):

@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from hdl.stream import beat_layout, check_lanes
+from hdl.stream import beat_layout, check_lanes, step_count
 
 __all__ = ["GradientBuffer"]
 
@@ -123,12 +123,12 @@ class GradientBuffer(wiring.Component):
         def following(bank):
             return Mux(bank == banks - 1, 0, bank + 1)
 
+        free = Signal(init=1)
         accept = Signal()
         filling_ends = Signal()
         fits = Signal()
         m.d.comb += [
-            self.i.ready.eq(occupied != banks),
-            self.filled.eq(unclaimed != 0),
+            self.i.ready.eq(free),
             accept.eq(self.i.valid & self.i.ready),
             filling_ends.eq(accept & self.i.payload.last),
             fits.eq(w_row != rows),
@@ -163,10 +163,12 @@ class GradientBuffer(wiring.Component):
                 m.d.sync += [r_slice.eq(0), r_row.eq(r_row + 1), passed.eq(passed | final)]
             with m.Else():
                 m.d.sync += r_slice.eq(r_slice + 1)
-        m.d.sync += [
-            occupied.eq(occupied + filling_ends - discard),
-            unclaimed.eq(unclaimed + filling_ends - self.claim),
-        ]
+        step_count(m, occupied, up=filling_ends, down=discard)
+        with m.If(filling_ends ^ discard):
+            m.d.sync += free.eq(discard | (occupied != banks - 1))
+        step_count(m, unclaimed, up=filling_ends, down=self.claim)
+        with m.If(filling_ends ^ self.claim):
+            m.d.sync += self.filled.eq(filling_ends | (unclaimed != 1))
 
         # A cycle each for the memory, whose output comes late, for the slice of the row, and for zeros in its place.
         present = Signal(self._read_lanes)

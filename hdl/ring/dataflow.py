@@ -143,7 +143,8 @@ class Dataflow(wiring.Component):
         # arithmetic; then it is enough to read a row for it when the one before has been taken.
         narrow = lanes if config.update_interval == 1 else config.update_lanes
         parts = lanes // narrow
-        depth = {"depth": 1} if lanes >= 4 and parts + RowReader.latency + 1 <= parts * config.update_interval else {}
+        slow = lanes >= 4 and parts + RowReader.latency + 1 <= parts * config.update_interval
+        depth = {"depth": 1} if slow else {}
 
         m.submodules.director = director = Director(config=config)
         m.d.comb += [director.start.eq(self.start), director.setup.eq(setup), self.busy.eq(director.busy)]
@@ -264,9 +265,8 @@ class Dataflow(wiring.Component):
         m.d.comb += optimizer.settings.eq(setup.settings)
 
         # Streams that a command uses in one way or the other.
-        sums = (self._sum_compressed if config.adds_compressed else self._sum_decoded)(
-            m, director, received, to_pass, sent, finished, landing
-        )
+        ways = m, director, received, to_pass, sent, finished, landing
+        sums = self._sum_compressed(*ways, depth) if config.adds_compressed else self._sum_decoded(*ways)
         weights = split("weight", optimizer.weights)
         with m.If(setup.fused):
             connect_stream(m, optimizer_reader.o, weights)
@@ -363,15 +363,15 @@ class Dataflow(wiring.Component):
         ]
         return m
 
-    def _sum_compressed(self, m, director, received, to_pass, sent, finished, landing):
+    def _sum_compressed(self, m, director, received, to_pass, sent, finished, landing, depth):
         """Add the way of gradients in compressed form, in which they are added, and what of it is counted."""
         setup, lanes, segment = self.setup, self._config.lanes, self._config.segment
         rows = self._config.gradient_words // lanes
         # What is sent in the first step and what is added to ingress later have an encoder each: together they make
-        # N words for each N - 1 words on the link.
+        # N words for each N - 1 words on the link. Where the optimizer is slow, an element per cycle is enough.
         readers, encoders = [], []
         for name in ("sending", "adding"):
-            reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True)
+            reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True, **depth)
             encoder = zero_value.Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder

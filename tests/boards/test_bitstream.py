@@ -216,6 +216,27 @@ def test_a_bitstream_of_an_ecp5(results, capsys, monkeypatch):
     assert bitstream.main(["--board", "ulx3s-25f"]) == 0
 
 
+def test_an_ecp5_is_reset_by_a_net_of_its_own(results):
+    """All flip-flops are on that net, none has another reset, and the clock of the design is gated."""
+    bitstream.build("ulx3s-25f", design=Echo())
+    netlist, = results.glob("cache/*/yosys/top.json")
+    cells = list(json.loads(netlist.read_text())["modules"]["top"]["cells"].values())
+    of = {name: [cell for cell in cells if cell["type"] == name] for name in ("TRELLIS_FF", "SGSR", "DCCA")}
+    assert [len(of["SGSR"]), len(of["DCCA"])] == [1, 1]
+    assert all(cell["parameters"]["GSR"] == "ENABLED" for cell in of["TRELLIS_FF"])
+    gate = of["DCCA"][0]["connections"]
+    (gated,), (enable,), (start,) = gate["CLKO"], gate["CE"], of["SGSR"][0]["connections"]["CLK"]
+    clocked = {clock: [cell for cell in of["TRELLIS_FF"] if cell["connections"]["CLK"] == [clock]]
+               for clock in (start, gated)}
+    # What holds the reset; the echo and its lights.
+    assert [len(cells) for cells in clocked.values()] == [19, 5]
+    assert not any(isinstance(net, int) for cell in clocked[gated] for net in cell["connections"].get("LSR", []))
+    # The clock stands still until the counter has run down.
+    opens, = (cell for cell in cells if cell["type"] == "LUT4" and cell["connections"]["Z"] == [enable])
+    held, = ([net] for port in "ABCD" for net in opens["connections"][port] if isinstance(net, int))
+    assert held in [cell["connections"]["Q"] for cell in clocked[start]]
+
+
 class Remembering(Echo):
     """Words that come out of a block memory a while later."""
 
