@@ -63,20 +63,18 @@ _REDUCED = NodeConfig(
     element="int16", lanes=1, segment=32, gradient_words=16384, weight_words=16384, state_words=32, state_planes=0,
     nodes_max=1)
 
-#: Everything but INFER, for digits with a hidden layer.
-_FULL = NodeConfig(
-    lanes=4, gradient_words=6144, weight_words=6144, state_words=4096, ingress_segments=2, update_interval=4,
-    nodes_max=4)
-
 #: All rules, for digits without a hidden layer or with a small one, on a chip of 24,288 LUTs.
 _COMPACT = NodeConfig(
     lanes=4, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
     masking=False, error_feedback=False, nodes_max=4)
 
+#: The same, for digits with a hidden layer.
+_FULL = dataclasses.replace(_COMPACT, gradient_words=6144, weight_words=6144, state_words=4096)
+
 #: By the name of the board. How each is wired is in boards/boards.py.
 BOARDS = {
     "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
-    "ulx3s-85f": BoardConfig(node=_FULL, clock=62_500_000),
+    "ulx3s-85f": BoardConfig(node=_FULL, nodes=2, clock=62_500_000),
     "ulx3s-25f": BoardConfig(node=_COMPACT, clock=62_500_000),
     "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),
     # The link shares its wires with a light and a button, whose parts round the edges.
