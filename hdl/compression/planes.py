@@ -386,7 +386,7 @@ class GroupSplitter(wiring.Component):
         As of the unpacker, in the other direction.
     run : In(1)
     size : In(range(width + 1))
-        Bits of a code, at least 1; steady while ``run`` is set and until the codes are taken.
+        Bits of a code, at least 1; steady from the cycle before ``run`` is set on and until the codes are taken.
     ended : Out(1)
         The last bytes of the packet are taken in this cycle.
     error : Out(1)
@@ -419,18 +419,14 @@ class GroupSplitter(wiring.Component):
         chunks = -(-width // size)
         eights = GROUP // PLANE
 
-        left = Signal(range(width + 1))  # bytes of this eight that are still to be taken, behind the present chunk
+        rest = Signal(range(width + 1))  # bytes of this eight that are still to be taken
         chunk = Signal(range(max(chunks, 2)))
         eight = Signal(range(eights))
         final = Signal()  # it is the last chunk of its eight
         closing = Signal()
         free = Signal()
         go = Signal()
-        rest = Signal(range(width + 1))
         m.d.comb += [
-            rest.eq(self.size if chunks == 1 else Mux(chunk == 0, self.size, left)),
-            final.eq(1 if chunks == 1 else rest <= size),
-            self.want.eq(Mux(final, rest, size)),
             closing.eq(final | self.stops),
             self.allow.eq(self.run & (free | ~closing)),
             go.eq(self.take & self.run),
@@ -438,9 +434,18 @@ class GroupSplitter(wiring.Component):
             self.error.eq(self.ended & (~final | ~self.enough | (eight != eights - 1))),
         ]
         with m.If(go):
-            m.d.sync += [left.eq(rest - size), chunk.eq(chunk + 1)]
+            m.d.sync += chunk.eq(chunk + 1)
             with m.If(closing):
                 m.d.sync += [chunk.eq(0), eight.eq(Mux(self.stops, 0, eight + 1))]
+        if chunks == 1:
+            m.d.comb += [final.eq(1), self.want.eq(self.size)]
+        else:
+            # What is wanted next is in a register, since all else follows from it.
+            following = Signal.like(rest)
+            m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
+            with m.If(go | (chunk == 0)):
+                m.d.sync += [rest.eq(following), final.eq(following <= size),
+                             self.want.eq(Mux(following <= size, following, size))]
 
         # Chunks before the last one wait in their places.
         windows = []
