@@ -266,11 +266,13 @@ class TestExecute:
             sweep_jobs.execute([RUN], tmp_path, processes=0)
 
 
-#: The program, with the default node, which other tests build as well, and with what has been merged left out.
+#: The program, with the default node, which other tests build as well, and with what has been merged left out. It can
+#: be interrupted even where the tests cannot, as those that a shell has started in the background.
 PROGRAM = """
-import sys
+import signal
 from host import cli, sweep
 from host.workloads import WorkloadName
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sweep.NODE[WorkloadName.DIGITS] = {}
 sweep.GRADIENT_CODECS = ("zero_value",)
 cli.main()
