@@ -412,7 +412,7 @@ class HostAccess(wiring.Component):
         lanes, lane_bits = self._lanes, exact_log2(self._lanes)
         # Enough for a word per cycle.
         m.submodules.reader = reader = RowReader(
-            rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes, depth=max(4 // lanes, 1))
+            rows=max(self._rows), lanes=lanes, elements=(1 << 16) + lanes, depth=-(-RowReader.latency // lanes))
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         connect_stream(m, reader.o, serializer.i)
 

@@ -307,7 +307,7 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count up, down, or not. What a queue gives away is known late, and only decides whether the count changes."""
+    """Count up, down, or not. What leaves is known late, and only decides whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 

@@ -143,7 +143,7 @@ class Dataflow(wiring.Component):
         # arithmetic; then it is enough to read a row for it when the one before has been taken.
         narrow = lanes if config.update_interval == 1 else config.update_lanes
         parts = lanes // narrow
-        slow = lanes >= 4 and parts + RowReader.latency + 1 <= parts * config.update_interval
+        slow = lanes >= RowReader.latency and parts + RowReader.latency + 1 <= parts * config.update_interval
         depth = {"depth": 1} if slow else {}
 
         m.submodules.director = director = Director(config=config)

@@ -192,8 +192,7 @@ def _runtime(flags: tuple[str, ...]) -> Path:
     return cached(BUILD / "verilated" / f"runtime-{key}", build)
 
 
-def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str],
-                   arguments: Sequence[str] = ()) -> Path:
+def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str]) -> Path:
     """Verilate a module and compile it, with a harness, into a shared library.
 
     The library is built once per digest of all its inputs and of the tools' versions.
@@ -208,22 +207,20 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
         C++ sources compiled together with the design.
     headers : mapping
         Generated headers which the harness includes: name to text.
-    arguments : sequence of str
-        Further arguments of Verilator.
     """
     sources = {path.name: path.read_text() for path in harness}
     # Vectors are short: what a higher level gains in speed it loses several times over in compilation.
     flags = ("-O1", "-fPIC", "-std=gnu++20", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
     include = verilator() / "include"
-    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(arguments),
-                 repr(flags), repr(VERILATE), version("verilator"), compiler())
+    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(flags),
+                 repr(VERILATE), version("verilator"), compiler())
 
     def build(folder: Path) -> None:
         (folder / f"{name}.v").write_text(verilog)
         for file, text in {**sources, **headers}.items():
             (folder / file).write_text(text)
         run([str(verilator() / "bin" / "verilator"), "--cc", "-O3", *VERILATE, "--prefix", "Vtop",
-             "--top-module", name, "-Mdir", "obj", *arguments, f"{name}.v"], cwd=folder, env=environment())
+             "--top-module", name, "-Mdir", "obj", f"{name}.v"], cwd=folder, env=environment())
         # One translation unit for the design and its harness: the compiler sees through every call.
         generated = sorted((folder / "obj").glob("Vtop*.cpp"))
         everything = "".join(f'#include "{path.relative_to(folder)}"\n' for path in generated)
