@@ -187,7 +187,8 @@ UNITS = {
     "compression.shared_exponent.quantizer_mxint8": _block_codec("Quantizer", "MXINT8", 32),
     "compression.shared_exponent.quantizer_mx9_bf16": _block_codec("Quantizer", "MX9", 16, "BF16"),
     **{f"compression.dot_product_{codec.lower()}": _block_codec("DotProduct", codec)
-       for codec in ("MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP4_E2M1")},
+       for codec in (
+           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
     "compression.lookup_table.encoder": _lookup_table("Encoder"),
     "compression.lookup_table.decoder": _lookup_table("Decoder"),
     "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
@@ -195,6 +196,7 @@ UNITS = {
     "compression.lookup_table.bf16_centroid_encoder": _lookup_table("Encoder", "BF16", centroids=True),
     "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
     "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
+    "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
     # By name of the format; ``gradring sweep`` shows the figures of those that are here.
     **{f"compression.weight_codec.{name}": Unit("boards.synth:weight_codec", {"codec": codec, "lanes": 4})

@@ -43,14 +43,8 @@ class BoardConfig:
     baud: int = 3_000_000
 
     def __post_init__(self):
-        check_nodes(self.nodes, self.node)
+        self.node.check_ring(self.nodes)
         check_rates(self.clock, self.baud)
-
-
-def check_nodes(nodes, config):
-    """ValueError for a ring that nodes of this configuration cannot form."""
-    if not isinstance(nodes, int) or not 1 <= nodes <= config.nodes_max:
-        raise ValueError(f"Node count must be between 1 and {config.nodes_max}, not {nodes!r}")
 
 
 #: Small, so that it is soon built and simulated; enough for digits without a hidden layer, by SGD or momentum.
@@ -115,7 +109,7 @@ class BoardTop(wiring.Component):
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20):
-        check_nodes(nodes, config)
+        config.check_ring(nodes)
         if not isinstance(flash, int) or flash < 1:
             raise ValueError(f"Flash must be at least 1 cycle, not {flash!r}")
         self._config = config

@@ -131,6 +131,12 @@ class NodeConfig:
                     raise ValueError(f"{name} of an {INT16} node must be at most {_MOST_REDUCED}, "
                                      f"not {getattr(self, name)!r}")
 
+    def check_ring(self, nodes):
+        """ValueError for a ring of so many nodes, where they cannot form one."""
+        if not isinstance(nodes, int) or not 1 <= nodes <= self.nodes_max:
+            possible = f"between 1 and {self.nodes_max} nodes" if self.nodes_max > 1 else "1 node"
+            raise ValueError(f"Ring must have {possible}, not {nodes!r}")
+
     @property
     def reduced(self):
         """Whether this is the reduced node, of 16-bit integers: docs/reduced_node.md."""

@@ -19,8 +19,9 @@ from rich.table import Table
 from hdl.config import NodeConfig
 from host.masking import Mask, MaskJob
 from host.optimizers import Adam
-from host.ring import Ring, Rule, Settings
+from host.ring import Ring
 from host.session import open_session
+from host.settings import Rule, Settings
 from sim.golden import ring as golden
 
 __all__ = ["LENGTH", "NODES", "collect", "limit", "missed", "node_rows", "ring_rows", "table", "write"]

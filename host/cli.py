@@ -28,10 +28,11 @@ from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import report, sweep, sweep_jobs
 from host import weights as weights_files
+from host.allocation import Allocation
 from host.data import digits
-from host.device import DeviceError
+from host.errors import DeviceError
+from host.failure import RingError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.ring import RingError, check_room, check_size
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, check_run, train
@@ -211,7 +212,7 @@ def train_command(
     if nodes is None:
         nodes = built.nodes
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
-    check_size(node, nodes)
+    node.check_ring(nodes)
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:
@@ -243,8 +244,7 @@ def train_command(
             task = Classifier(data, config.hidden)
             if hidden is None:
                 try:
-                    check_room(node, task.parameters.size, nodes=nodes, planes=config.optimizer.planes,
-                               packed_state=config.packed_state, errors=config.density is not None)
+                    config.allocation(task.parameters.size).check(node, nodes=nodes)
                 except ValueError as error:
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
@@ -549,7 +549,7 @@ def wave_command(
         with open_session(NodeConfig(), nodes=nodes, wave=output, announce=progress.stage) as session:
             progress.stage("run")
             ring = session.ring
-            ring.require(length)
+            ring.require(Allocation(length=length))
             generator = np.random.default_rng(0)
             gradients = generator.standard_normal((nodes, length)).astype(np.float32)
             gradients[generator.random((nodes, length)) < 0.5] = 0

@@ -33,40 +33,21 @@ from hdl.control.protocol import (
     EVENT_WORDS,
     PING_WORDS,
     RESPONSE,
-    EventFlag,
-    EventStatus,
     Opcode,
-    Operation,
     Space,
     Status,
-    command_layout,
-    event_layout,
     header_layout,
 )
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, Register, register
+from host.command import Command, Event
+from host.errors import REFUSALS, ConfigurationError, DeviceError, DeviceTimeoutError, ProtocolError
+from host.words import Words, fields, places
 
-__all__ = [
-    "BadAddressError", "BadLengthError", "CollectiveError", "Command", "ConfigurationError", "Device", "DeviceError",
-    "DeviceTimeoutError", "Event", "EventFlag", "EventStatus", "Operation", "Pending", "ProtocolError",
-    "QueueFullError", "ReadOnlyError", "Space", "Status", "Transport", "UnknownOpcodeError",
-]
+__all__ = ["Device", "Pending", "Transport"]
 
-Words = NDArray[np.uint32]
 T = TypeVar("T")
 
-
-def _places(layout: Any) -> dict[str, tuple[int, int]]:
-    """Lowest bit and width of each field: plain numbers, since a driver packs and unpacks them all the time."""
-    return {name: (field.offset, field.width) for name, field in layout}
-
-
-def _fields(places: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
-    return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in places.items()}
-
-
-_HEADER = _places(header_layout())
-_COMMAND = _places(command_layout())
-_EVENT = _places(event_layout())
+_HEADER = places(header_layout())
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
@@ -92,221 +73,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Free what the transport holds."""
-
-
-class DeviceError(Exception):
-    """A node could not do what it was asked to do."""
-
-
-class UnknownOpcodeError(DeviceError):
-    """The node does not know the request."""
-
-
-class BadLengthError(DeviceError):
-    """The packet was shorter or longer than its header said, or its count is not allowed."""
-
-
-class BadAddressError(DeviceError):
-    """There is no such register or memory, or it is smaller."""
-
-
-class ReadOnlyError(DeviceError):
-    """The register cannot be written."""
-
-
-class QueueFullError(DeviceError):
-    """The node's command queue is full."""
-
-
-class ProtocolError(DeviceError):
-    """The response is not one to the request."""
-
-
-class ConfigurationError(DeviceError):
-    """This is not the node that the driver was set up for."""
-
-
-class DeviceTimeoutError(DeviceError, TimeoutError):
-    """No response in time."""
-
-
-_ERRORS: dict[Status, tuple[type[DeviceError], str]] = {
-    Status.UNKNOWN_OPCODE: (UnknownOpcodeError, "check that driver and node are of the same version"),
-    Status.BAD_LENGTH: (BadLengthError, "check that the transport keeps packets whole"),
-    Status.BAD_ADDRESS: (BadAddressError, "check the range against the node's configuration"),
-    Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
-    Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
-}
-
-
-class CollectiveError(DeviceError):
-    """A command ended with a status other than OK.
-
-    Members
-    -------
-    event : Event
-    """
-
-    def __init__(self, event: "Event", name: str = "node") -> None:
-        self.event = event
-        super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: "
-                         f"{_MEANINGS[event.status].format(event=event)}")
-
-
-_MEANINGS: dict[EventStatus, str] = {
-    EventStatus.OK: "it did what it was asked to do",
-    EventStatus.UNKNOWN_OPERATION: "there is no operation {event.detail}, or not on a node of this configuration",
-    EventStatus.BAD_BASE: "base {event.detail} is not a multiple of 32, or beyond the end of its memory",
-    EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
-    EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
-                          "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
-    EventStatus.WRONG_ITERATION: "a packet of iteration {event.high} came in, not of {event.low}",
-    EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
-                             "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
-                             "consecutive ranks",
-    EventStatus.WRONG_LENGTH: "a packet of length {event.high} came in, not of {event.low} (65535: the packet is cut "
-                              "short, or too long); check that all nodes have the same length",
-    EventStatus.BAD_CRC: "a packet was damaged on the link from the predecessor (detail 0x{event.detail:08x})",
-    EventStatus.WRONG_SEQUENCE: "a packet is missing, or came twice: epoch or sequence {event.high}, not {event.low}",
-    EventStatus.WRONG_SOURCE: "a packet came from rank {event.high}, not from the predecessor, rank {event.low}",
-    EventStatus.WRONG_CODEC: "a packet of type and codec 0x{event.high:02x} came in, not of 0x{event.low:02x}; check "
-                             "that all nodes were given the same operation",
-    EventStatus.PEER_ABORT: "rank {event.high} gave up and said so; look at its event",
-    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor ({event.low} packets were sent, "
-                                 "{event.high} received); check that link, and that every node was given the command",
-    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it ({event.low} packets were sent, "
-                                "{event.high} received); check that link, and that every node was given the command",
-    EventStatus.WAIT_TIMEOUT: "flags 0x{event.detail:04x} were not set within {event.cycles} cycles; check the wait "
-                              "masks, or raise TIMEOUT",
-    EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
-    EventStatus.LINK_RESET: "CONTROL.link_reset was set before it had ended",
-    EventStatus.BAD_RULE: "rule {event.detail} of register OPTIMIZER needs more state planes than the node has; take "
-                          "another rule, or a node with more of them",
-    EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
-                          "elements that its shape does not take or that exceed what is left of the length, or a "
-                          "list of jobs or words that runs beyond the end of the weight memory",
-    EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
-                           "inside a memory row, parts that end beyond a memory for so many samples, or a list "
-                           "without an end",
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Command:
-    """What a node shall do. Fields that an operation does not use are ignored.
-
-    Parameters
-    ----------
-    operation : Operation
-    rank, size : int
-        Place of the node in the ring, and number of nodes.
-    port : int
-        Which ring; 0 is the only one.
-    gradient_base, weight_base, state_base : int
-        Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
-        words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
-    length : int
-        Elements; of INFER samples.
-    epoch, iteration : int
-        Numbers that packets carry, so that those of another command are refused; the same on all nodes.
-    root : int
-        Rank that a BROADCAST starts from.
-    wait, signal : int
-        Flags to be taken before the start, and to be set after a good end; 16 bits.
-    tag : int
-        Comes back in the event; 16 bits.
-    """
-
-    operation: Operation
-    rank: int = 0
-    size: int = 1
-    port: int = 0
-    gradient_base: int = 0
-    weight_base: int = 0
-    state_base: int = 0
-    length: int = 0
-    epoch: int = 0
-    root: int = 0
-    iteration: int = 0
-    wait: int = 0
-    signal: int = 0
-    tag: int = 0
-
-    def words(self) -> Words:
-        """The eight words of the descriptor.
-
-        Raises
-        ------
-        ValueError
-            A field does not fit into its bits.
-        """
-        bits = 0
-        for name, (offset, width) in _COMMAND.items():
-            value = getattr(self, name, 0)  # 0 for the reserved bits
-            if not 0 <= value < 1 << width:
-                raise ValueError(f"Command's {name} must be a number of {width} bits, not {value!r}")
-            bits |= int(value) << offset
-        return np.frombuffer(bits.to_bytes(4 * DESCRIPTOR_WORDS, "little"), "<u4").astype(np.uint32)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Event:
-    """How a command ended.
-
-    Members
-    -------
-    tag : int
-        That of the command.
-    status : EventStatus
-    flags : EventFlag
-    detail : int
-        Depends on the status, see docs/protocol.md.
-    cycles : int
-        Cycles that the command took.
-    weight_version : int
-        Updates that the node's weights have seen.
-    """
-
-    tag: int
-    status: EventStatus
-    flags: EventFlag
-    detail: int
-    cycles: int
-    weight_version: int
-
-    @property
-    def high(self) -> int:
-        """Upper half of the detail: of a refused packet, what came; of a time-out, packets received."""
-        return self.detail >> 16
-
-    @property
-    def low(self) -> int:
-        """Lower half of the detail: of a refused packet, what was due; of a time-out, packets sent."""
-        return self.detail & 0xFFFF
-
-    @classmethod
-    def from_words(cls, words: Words) -> "Event":
-        """The event of four words; a ``ValueError`` if its status is unknown."""
-        fields = _fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
-        return cls(tag=fields["tag"], status=EventStatus(fields["status"]), flags=EventFlag(fields["flags"]),
-                   detail=fields["detail"], cycles=fields["cycles"], weight_version=fields["weight_version"])
-
-    def check(self, name: str = "node") -> "Event":
-        """This event, if the command ended well.
-
-        Parameters
-        ----------
-        name : str
-            What to call the node in the message.
-
-        Raises
-        ------
-        CollectiveError
-            It did not.
-        """
-        if self.status is not EventStatus.OK:
-            raise CollectiveError(self, name)
-        return self
 
 
 @dataclasses.dataclass(eq=False)
@@ -442,7 +208,7 @@ class Device:
         if response.size < 2:
             request.error = mismatch(f"must have at least 2 words, not {response.size}")
             return
-        header = _fields(_HEADER, int(response[0]))
+        header = fields(_HEADER, int(response[0]))
         opcode, tag, count = header["opcode"], header["tag"], header["count"]
         payload = response[2:]
         if opcode != request.opcode | RESPONSE:
@@ -451,7 +217,7 @@ class Device:
             request.error = mismatch(f"must have tag {request.tag}, not {tag}")
         elif count != payload.size:
             request.error = mismatch(f"must have the {count} payload words of its header, not {payload.size}")
-        elif response[1] in _ERRORS:
+        elif response[1] in REFUSALS:
             request.error = self._refusal(request, Status(response[1]), payload)
         elif response[1] == Status.EMPTY and opcode == Opcode.POP_EVENT | RESPONSE:
             request.payload = payload
@@ -463,7 +229,7 @@ class Device:
             request.payload = payload
 
     def _refusal(self, request: _Request, status: Status, payload: Words) -> DeviceError:
-        kind, advice = _ERRORS[status]
+        kind, advice = REFUSALS[status]
         written = f" after {payload[0]} words were written" if payload.size else ""
         return kind(f"{self._name}: {request.asked} was refused with {status.name}{written}; {advice}")
 

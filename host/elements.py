@@ -24,7 +24,8 @@ import numpy.typing as npt
 
 from host.layers import Array
 from host.optimizers import SGD, Optimizer
-from host.ring import FixedSettings, Ring, Settings, Vector
+from host.ring import Ring, Vector
+from host.settings import FixedSettings, Settings
 
 __all__ = ["WEIGHT_FRACTION", "Elements", "FixedPoint", "Float32", "check_optimizer", "elements_of"]
 

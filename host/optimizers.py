@@ -20,7 +20,7 @@ import enum
 import math
 from typing import Any
 
-from host.ring import Rule, Settings
+from host.settings import Rule, Settings
 
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create"]
 
@@ -94,7 +94,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """What is particular to the optimizer, by the names of :class:`~host.ring.Settings`."""
+        """What is particular to the optimizer, by the names of :class:`~host.settings.Settings`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

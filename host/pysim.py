@@ -19,7 +19,7 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component
 from amaranth.sim import Simulator
 
-from host.device import Words
+from host.words import Words
 
 __all__ = ["PysimRing", "PysimTransport"]
 

@@ -17,24 +17,26 @@ Example
 """
 
 import dataclasses
-import enum
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hdl.config import NodeConfig
-from hdl.control.registers import register
+from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
+from host.allocation import Allocation, block_bounds, errors_base
 from host.clustering import codebook_words
-from host.device import Command, Device, DeviceError, Event, EventFlag, EventStatus, Operation, Pending, Space
+from host.command import Command, Event
+from host.device import Device, Pending
+from host.errors import DeviceError
+from host.failure import RingError, explain, report
 from host.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
-from host.masking import MaskJob, Matrices, Region, plan, unpack
+from host.masking import MaskJob, Region, plan, unpack
+from host.outcome import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
+from host.settings import FixedSettings, Rule, Settings
 
-__all__ = ["FixedSettings", "InferOutcome", "MaskOutcome", "Outcome", "Ring", "RingError", "Rule", "Settings",
-           "SparsifyOutcome", "Vector", "block_bounds", "check_room", "check_size", "errors_base"]
+__all__ = ["Ring", "Vector"]
 
 T = TypeVar("T")
 
@@ -43,262 +45,6 @@ Vector = npt.NDArray[Any]
 
 TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
-
-_BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
-_STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
-
-_SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
-            "SECOND_GAIN", "EPSILON")
-
-
-class Rule(enum.IntEnum):
-    """How a weight follows its gradient, as register OPTIMIZER has it."""
-
-    SGD = 0
-    MOMENTUM = 1
-    ADAM = 2
-    ADAMW = 3
-
-    @property
-    def planes(self) -> int:
-        """State planes that the rule needs."""
-        return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a node's optimizer is told; numbers are rounded to binary32.
-
-    docs/registers.md has the registers of the same names, and :mod:`host.optimizers` makes these from the parameters
-    of well-known optimizers.
-
-    Parameters
-    ----------
-    rule : Rule
-    gradient_scale : float
-        Factor of the summed gradient.
-    learning_rate : float
-        Factor of the step.
-    clip : float
-        Largest magnitude of a scaled gradient.
-    weight_factor : float
-        With AdamW the factor of the weight, else the share of the weight that is added to its gradient.
-    first_decay, first_gain : float
-        Factors of the first state plane and of the gradient that is added to it.
-    second_decay, second_gain : float
-        The same of the second state plane and of the squared gradient.
-    epsilon : float
-        Added to the square root of the second state plane.
-    nesterov : bool
-        Whether momentum looks ahead.
-    packed_state : bool
-        Whether state is stored as bfloat16, two elements to a word.
-    """
-
-    rule: Rule
-    gradient_scale: float
-    learning_rate: float
-    clip: float = math.inf
-    weight_factor: float = 0.0
-    first_decay: float = 0.0
-    first_gain: float = 1.0
-    second_decay: float = 0.0
-    second_gain: float = 0.0
-    epsilon: float = 0.0
-    nesterov: bool = False
-    packed_state: bool = False
-
-    def registers(self) -> dict[str, int | float]:
-        """The value of each register."""
-        optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
-        return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in _SCALARS}}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FixedSettings:
-    """What a node of 16-bit integers is told: scalars of plain SGD, signed, with 16 bits of fraction.
-
-    A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
-
-    Parameters
-    ----------
-    gradient_scale, learning_rate : int
-        Of 18 bits: 65536 is one, and two is beyond the end.
-    """
-
-    gradient_scale: int
-    learning_rate: int
-
-    def __post_init__(self) -> None:
-        for name in ("gradient_scale", "learning_rate"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 17) <= value < 1 << 17:
-                raise ValueError(f"{name} must be an integer of 18 bits, not {value!r}")
-
-    def registers(self) -> dict[str, int | float]:
-        """The value of each register."""
-        return {"OPTIMIZER": int(Rule.SGD), "GRADIENT_SCALE": self.gradient_scale,
-                "LEARNING_RATE": self.learning_rate}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a collective that ended well has gone.
-
-    Members
-    -------
-    cycles : int
-        From the command's start to its end, on the node where that took longest.
-    local_nan, not_finite : tuple of int
-        Nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite.
-    """
-
-    cycles: int
-    local_nan: tuple[int, ...] = ()
-    not_finite: tuple[int, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskOutcome:
-    """How masking has gone.
-
-    Members
-    -------
-    results : list of list of array
-        Of each node, the masked matrices of each job.
-    replaced : list of int
-        Elements on each node that became the alternative.
-    cycles : int
-        Summed over commands that ran one after the other: of each, on the node where it took longest.
-    commands : int
-        How many those were.
-    """
-
-    results: list[list[Matrices]]
-    replaced: list[int]
-    cycles: int
-    commands: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SparsifyOutcome:
-    """How sparsifying has gone.
-
-    Members
-    -------
-    dropped : list of int
-        Elements on each node that were moved to its errors.
-    cycles : int
-        On the node where it took longest.
-    """
-
-    dropped: list[int]
-    cycles: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InferOutcome:
-    """How inference has gone.
-
-    Members
-    -------
-    outputs : array of int
-        Sums of the last layer, a row for each sample.
-    cycles : int
-        Sum over commands, each counted on the node where it took longest.
-    multiplied : int
-        Cycles in which all lanes of a node have multiplied, of all nodes.
-    commands : int
-        Commands that it took, one after the other.
-    """
-
-    outputs: Integers
-    cycles: int
-    multiplied: int
-    commands: int
-
-
-class RingError(Exception):
-    """A collective failed on at least one node.
-
-    Members
-    -------
-    cause : int or None
-        The node that failed first, as opposed to those that gave up because another did; None where no single node
-        can be blamed.
-    events : list of Event or None
-        That of each node; None from a node that gave none.
-    """
-
-    def __init__(self, message: str, *, cause: int | None, events: "list[Event | None]"):
-        super().__init__(message)
-        self.cause = cause
-        self.events = events
-
-
-def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
-    """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
-    groups = (length + 31) // 32
-    edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
-    return list(itertools.pairwise(edges))
-
-
-def errors_base(length: int) -> int:
-    """Where errors lie in the weight memory: behind so many weights, from the next multiple of 32 on."""
-    return (length + 31) // 32 * 32
-
-
-def check_size(config: NodeConfig, nodes: int) -> None:
-    """Check that so many nodes can form a ring, and raise ``ValueError`` if they cannot."""
-    if not 1 <= nodes <= config.nodes_max:
-        possible = f"between 1 and {config.nodes_max} nodes" if config.nodes_max > 1 else "1 node"
-        raise ValueError(f"Ring must have {possible}, not {nodes!r}")
-
-
-def check_room(config: NodeConfig, length: int, *, nodes: int, planes: int = 0, packed_state: bool = False,
-               errors: bool = False) -> None:
-    """Check that vectors of this length fit into a ring of such nodes.
-
-    Parameters
-    ----------
-    config : NodeConfig
-        Of every node.
-    length : int
-    nodes : int
-    planes : int
-        State planes of the optimizer, of which a node has its own block.
-    packed_state : bool
-        Whether state is stored as bfloat16.
-    errors : bool
-        Whether errors are kept behind the weights; see :meth:`Ring.sparsify`.
-
-    Raises
-    ------
-    ValueError
-        They do not.
-    """
-    check_size(config, nodes)
-    room = min(config.gradient_words, config.weight_words)
-    if length > room:
-        raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not {length:,}")
-    if planes > config.state_planes:
-        raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
-                         f"{planes}")
-    block = max(stop - start for start, stop in block_bounds(length, nodes))
-    if config.has_master and block > config.state_words:
-        raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
-                         f"weights, not {block:,}: take more nodes, or raw weights")
-    room = config.state_words * (2 if packed_state else 1)
-    if planes and block > room:
-        advice = "take more nodes, " + ("" if packed_state else "state as bfloat16, ")
-        raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
-                         f"{advice}or an optimizer without state")
-    if errors and errors_base(length) + length > config.weight_words:
-        raise ValueError(
-            f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements of "
-            f"a node's weight memory, not {errors_base(length) + length:,}: take a model of at most "
-            f"{config.weight_words // 64 * 32:,} parameters, nodes with more weight memory, or no density, which "
-            f"sends everything")
 
 
 def _words(elements: int, packed_state: bool) -> int:
@@ -432,9 +178,9 @@ class Ring:
 
     # Memories and registers.
 
-    def require(self, length: int, *, planes: int = 0, packed_state: bool = False, errors: bool = False) -> None:
-        """Check that vectors of this length fit; see :func:`check_room`."""
-        check_room(self._config, length, nodes=self.nodes, planes=planes, packed_state=packed_state, errors=errors)
+    def require(self, allocation: Allocation) -> None:
+        """Check that there is room for it, and raise ``ValueError`` where there is not."""
+        allocation.check(self._config, nodes=self.nodes)
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]]) -> None:
         """One vector per node, in order of rank."""
@@ -662,7 +408,8 @@ class Ring:
             iteration=self._iteration, tag=tag)))
         events = self._wait()
         if any(event is None or event.status != EventStatus.OK for event in events):
-            error = self._explain(operation, events)
+            lost = [(now - before) % (1 << 32) for now, before in zip(self._differences(), self._lost, strict=True)]
+            error = explain(operation, events, devices=self._devices, lost=lost)
             # What is left of this command on the ring is told from the next one by its epoch.
             self._epoch = (self._epoch + 1) % 256
             raise error
@@ -843,7 +590,8 @@ class Ring:
             name = commands[rank].operation.name.lower()
             every = [events.get(rank) for rank in range(self.nodes)]
             if event is None:
-                raise RingError(f"{name} failed: {self._describe(rank, event).strip()}", cause=rank, events=every)
+                raise RingError(f"{name} failed: {report(rank, event, self._devices).strip()}", cause=rank,
+                                events=every)
             try:
                 event.check(self._devices[rank].name)
             except DeviceError as error:
@@ -857,50 +605,3 @@ class Ring:
         counters = self.counters()
         return [(counters[rank]["WORDS_SENT"] - counters[(rank + 1) % self.nodes]["WORDS_RECEIVED"]) % (1 << 32)
                 for rank in range(self.nodes)]
-
-    def _explain(self, operation: Operation, events: "list[Event | None]") -> RingError:
-        """The error of a failed command, by its root cause."""
-        failed = [(rank, event) for rank, event in enumerate(events) if event and event.status not in _BLAMELESS]
-        culprits = [(rank, event) for rank, event in failed if event.status not in _STANDSTILL]
-        name = operation.name.lower().replace("_", "-")
-        silent = [rank for rank, event in enumerate(events) if event is None]
-        if culprits:
-            rank, event = culprits[0]
-            try:
-                event.check(self._devices[rank].name)
-            except DeviceError as error:
-                return RingError(f"{name} failed: {error}", cause=rank, events=events)
-        lost = [(now - before) % (1 << 32) for now, before in zip(self._differences(), self._lost, strict=True)]
-        cut = [link for link, count in enumerate(lost) if count]
-        cause = None
-        if cut:
-            reason = "; ".join(f"the link from node {link} to node {(link + 1) % self.nodes} has lost "
-                               f"{lost[link]} words" for link in cut)
-            cause = cut[0] if len(cut) == 1 else None
-        elif silent:
-            reason = f"node {', '.join(map(str, silent))} gave no event, and no word moves"
-        elif failed:
-            rank, event = failed[0]
-            towards = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank
-            cause = rank
-            reason = (f"no words or no credits came through the link from node {towards % self.nodes} to node "
-                      f"{(towards + 1) % self.nodes}")
-        else:
-            reason = "nodes gave up, and none says why"
-        lines = [self._describe(rank, event) for rank, event in enumerate(events)]
-        return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=events)
-
-    def _describe(self, rank: int, event: Event | None) -> str:
-        """What a node did, and whom it waited for, in one line."""
-        name = self._devices[rank].name
-        if event is None:
-            fields = self._devices[rank].read_fields("STATUS")
-            doing = ", ".join(field for field, value in fields.items() if value) or "idle"
-            return f"  {name}: no event; {doing}"
-        text = f"  {name}: {event.status.name} after {event.cycles} cycles"
-        if event.status in _STANDSTILL:
-            neighbour = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank + 1
-            what = "a packet from" if event.status is EventStatus.INGRESS_TIMEOUT else "a credit from"
-            text += (f": {event.detail & 0xffff} packets sent, {event.detail >> 16} received, waited for {what} "
-                     f"{self._devices[neighbour % self.nodes].name}")
-        return text

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hdl.config import NodeConfig
-from host.device import Device, Transport, Words
-from host.ring import TIMEOUT, Ring, check_size
+from host.device import Device, Transport
+from host.ring import TIMEOUT, Ring
+from host.words import Words
 
 __all__ = ["BAUD", "LATENCY", "Session", "TransportName", "open_session"]
 
@@ -122,7 +123,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     if (transport is TransportName.SERIAL) != (device is not None):
         raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
                          f"{transport.value}")
-    check_size(config, nodes)
+    config.check_ring(nodes)
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     with contextlib.ExitStack() as stack:

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hdl.config import NodeConfig
-from host.device import DeviceError
+from host.errors import DeviceError
+from host.failure import RingError
 from host.optimizers import OptimizerName, create
-from host.ring import RingError
 from host.text import Text, topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
 from host.transformer import TransformerConfig

@@ -18,24 +18,24 @@ a density, nodes send only the largest elements of their gradients, and add what
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
+from host.allocation import Allocation, block_bounds, errors_base
 from host.clustering import codebook
 from host.data import Dataset
 from host.elements import Elements, check_optimizer, elements_of
 from host.layers import Array
 from host.masking import MaskJob, Matrices
 from host.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
-from host.ring import FixedSettings, Outcome, Ring, Settings, Vector, block_bounds, check_room, errors_base
+from host.outcome import Outcome
+from host.reference import IntegerReference, Reference, words_of
+from host.ring import Ring, Vector
 from host.threshold import Threshold
 from host.workloads import Classifier, Workload, WorkloadName
-
-if TYPE_CHECKING:
-    from sim.golden.ring import Traffic, Update
 
 __all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError", "check_run", "train"]
 
@@ -121,6 +121,11 @@ class TrainingConfig:
     def largest(self, examples: int) -> int:
         """Examples in the largest batch of so many."""
         return -(-examples // -(-examples // self.batch))
+
+    def allocation(self, length: int) -> Allocation:
+        """What the nodes keep, for so many parameters."""
+        return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
+                          errors=self.density is not None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,132 +225,6 @@ class Training:
     bit_exact: bool | None = None
 
 
-def _bits(vector: Vector) -> npt.NDArray[np.uint32]:
-    """Elements as words: patterns of binary32, or integers with their sign extended."""
-    return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
-
-
-class _Reference:
-    """The golden model of the same training run.
-
-    Members
-    -------
-    counter : str
-        The counter of the words that :meth:`step` predicts.
-    weights, master : array of uint32
-        What nodes compute with, and what it is encoded from; the same without a weight codec.
-    coded : bool
-        Whether there is a weight codec.
-    residuals : array of uint32, optional
-        What the gradient codec has lost on each node, where it loses something.
-    """
-
-    counter = "WORDS_SENT"
-
-    def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
-        # Loaded here, since nothing else in host/ needs the models of what is inside a node.
-        from sim.golden import masking
-        from sim.golden import ring as golden
-        from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
-
-        self._golden = golden
-        self._masking = masking
-        self._ring = ring
-        self._codec = WEIGHT_CODECS[ring.weight_codec]
-        self._gradient_codec = GRADIENT_CODECS[ring.gradient_codec]
-        if centroids is not None:
-            self.bind(centroids)
-        self.master = golden.bits(weights).copy()
-        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
-        self.state = [np.zeros_like(self.weights) for _ in range(planes)]
-        self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
-        self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
-
-    @property
-    def coded(self) -> bool:
-        return self._codec is not None
-
-    def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
-        """Go on with another codebook."""
-        from sim.golden.codecs import CentroidCodec, TableCodec
-
-        if isinstance(self._codec, TableCodec | CentroidCodec):
-            self._codec = self._codec.bind(centroids)
-
-    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
-        """What nodes send of their gradients, and how many elements each has dropped."""
-        golden = self._golden
-        bound = int(golden.bits([threshold])[0])
-        kept, self.errors = self._masking.sparsify(golden.bits(np.stack(gradients)), self.errors, bound)
-        sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
-        return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
-
-    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
-        """Do what the ring does."""
-        golden = self._golden
-        numbers = dataclasses.asdict(settings)
-        packed_state = numbers.pop("packed_state")
-        update: Update = golden.fused_update(
-            golden.bits(np.stack(gradients)), self.master, self.state, golden.settings(**numbers),
-            packed_state=packed_state, weight_codec=self._codec, gradient_codec=self._gradient_codec,
-            residuals=self.residuals, segment=self._ring.segment, lanes=self._ring.lanes)
-        self.weights = update.weights
-        self.master = update.master
-        self.state = update.state
-        return update.traffic
-
-    def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
-        """The matrices of a job as they must come back, and how many elements are replaced."""
-        masking = self._masking
-        shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
-        kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
-        return (np.where(kept, _bits(job.matrices), self._pattern(alternative)),
-                int(kept.size - np.count_nonzero(kept)))
-
-    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
-        """Of an element."""
-        return self._golden.bits([number])
-
-
-class _IntegerReference(_Reference):
-    """That of a node of 16-bit integers."""
-
-    counter = "COMPRESSED_WORDS"
-
-    def __init__(self, weights: Vector):
-        from sim.golden import masking, reduced
-        from sim.golden.ring import Traffic
-
-        self._masking = masking
-        self._reduced = reduced
-        self._traffic = Traffic
-        self._codec = None
-        self.master = self.weights = _bits(weights)
-        self.state = []
-        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
-        self.residuals = None
-
-    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
-        gradient, = gradients
-        kept = self._reduced.sparsify(gradient, self._reduced.from_words(self.errors[0]), int(threshold))
-        self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
-        return [kept.gradients.astype(np.int16)], [kept.dropped]
-
-    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
-        gradient, = gradients
-        update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
-                                      gradient_scale=int(settings.gradient_scale),
-                                      learning_rate=int(settings.learning_rate))
-        self.master = self.weights = self._reduced.to_words(update.weights)
-        return self._traffic(
-            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
-            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
-            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
-
-    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
-        return self._reduced.to_words([int(number)])
-
-
 class _Codebooks:
     """Gives nodes and the golden model their codebooks, where the weight codec has such.
 
@@ -366,7 +245,7 @@ class _Codebooks:
         self.words = self._ring.write_codebook(centroids)
         return centroids
 
-    def refresh(self, number: int, reference: _Reference) -> int:
+    def refresh(self, number: int, reference: Reference) -> int:
         """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
         the step before."""
         if self.first is None:
@@ -390,7 +269,7 @@ class _Masks:
         all elements; and words of external masks.
     """
 
-    def __init__(self, ring: Ring, reference: _Reference, config: TrainingConfig):
+    def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
         self._ring = ring
         self._reference = reference
@@ -417,7 +296,7 @@ class _Masks:
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
         """Elements that had to be replaced."""
         expected, replaced = self._reference.mask(job, alternative)
-        found = _bits(result)
+        found = words_of(result)
         wrong = np.argwhere(found != expected)
         if len(wrong):
             place = tuple(wrong[0].tolist())
@@ -441,7 +320,7 @@ class _Sparsifier:
         Of the last step.
     """
 
-    def __init__(self, ring: Ring, reference: _Reference, form: Elements, config: TrainingConfig, steps: int):
+    def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
         self._ring = ring
         self._reference = reference
         self._form = form
@@ -517,13 +396,13 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
             f"0x{expected[index]:08x}")
 
 
-def _read_weights(ring: Ring, reference: _Reference, config: TrainingConfig, number: int) -> Vector:
+def _read_weights(ring: Ring, reference: Reference, config: TrainingConfig, number: int) -> Vector:
     """Weights of a node; where that is asked for, those of all nodes are compared first, masters too."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
     weights = ring.read_weights(length)
-    _compare("weights", number, reference.weights, _bits(weights))
+    _compare("weights", number, reference.weights, words_of(weights))
     if reference.coded:
         found = ring.read_master(length).view(np.uint32)
         _compare_state("master weights", number, reference.master, found, ring.nodes)
@@ -570,8 +449,7 @@ def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, n
         check_optimizer(config.optimizer)
     if config.density is not None and not node.error_feedback:
         raise ValueError("Nodes must have error feedback for a density, which is what they do not send")
-    check_room(node, workload.parameters.size, nodes=nodes, planes=config.optimizer.planes,
-               packed_state=config.packed_state, errors=config.density is not None)
+    config.allocation(workload.parameters.size).check(node, nodes=nodes)
 
 
 def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
@@ -602,11 +480,11 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     length = parameters.size
     planes = config.optimizer.planes
     form = elements_of(ring, config.optimizer, config.largest(workload.examples))
-    ring.require(length, planes=planes, packed_state=config.packed_state, errors=config.density is not None)
+    ring.require(config.allocation(length))
     codebooks = _Codebooks(ring, parameters, config.refresh)
     weights = form.weights(parameters)
-    reference = (_IntegerReference(weights) if ring.reduced
-                 else _Reference(ring, weights, planes, codebooks.first))
+    reference = (IntegerReference(weights) if ring.reduced
+                 else Reference(ring, weights, planes, codebooks.first))
     masks = _Masks(ring, reference, config)
     ring.distribute(weights)  # residuals are zeros afterwards
     if reference.coded or ring.reduced:
@@ -677,7 +555,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     return training
 
 
-def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, training: Training,
+def _compare_end(ring: Ring, reference: Reference, config: TrainingConfig, training: Training,
                  replaced: int, words: int) -> None:
     """What is left on the nodes, and what they have counted, against the golden model."""
     length, number = training.parameters, len(training.steps)
@@ -686,13 +564,13 @@ def _compare_end(ring: Ring, reference: _Reference, config: TrainingConfig, trai
         found = ring.read_state(length, plane, packed_state=config.packed_state)
         _compare_state(names[plane], number, expected, found.view(np.uint32), ring.nodes)
     if config.density is not None:
-        for rank, errors in enumerate(_bits(ring.read_errors(length))):
+        for rank, errors in enumerate(words_of(ring.read_errors(length))):
             _compare_errors("errors", number, rank, reference.errors[rank], errors)
     if reference.residuals is not None:
         for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
             _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
-    _compare("weights", number, reference.weights, _bits(ring.read_weights(length)))
+    _compare("weights", number, reference.weights, words_of(ring.read_weights(length)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "

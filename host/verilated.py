@@ -121,9 +121,7 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
-    if not 1 <= nodes <= config.nodes_max:
-        raise ValueError(f"Ring size must be between 1 and the {config.nodes_max} nodes of the configuration, not "
-                         f"{nodes!r}")
+    config.check_ring(nodes)
     library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", announce=announce)
     ring = OpenRing(library, nodes=nodes, threads=threads)
     if wave is not None:

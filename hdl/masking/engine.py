@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout, mask_job_layout
+from hdl.control.runner import CommandRunner
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS, job_layout
@@ -496,27 +497,39 @@ class MaskEngine(wiring.Component):
         m = Module()
         config = self._config
         lane_bits = exact_log2(config.lanes)
-        idle = Signal()  # the datapath is held in reset, unless a command runs
+        m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_MASK, most=config.lanes)
         flow = MaskDataflow(config=config)
-        m.submodules.flow = ResetInserter(idle)(flow)
+        m.submodules.flow = ResetInserter(runner.reset)(flow)
+        connect_stream(m, self.command, runner.command)
+        connect_stream(m, runner.event, self.event)
         ports = [(flow.gradient_read, self.gradient_read), (flow.gradient_write, self.gradient_write),
                  (flow.weight_write, self.weight_write), *zip(flow.weight_read, self.weight_read, strict=True)]
         for inner, outer in ports:
             wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
         given = self.command.payload
-        event = self.event.payload
         setup = Signal(setup_layout(config))
         sparsify = Signal()
-        m.d.comb += [sparsify.eq(given.operation == Operation.SPARSIFY), flow.setup.eq(setup)]
+        m.d.comb += [
+            sparsify.eq(given.operation == Operation.SPARSIFY),
+            flow.setup.eq(setup),
+            flow.start.eq(runner.start),
+            runner.weight_version.eq(self.weight_version),
+            runner.progress.eq(flow.replaced),
+            runner.done.eq(flow.done),
+            runner.bad.eq(flow.bad),
+            runner.number.eq(flow.number),
+            self.count.mask_words_fetched.eq(flow.fetched),
+            self.count.elements_masked.eq(flow.replaced),
+            self.count.command_cycles.eq(runner.busy),
+            self.count.stall_memory.eq(Cat(outer.valid & ~outer.ready for _, outer in ports).any()),
+        ]
         if not config.error_feedback:
             m.d.comb += sparsify.eq(0)
         elif not config.masking:
             m.d.comb += sparsify.eq(1)
-
-        def prepare():
-            """Sample all that the command depends on."""
-            weight_base = Mux(sparsify, given.weight_base, given.state_base)
+        weight_base = Mux(sparsify, given.weight_base, given.state_base)
+        with m.If(self.command.ready):
             m.d.sync += [
                 setup.sparsify.eq(sparsify),
                 setup.length.eq(given.length),
@@ -526,51 +539,5 @@ class MaskEngine(wiring.Component):
                 setup.weight_row.eq(weight_base >> lane_bits),
                 setup.weight_count.eq(Mux(sparsify, given.length, config.weight_words - given.state_base)),
                 setup.parameter.eq(Mux(sparsify, self.threshold, self.alternative)),
-                event.tag.eq(given.tag),
-                event.status.eq(EventStatus.OK),
-                event.detail.eq(0),
-                event.cycles.eq(0),
             ]
-
-        with m.FSM() as fsm:
-            with m.State("Idle"):
-                m.d.comb += self.command.ready.eq(1)
-                prepare()
-                with m.If(self.command.valid):
-                    m.next = "Settle"
-                    with m.If(given.length == 0):
-                        m.next = "Report"
-
-            # What a memory still had to answer to the command before is gone when the datapath leaves its reset.
-            with m.State("Settle"):
-                m.next = "Launch"
-
-            with m.State("Launch"):
-                m.d.comb += flow.start.eq(1)
-                m.next = "Run"
-
-            with m.State("Run"):
-                m.d.sync += event.detail.eq(event.detail + flow.replaced)
-                with m.If(flow.bad):
-                    m.d.sync += [event.status.eq(EventStatus.BAD_MASK), event.detail.eq(flow.number)]
-                    m.next = "Report"
-                with m.Elif(flow.done):
-                    m.next = "Report"
-
-            with m.State("Report"):
-                m.d.comb += [self.event.valid.eq(1), event.weight_version.eq(self.weight_version)]
-                with m.If(self.event.ready):
-                    m.next = "Idle"
-
-        active = fsm.ongoing("Launch") | fsm.ongoing("Run")
-        busy = active | fsm.ongoing("Settle")
-        m.d.comb += [
-            idle.eq(~active),
-            self.count.mask_words_fetched.eq(flow.fetched),
-            self.count.elements_masked.eq(flow.replaced),
-            self.count.command_cycles.eq(busy),
-            self.count.stall_memory.eq(Cat(outer.valid & ~outer.ready for _, outer in ports).any()),
-        ]
-        with m.If(busy):
-            m.d.sync += event.cycles.eq(event.cycles + 1)
         return m

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
+from hdl.control.runner import CommandRunner
 from hdl.memory import RowReader, read_signature, write_signature
 from hdl.quantization.arithmetic import ADJUSTED_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS, Form
 from hdl.quantization.feed import InputBuffer, ParameterUnpacker, SampleJobs
@@ -324,9 +325,11 @@ class InferenceEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        idle = Signal()  # the datapath is held in reset, unless a command runs
+        m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_LAYER)
         flow = InferenceDataflow(config=config, form=self._form)
-        m.submodules.flow = ResetInserter(idle)(flow)
+        m.submodules.flow = ResetInserter(runner.reset)(flow)
+        connect_stream(m, self.command, runner.command)
+        connect_stream(m, runner.event, self.event)
         ports = [(flow.gradient_write, self.gradient_write),
                  *zip(flow.gradient_read, self.gradient_read, strict=True),
                  *zip(flow.weight_read, self.weight_read, strict=True)]
@@ -334,55 +337,22 @@ class InferenceEngine(wiring.Component):
             wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
         given = self.command.payload
-        event = self.event.payload
         setup = Signal(setup_layout(config))
-        m.d.comb += flow.setup.eq(setup)
-
-        with m.FSM() as fsm:
-            with m.State("Idle"):
-                m.d.comb += self.command.ready.eq(1)
-                m.d.sync += [
-                    setup.samples.eq(given.length),
-                    setup.list_row.eq(given.weight_base >> exact_log2(config.lanes)),
-                    setup.list_count.eq(config.weight_words - given.weight_base),
-                    event.tag.eq(given.tag),
-                    event.status.eq(EventStatus.OK),
-                    event.detail.eq(0),
-                    event.cycles.eq(0),
-                ]
-                with m.If(self.command.valid):
-                    m.next = "Settle"
-                    with m.If(given.length == 0):
-                        m.next = "Report"
-
-            # What a memory still had to answer to the command before is gone when the datapath leaves its reset.
-            with m.State("Settle"):
-                m.next = "Launch"
-
-            with m.State("Launch"):
-                m.d.comb += flow.start.eq(1)
-                m.next = "Run"
-
-            with m.State("Run"):
-                m.d.sync += event.detail.eq(event.detail + flow.multiplied)
-                with m.If(flow.bad):
-                    m.d.sync += [event.status.eq(EventStatus.BAD_LAYER), event.detail.eq(flow.number)]
-                    m.next = "Report"
-                with m.Elif(flow.done):
-                    m.next = "Report"
-
-            with m.State("Report"):
-                m.d.comb += [self.event.valid.eq(1), event.weight_version.eq(self.weight_version)]
-                with m.If(self.event.ready):
-                    m.next = "Idle"
-
-        active = fsm.ongoing("Launch") | fsm.ongoing("Run")
-        busy = active | fsm.ongoing("Settle")
         m.d.comb += [
-            idle.eq(~active),
-            self.count.command_cycles.eq(busy),
+            flow.setup.eq(setup),
+            flow.start.eq(runner.start),
+            runner.weight_version.eq(self.weight_version),
+            runner.progress.eq(flow.multiplied),
+            runner.done.eq(flow.done),
+            runner.bad.eq(flow.bad),
+            runner.number.eq(flow.number),
+            self.count.command_cycles.eq(runner.busy),
             self.count.stall_memory.eq(Cat(outer.valid & ~outer.ready for _, outer in ports).any()),
         ]
-        with m.If(busy):
-            m.d.sync += event.cycles.eq(event.cycles + 1)
+        with m.If(self.command.ready):
+            m.d.sync += [
+                setup.samples.eq(given.length),
+                setup.list_row.eq(given.weight_base >> exact_log2(config.lanes)),
+                setup.list_count.eq(config.weight_words - given.weight_base),
+            ]
         return m

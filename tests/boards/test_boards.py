@@ -108,8 +108,8 @@ def test_unknown_board():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"nodes": 5}, "Node count must be between 1 and 4, not 5"),
-    ({"nodes": 0}, "Node count must be between 1 and 4, not 0"),
+    ({"nodes": 5}, "Ring must have between 1 and 4 nodes, not 5"),
+    ({"nodes": 0}, "Ring must have between 1 and 4 nodes, not 0"),
     ({"clock": 10_000_000}, "Baud rate must be at most 2500000, a 4th of the clock, not 3000000"),
 ])
 def test_configurations(options, message):

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Opcode, Operation, Space, Status, header_layout
+from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status, header_layout
 from hdl.control.registers import IDENTIFIER, register
 from hdl.masking.engine import mask_cycles, sparsify_cycles
 from hdl.masking.mask import KINDS
 from hdl.node import Node
 from hdl.stream import word_layout
-from host.device import Command, Event, EventFlag
+from host.command import Command, Event
 from sim import bench_ring_speed
 from sim.golden import masking
 from sim.golden import ring as golden

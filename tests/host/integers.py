@@ -3,7 +3,8 @@
 import numpy as np
 
 from hdl.config import NodeConfig
-from host.device import Event, EventFlag, EventStatus, Operation
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from host.command import Event
 from host.ring import Ring
 from sim.golden import reduced as model
 

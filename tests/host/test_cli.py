@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from host import bench, cli, weights
-from host.device import ConfigurationError
-from host.ring import Outcome, RingError
+from host.errors import ConfigurationError
+from host.failure import RingError
+from host.outcome import Outcome
 from host.trainer import DivergenceError
 from sim.verilated.toolchain import ToolError
 

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation, Space
 from host.clustering import codebook, codebook_words
+from host.command import Command
 from host.data import digits
-from host.device import Command, Device, EventStatus, Operation, Space
+from host.device import Device
+from host.failure import RingError
 from host.optimizers import SGD
-from host.ring import Ring, RingError, Rule, Settings
+from host.ring import Ring
+from host.settings import Rule, Settings
 from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS

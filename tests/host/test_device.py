@@ -7,26 +7,19 @@ import pytest
 
 import host.device
 from hdl.config import NodeConfig
-from hdl.control.protocol import Opcode
+from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
-from host.device import (
+from host.command import CollectiveError, Command, Event
+from host.device import Device
+from host.errors import (
     BadAddressError,
     BadLengthError,
-    CollectiveError,
-    Command,
     ConfigurationError,
-    Device,
     DeviceError,
     DeviceTimeoutError,
-    Event,
-    EventFlag,
-    EventStatus,
-    Operation,
     ProtocolError,
     QueueFullError,
     ReadOnlyError,
-    Space,
-    Status,
     UnknownOpcodeError,
 )
 from host.pysim import PysimRing

@@ -5,7 +5,7 @@ import pytest
 
 from host.elements import FixedPoint, Float32, check_optimizer, elements_of
 from host.optimizers import SGD, Adam
-from host.ring import FixedSettings, Rule
+from host.settings import FixedSettings, Rule
 from sim.golden import reduced as golden
 from tests.host.integers import golden_ring
 

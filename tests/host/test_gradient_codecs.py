@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.allocation import block_bounds
+from host.command import Command
 from host.data import digits
-from host.device import BadAddressError, Command, Device, EventStatus, Operation, Space
-from host.ring import Ring, RingError, Rule, Settings, block_bounds
+from host.device import Device
+from host.errors import BadAddressError
+from host.failure import RingError
+from host.ring import Ring
+from host.settings import Rule, Settings
 from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS

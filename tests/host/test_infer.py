@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import LAYER_WORDS
-from host.device import Command, Device, EventStatus, Operation, Space
+from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
+from host.command import Command
+from host.device import Device
+from host.failure import RingError
 from host.inference import pack_inputs, program, unpack_outputs
-from host.ring import Ring, RingError
+from host.ring import Ring
 from host.verilated import OpenRing
 from sim.golden.quantization import Layer, infer
 from tests.host.rings import WHOLE, library

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from hdl.board import BOARDS
-from hdl.control.protocol import EventStatus, Operation
+from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.reduced.engine import update_cycles
 from host import cli, weights
+from host.command import Command
 from host.data import Dataset, digits
-from host.device import Command, Space
 from host.masking import Mask, MaskJob, plan
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName
-from host.ring import FixedSettings
 from host.session import TransportName, open_session
+from host.settings import FixedSettings
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, check_run, train
 from host.workloads import Classifier, WorkloadName
 from sim.golden import masking

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.protocol import EventFlag, EventStatus, Space
 from hdl.node import Node
-from host.device import Device, Event, EventFlag, EventStatus, Space
+from host.allocation import errors_base
+from host.command import Event
+from host.device import Device
+from host.failure import RingError
 from host.masking import Mask, MaskJob, plan, unpack
 from host.pysim import PysimRing
-from host.ring import Ring, RingError, errors_base
+from host.ring import Ring
 from host.verilated import OpenRing
 from sim.golden import masking as golden
 from tests.host.rings import library
@@ -335,16 +339,6 @@ class TestSparsify:
             assert outcome.cycles == 25
         assert devices[0].writes.count("MASK_THRESHOLD") == 3
         assert {command.weight_base for command in devices[0].commands} == {errors_base(length)} == {128}
-
-    def test_room(self):
-        ring, _ = golden_ring(1)
-        ring.require(256, errors=True)
-        ring.require(512)
-        message = (r"^Weights and the errors of what was not sent must take at most the 512 elements of a node's "
-                   r"weight memory, not 545: take a model of at most 256 parameters, nodes with more weight memory, "
-                   r"or no density, which sends everything$")
-        with pytest.raises(ValueError, match=message):
-            ring.require(257, errors=True)
 
 
 def whole_ring(open_devices):

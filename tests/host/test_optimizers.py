@@ -6,7 +6,7 @@ import pytest
 
 from hdl.control.registers import REGISTERS, Access, Kind
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
-from host.ring import Rule, Settings
+from host.settings import Rule, Settings
 from sim.golden import optimizer as golden
 
 

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from host.device import Command, Device, EventStatus, Operation, Space
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.allocation import Allocation, block_bounds
+from host.command import Command
+from host.failure import RingError
 from host.optimizers import SGD, Adam, AdamW
-from host.ring import Ring, RingError, Rule, Settings, block_bounds
+from host.ring import Ring
 from host.session import TransportName, open_session
+from host.settings import Rule, Settings
 from sim.golden import moments
 from sim.golden import ring as golden
 from tests.host import rings
@@ -46,13 +50,6 @@ def assert_same(found, expected):
 
 def words_sent(ring):
     return [counters["WORDS_SENT"] for counters in ring.counters()]
-
-
-class TestBlocks:
-    @pytest.mark.parametrize("nodes", range(1, 17))
-    def test_are_those_of_the_golden_model(self, nodes):
-        for length in [*range(0, 200, 7), 4810, 16384]:
-            assert block_bounds(length, nodes) == golden.block_bounds(length, nodes)
 
 
 @pytest.fixture
@@ -191,7 +188,7 @@ class TestCollectives:
             ring.write_weights(golden.floats(updated))
             for optimizer, packed_state in itertools.product(OPTIMIZERS.values(), (False, True)):
                 state = [np.zeros(length, dtype=np.uint32) for _ in range(optimizer.planes)]
-                ring.require(length, planes=optimizer.planes, packed_state=packed_state)
+                ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
                 ring.clear_state(length, packed_state=packed_state)
                 for step in (1, 2):
                     numbers = dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))
@@ -334,29 +331,6 @@ class TestArguments:
         with open_nodes(2) as (ring, _):
             with pytest.raises(ValueError, match=r"^Vectors must be one per node, 2, not 3$"):
                 ring.write_gradients([np.zeros(3, dtype=np.float32)] * 3)
-
-    @pytest.mark.parametrize(("config", "length", "options", "message"), [
-        ({}, 16385, {}, r"Vector must have at most the 16,384 elements of a node's memories, not 16,385"),
-        ({}, 8193, {"planes": 1},
-         r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, state as "
-         r"bfloat16, or an optimizer without state"),
-        ({"state_words": 4096}, 8193, {"planes": 2, "packed_state": True},
-         r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, or an "
-         r"optimizer without state"),
-        ({"state_planes": 1}, 1, {"planes": 2}, r"Optimizer must need at most the 1 state planes of a node, not 2"),
-    ])
-    def test_room(self, config, length, options, message):
-        config = NodeConfig(**config)
-        ring = Ring([Device(None, config)])
-        ring.require(length - 1, **{**options, "planes": min(options.get("planes", 0), config.state_planes)})
-        with pytest.raises(ValueError, match=f"^{message}$"):
-            ring.require(length, **options)
-
-    @pytest.mark.parametrize(("most", "message"), [
-        (1, r"^Ring must have 1 node, not 3$"), (2, r"^Ring must have between 1 and 2 nodes, not 3$")])
-    def test_too_many_nodes(self, most, message):
-        with pytest.raises(ValueError, match=message):
-            Ring([Device(None, NodeConfig(nodes_max=most))] * 3).require(1)
 
 
 class TestSession:

@@ -14,9 +14,11 @@ import pytest
 
 import host.serial
 from hdl.board import BOARDS
+from hdl.control.protocol import EventStatus, Operation, Space
 from host import cli
+from host.command import Command
 from host.data import digits
-from host.device import Command, Device, EventStatus, Operation, Space
+from host.device import Device
 from host.ring import Ring
 from host.serial import BoardResetError, LinkError, LinkLostError, SerialBoard
 from host.session import TransportName, open_session

@@ -7,7 +7,7 @@ import pytest
 from host.clustering import codebook
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
-from host.ring import MaskOutcome, Outcome, SparsifyOutcome
+from host.outcome import MaskOutcome, Outcome, SparsifyOutcome
 from host.text import Text, collate, topics
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
 from host.trainer import _schedule as schedule
@@ -53,9 +53,9 @@ class GoldenRing:
 
     reduced = False
 
-    def require(self, length, *, planes, packed_state, errors=False):
-        self.packed_state = packed_state
-        self.state = [np.full(length, 0x7fc0_0000, dtype=np.uint32) for _ in range(planes)]
+    def require(self, allocation):
+        self.packed_state = allocation.packed_state
+        self.state = [np.full(allocation.length, 0x7fc0_0000, dtype=np.uint32) for _ in range(allocation.planes)]
 
     @property
     def has_codebook(self):

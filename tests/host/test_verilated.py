@@ -41,6 +41,5 @@ def test_timeout_says_who_waits_for_whom(ring):
 
 @pytest.mark.parametrize("nodes", [0, 5])
 def test_ring_size_is_checked_before_anything_is_built(nodes):
-    with pytest.raises(ValueError, match=rf"^Ring size must be between 1 and the 4 nodes of the configuration, not "
-                                         rf"{nodes}$"):
+    with pytest.raises(ValueError, match=rf"^Ring must have between 1 and 4 nodes, not {nodes}$"):
         open_ring(NodeConfig(nodes_max=4), nodes=nodes)

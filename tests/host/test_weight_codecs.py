@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.allocation import Allocation, block_bounds
+from host.command import Command
 from host.data import digits
-from host.device import BadAddressError, Command, Device, EventStatus, Operation, Space
+from host.device import Device
+from host.errors import BadAddressError
+from host.failure import RingError
 from host.optimizers import SGD, Adam
-from host.ring import Ring, RingError, Rule, Settings, block_bounds
+from host.ring import Ring
+from host.settings import Rule, Settings
 from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
@@ -78,7 +84,7 @@ class TestFusedUpdate:
         generator = np.random.default_rng(nodes * 10_000 + length)
         with open_nodes(nodes) as (ring, _):
             for name, (optimizer, packed_state) in OPTIMIZERS.items():
-                ring.require(length, planes=optimizer.planes, packed_state=packed_state)
+                ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
                 reference = Reference(ring, random(generator, length), planes=optimizer.planes)
                 ring.distribute(golden.floats(reference.master))
                 reference.compare(name)
@@ -185,7 +191,7 @@ class TestFusedUpdate:
     def test_other_nodes(self, config):
         for nodes, length in [(1, 500), (2, 1), (2, 333), (3, 1000)]:
             with open_nodes(nodes, config=config) as (ring, _):
-                ring.require(length)
+                ring.require(Allocation(length=length))
                 reference, gradients = prepare(ring, length)
                 reference.compare(f"{nodes} nodes, {length}")
                 ring.clear_counters()
@@ -258,16 +264,6 @@ class TestMasters:
             ring.read_master(1)
         with pytest.raises(ValueError, match=message):
             ring.write_master(np.zeros(1))
-
-    @pytest.mark.parametrize("packed_state", [False, True])
-    def test_room(self, packed_state):
-        """Masters are never packed."""
-        ring = Ring([Device(None, CONFIG)])
-        ring.require(8192, planes=2, packed_state=packed_state)
-        message = (r"^Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more "
-                   r"nodes, or raw weights$")
-        with pytest.raises(ValueError, match=message):
-            ring.require(8193, packed_state=packed_state)
 
     @pytest.mark.parametrize("packed_state", [False, True])
     def test_node_refuses_what_has_no_room(self, packed_state):

@@ -10,7 +10,7 @@ from hdl.control.registers import register
 from hdl.reduced.engine import sparsify_cycles, update_cycles
 from hdl.reduced.masking import mask_cycles
 from hdl.stream import word_layout
-from host.device import Command, Event
+from host.command import Command, Event
 from sim.golden import reduced
 from sim.payload import to_int
 from sim.streams import stall_array

@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from host.device import Command, Device, EventStatus, Operation
-from host.ring import Ring, RingError, Rule, Settings
+from hdl.control.protocol import EventStatus, Operation
+from host.command import Command
+from host.device import Device
+from host.failure import RingError
+from host.ring import Ring
+from host.settings import Rule, Settings
 from host.verilated import open_ring
 from sim.golden import ring as golden
 

@@ -1,0 +1,54 @@
+"""What a node's driver raises."""
+
+from hdl.control.protocol import Status
+
+__all__ = [
+    "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
+    "ProtocolError", "QueueFullError", "ReadOnlyError", "UnknownOpcodeError",
+]
+
+
+class DeviceError(Exception):
+    """A node could not do what it was asked to do."""
+
+
+class UnknownOpcodeError(DeviceError):
+    """The node does not know the request."""
+
+
+class BadLengthError(DeviceError):
+    """The packet was shorter or longer than its header said, or its count is not allowed."""
+
+
+class BadAddressError(DeviceError):
+    """There is no such register or memory, or it is smaller."""
+
+
+class ReadOnlyError(DeviceError):
+    """The register cannot be written."""
+
+
+class QueueFullError(DeviceError):
+    """The node's command queue is full."""
+
+
+class ProtocolError(DeviceError):
+    """The response is not one to the request."""
+
+
+class ConfigurationError(DeviceError):
+    """This is not the node that the driver was set up for."""
+
+
+class DeviceTimeoutError(DeviceError, TimeoutError):
+    """No response in time."""
+
+
+REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
+    Status.UNKNOWN_OPCODE: (UnknownOpcodeError, "check that driver and node are of the same version"),
+    Status.BAD_LENGTH: (BadLengthError, "check that the transport keeps packets whole"),
+    Status.BAD_ADDRESS: (BadAddressError, "check the range against the node's configuration"),
+    Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
+    Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
+}
+"""For each status of a response, what is raised, and what its user may do."""
