@@ -220,10 +220,14 @@ def test_no_board(echo, monkeypatch):
                    r"built for 115200 baud")
         with pytest.raises(LinkLostError, match=message):
             SerialBoard(path, baud=115_200, silence=0.3)
-        with open(path, "rb", buffering=0) as held:
+        # Not as the terminal that controls this process, which would be hung up with it.
+        held = os.open(path, os.O_RDWR | os.O_NOCTTY)
+        try:
             fcntl.flock(held, fcntl.LOCK_EX)
             with pytest.raises(LinkError, match=r"cannot be opened .*; check that no other program has it open"):
                 SerialBoard(path)
+        finally:
+            os.close(held)
 
 
 def test_no_port():
