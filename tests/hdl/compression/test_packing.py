@@ -19,14 +19,14 @@ from sim.verilated.vectors import Feed, Unit
 WORD = SharedExponent(block=8, difference_bits=0, mantissa_bits=2)
 #: A block is 76 bits, of which the first beat has 28.
 ODD = SharedExponent(block=8, mantissa_bits=7)
-#: Blocks of one beat and of several, and words that a beat completes: none, one or several.
-UNITS = [(WORD, 8), (ODD, 2), (MX4, 16)]
-units = pytest.mark.parametrize(("codec", "lanes"), UNITS, ids=["word", "odd", "mx4"])
+#: Blocks of one beat and of several; words that a beat completes: none, one or several; more words than need be.
+UNITS = [(WORD, 8, None), (ODD, 2, None), (MX4, 16, None), (ODD, 4, 3)]
+units = pytest.mark.parametrize(("codec", "lanes", "words"), UNITS, ids=["word", "odd", "mx4", "odd-3"])
 
 
 @functools.cache
-def _unit(kind, codec, lanes):
-    return Unit(kind(codec=codec, lanes=lanes), name=f"Blocks{kind.__name__}")
+def _unit(kind, codec, lanes, words=None):
+    return Unit(kind(codec=codec, lanes=lanes, words=words), name=f"Blocks{kind.__name__}")
 
 
 # --- construction
@@ -129,9 +129,9 @@ def _word_beats(packets, words, generator):
 # --- every cycle
 
 
-def _check_packer(codec, lanes, given, trace, note):
+def _check_packer(codec, lanes, words, given, trace, note):
     """Every cycle of a packer, after a reset: words are offered a cycle after the beat that completes them."""
-    words = Packer(codec=codec, lanes=lanes).words
+    words = Packer(codec=codec, lanes=lanes, words=words).words
     out = unpack(beat_layout(words), trace["o__payload"])
     elements = out["elements"].reshape(-1, words)
     beats = [(packet, beat, size) for packet in given for beat, size in enumerate(_sizes(codec, lanes) * len(packet))]
@@ -162,10 +162,10 @@ def _check_packer(codec, lanes, given, trace, note):
     return packets
 
 
-def _check_unpacker(codec, lanes, packets, trace, note):
+def _check_unpacker(codec, lanes, words, packets, trace, note):
     """Every cycle of an unpacker, after a reset: words are taken when a beat needs bits of them, and the beat is
     offered a cycle later. The last beat of a packet leaves fewer than 32 bits."""
-    words, sizes = Unpacker(codec=codec, lanes=lanes).words, _sizes(codec, lanes)
+    words, sizes = Unpacker(codec=codec, lanes=lanes, words=words).words, _sizes(codec, lanes)
     layout = block_layout(codec, lanes)
     out = unpack(layout, trace["o__payload"])
     codes = out["codes"].reshape(-1, lanes)
@@ -223,34 +223,34 @@ def _check_unpacker(codec, lanes, packets, trace, note):
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[1:] + STALLS[:1], strict=True),
                                               ("geometric", "geometric")])
 @units
-def test_packer_lockstep(codec, lanes, source, sink):
+def test_packer_lockstep(codec, lanes, words, source, sink):
     cycles, seed = 4_000, STALLS.index(source) + 4 * STALLS.index(sink)
     given = _blocks(np.random.default_rng(seed), codec, 400)
-    unit = _unit(Packer, codec, lanes)
+    unit = _unit(Packer, codec, lanes, words)
     unit.reset()
     trace = unit.lockstep(
         sources={"i": Feed(_beats(codec, lanes, given), stall_array(source, cycles, seed=seed))},
         sinks={"o": stall_array(sink, cycles, seed=seed + 1)}, seed=seed)
-    assert _check_packer(codec, lanes, given, trace, f"{seed=}") > 12
+    assert _check_packer(codec, lanes, words, given, trace, f"{seed=}") > 12
 
 
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[1:] + STALLS[:1], strict=True),
                                               ("geometric", "geometric")])
 @units
-def test_unpacker_lockstep(codec, lanes, source, sink):
+def test_unpacker_lockstep(codec, lanes, words, source, sink):
     """Whole packets, and some that are cut anywhere or have up to a block more than there should be."""
     cycles, seed = 4_000, STALLS.index(source) + 4 * STALLS.index(sink)
     generator = np.random.default_rng(seed)
     packets = [_words(codec, packet) for packet in _blocks(generator, codec, 400)]
     for number in np.flatnonzero(generator.random(len(packets)) < 0.3).tolist():
         packets[number] = generator.integers(0, 1 << 32, int(generator.integers(1, 24))).tolist()
-    words = Unpacker(codec=codec, lanes=lanes).words
-    unit = _unit(Unpacker, codec, lanes)
+    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
+    unit = _unit(Unpacker, codec, lanes, words)
     unit.reset()
     trace = unit.lockstep(
-        sources={"i": Feed(_word_beats(packets, words, generator), stall_array(source, cycles, seed=seed))},
+        sources={"i": Feed(_word_beats(packets, per_beat, generator), stall_array(source, cycles, seed=seed))},
         sinks={"o": stall_array(sink, cycles, seed=seed + 1)}, seed=seed)
-    counts = _check_unpacker(codec, lanes, packets, trace, f"{seed=}")
+    counts = _check_unpacker(codec, lanes, words, packets, trace, f"{seed=}")
     assert counts["packets"] > 12
     assert counts["errors"] > 3 or codec is WORD  # of which every number of words is a number of blocks
 
@@ -281,57 +281,57 @@ def test_known():
 
 
 @units
-def test_throughput(codec, lanes):
+def test_throughput(codec, lanes, words):
     """One beat per cycle on the side of blocks, without a bubble between packets."""
     generator = np.random.default_rng(1)
     given = _blocks(generator, codec, 20)
     count = sum(map(len, given)) * codec.block // lanes
-    packer, unpacker = _unit(Packer, codec, lanes), _unit(Unpacker, codec, lanes)
+    packer, unpacker = _unit(Packer, codec, lanes, words), _unit(Unpacker, codec, lanes, words)
     packer.reset()
     trace = packer.lockstep(sources={"i": Feed(_beats(codec, lanes, given))}, sinks={"o": True}, cycles=count + 2)
     assert trace["i__ready"].all()
-    assert _check_packer(codec, lanes, given, trace, "throughput") == len(given)
+    assert _check_packer(codec, lanes, words, given, trace, "throughput") == len(given)
     packets = [_words(codec, packet) for packet in given]
-    words = Unpacker(codec=codec, lanes=lanes).words
+    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
     unpacker.reset()
-    trace = unpacker.lockstep(sources={"i": Feed(_word_beats(packets, words, generator))}, sinks={"o": True},
+    trace = unpacker.lockstep(sources={"i": Feed(_word_beats(packets, per_beat, generator))}, sinks={"o": True},
                               cycles=count + 2)
     assert np.flatnonzero(trace["o__valid"]).tolist() == list(range(Unpacker.latency, Unpacker.latency + count))
-    assert _check_unpacker(codec, lanes, packets, trace, "throughput") == {
+    assert _check_unpacker(codec, lanes, words, packets, trace, "throughput") == {
         "packets": len(given), "errors": 0, "lacking": 0}
 
 
 @units
-def test_cut_packets(codec, lanes):
+def test_cut_packets(codec, lanes, words):
     """What is missing is NaN, which is told once, and the next packet is sound."""
     generator = np.random.default_rng(2)
     whole = _words(codec, _blocks(generator, codec, 1)[0][:4] * 2)
-    words = Unpacker(codec=codec, lanes=lanes).words
-    unit = _unit(Unpacker, codec, lanes)
+    per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words
+    unit = _unit(Unpacker, codec, lanes, words)
     for length in range(1, len(whole)):
         packets = [whole[:length], whole[:length], whole]
         unit.reset()
-        trace = unit.lockstep(sources={"i": Feed(_word_beats(packets, words, generator))}, sinks={"o": True},
+        trace = unit.lockstep(sources={"i": Feed(_word_beats(packets, per_beat, generator))}, sinks={"o": True},
                               cycles=60 * codec.block // lanes)
-        counts = _check_unpacker(codec, lanes, packets, trace, f"{length=}")
+        counts = _check_unpacker(codec, lanes, words, packets, trace, f"{length=}")
         blocks, rest = divmod(32 * length, codec.block_bits)
         cut = rest >= 32 or not blocks
         assert (counts["packets"], counts["errors"]) == (3, 2 * cut), f"{length=}"
 
 
 @units
-def test_reset_in_a_packet(codec, lanes):
+def test_reset_in_a_packet(codec, lanes, words):
     """Whatever is inside is forgotten."""
     generator = np.random.default_rng(3)
     given = _blocks(generator, codec, 8)
     packets = [_words(codec, packet) for packet in given]
-    beats = _word_beats(packets, Unpacker(codec=codec, lanes=lanes).words, generator)
+    beats = _word_beats(packets, Unpacker(codec=codec, lanes=lanes, words=words).words, generator)
     for cycles in (1, 2, 5, 6, 9):
         for kind, rows, values, check in ((Packer, _beats(codec, lanes, given), given, _check_packer),
                                           (Unpacker, beats, packets, _check_unpacker)):
-            unit = _unit(kind, codec, lanes)
+            unit = _unit(kind, codec, lanes, words)
             unit.reset()
             unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": np.arange(cycles) < 4})
             unit.reset()
             trace = unit.lockstep(sources={"i": Feed(rows)}, sinks={"o": True}, cycles=200)
-            assert check(codec, lanes, values, trace, f"{cycles=}")
+            assert check(codec, lanes, words, values, trace, f"{cycles=}")
