@@ -133,7 +133,7 @@ def _lookup_table(unit, format="FP32", **parameters):
     from hdl.compression.lookup_table import LookupTable
     from hdl.floating import format as formats
     table = LookupTable(format=getattr(formats, format), **parameters)
-    return Unit(f"hdl.compression.lookup_table:{unit}", {"table": table, "lanes": 4})
+    return Unit(f"hdl.compression.lookup_table_{unit.lower()}:{unit}", {"table": table, "lanes": 4})
 
 
 def _centroid_table(unit, centroids=16):

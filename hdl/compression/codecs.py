@@ -199,11 +199,11 @@ class TableCodec:
         return self.table.words(count, min(count, 256)) if count else 0
 
     def create_encoder(self, *, lanes):
-        """The unit that encodes: a :class:`hdl.compression.lookup_table.Encoder`."""
+        """The unit that encodes: a :class:`hdl.compression.lookup_table_encoder.Encoder`."""
         return self.table.create_encoder(lanes=lanes)
 
     def create_decoder(self, *, lanes):
-        """The unit that decodes: a :class:`hdl.compression.lookup_table.Decoder`."""
+        """The unit that decodes: a :class:`hdl.compression.lookup_table_decoder.Decoder`."""
         return self.table.create_decoder(lanes=lanes)
 
 

@@ -182,7 +182,7 @@ class Unpacker(wiring.Component):
         # Of the words that were taken last: how far they are used, and whether they are a packet's last.
         held = Signal(row, reset_less=True)
         whole = row // unit
-        place = Signal(range(whole), init=whole - 1)  # less one: what is used up is whole
+        place = Signal(range(max(whole, 2)), init=whole - 1)  # less one: what is used up is whole
         ended = Signal()
         count = Signal(range(self._words + 1))
 
@@ -223,7 +223,7 @@ class Unpacker(wiring.Component):
         ]
         window = Signal(row - unit + sizes[0])
         m.d.comb += window.eq(Cat(held[unit:], given.elements))
-        for bit in reversed(range(len(place))):
+        for bit in reversed(range((whole - 1).bit_length())):
             step = unit << bit
             remaining = sizes[0] + step - unit
             moved = Signal(min(remaining, len(window)), name=f"moved_{step}")

@@ -48,6 +48,7 @@ class LayerReader(wiring.Component):
     - if it has no inputs or outputs, or more inputs than :data:`INPUT_ROWS` memory rows;
     - if one of its addresses is not that of the first element of a memory row;
     - if its codes, or those parts of the gradient memory that it reads and writes, end beyond the memory;
+    - if samples are more than 16 bits count;
     - if the list has ended before it.
 
     Reserved bits are not looked at. A layer is offered :meth:`latency` cycles after its first beat was taken.

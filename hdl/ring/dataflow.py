@@ -277,19 +277,19 @@ class Dataflow(wiring.Component):
         with m.If(~setup.sum):
             connect_stream(m, assembler.o, landing.i)
             connect_stream(m, own.o, sent.i[Sent.OWN])
-        if not config.has_master and narrow < lanes:
-            m.submodules.kept_serializer = kept_serializer = RowSerializer(lanes=narrow)
-            connect_stream(m, kept_weights.o, kept_serializer.i)
-            with m.If(setup.fused):
-                connect_stream(m, kept_serializer.o, own.i)
-        if not config.has_master:
+        if config.has_master:
+            updated = join("broadcast", optimizer.broadcast[0])
+            self._code_weights(m, director, updated, received, assembler, landing, sent)
+        else:
+            if narrow < lanes:
+                m.submodules.kept_serializer = kept_serializer = RowSerializer(lanes=narrow)
+                connect_stream(m, kept_weights.o, kept_serializer.i)
+                with m.If(setup.fused):
+                    connect_stream(m, kept_serializer.o, own.i)
             with m.If(setup.alone):  # nobody to give new weights to
                 m.d.comb += optimizer.broadcast[0].ready.eq(1)
             with m.Else():
                 connect_stream(m, optimizer.broadcast[0], kept_weights.i)
-        if config.has_master:
-            updated = join("broadcast", optimizer.broadcast[0])
-            self._code_weights(m, director, updated, received, assembler, landing, sent)
 
         # Memory ports.
         wiring.connect(m, reader=gradient_reader.port, memory=wiring.flipped(self.gradient_read[0]))

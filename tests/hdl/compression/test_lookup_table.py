@@ -8,7 +8,8 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.lookup_table import Decoder, Encoder
+from hdl.compression.lookup_table_decoder import Decoder
+from hdl.compression.lookup_table_encoder import Encoder
 from hdl.floating.format import BF16
 from hdl.stream import beat_layout, connect_stream
 from sim import formal, regression
