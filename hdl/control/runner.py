@@ -1,0 +1,116 @@
+"""Run commands that need no other node."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import EventStatus, command_layout, event_layout
+
+__all__ = ["CommandRunner"]
+
+
+class CommandRunner(wiring.Component):
+    """Run commands on a datapath, one after the other, and report each by one event.
+
+    The datapath is held in reset between commands, and has a cycle between the end of its reset and :attr:`start`. A
+    command without length ends well at once, and never starts it.
+
+    From the acceptance of a command to :attr:`start` it is two cycles, and from :attr:`done` or :attr:`bad` to the
+    offer of the event one; the next command is accepted in the cycle after that of the event. The cycles of the event
+    are all from the one after the acceptance to that of :attr:`done` or :attr:`bad`.
+
+    Parameters
+    ----------
+    failure : EventStatus
+        That of a command which the datapath finds to be wrong.
+    most : int
+        That :attr:`progress` may be in one cycle.
+
+    Members
+    -------
+    command : In(stream of command_layout())
+        What of it the datapath needs is to be sampled when it is taken.
+    event : Out(stream of event_layout())
+        Its detail is the sum of :attr:`progress`, or of a wrong command :attr:`number`.
+    weight_version : In(32)
+        For the event.
+    reset : Out(1)
+        Of the datapath.
+    start : Out(1)
+    progress : In(range(most + 1))
+        Counted while the command runs, with the cycle of :attr:`done`.
+    done, bad : In(1)
+        The command has ended well, or is wrong; the latter has precedence.
+    number : In(32)
+        Where it is wrong.
+    busy : Out(1)
+        A cycle of the command, as its event counts them.
+    """
+
+    def __init__(self, *, failure, most=1):
+        if failure not in list(EventStatus) or failure == EventStatus.OK:
+            raise ValueError(f"Failure must be an EventStatus other than OK, not {failure!r}")
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ValueError(f"Most progress in a cycle must be at least 1, not {most!r}")
+        self._failure = EventStatus(failure)
+        super().__init__({
+            "command": In(stream.Signature(command_layout())),
+            "event": Out(stream.Signature(event_layout())),
+            "weight_version": In(32),
+            "reset": Out(1),
+            "start": Out(1),
+            "progress": In(range(most + 1)),
+            "done": In(1),
+            "bad": In(1),
+            "number": In(32),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        event = self.event.payload
+        active = Signal()
+
+        with m.FSM() as fsm:
+            with m.State("Idle"):
+                m.d.comb += self.command.ready.eq(1)
+                m.d.sync += [
+                    event.tag.eq(self.command.payload.tag),
+                    event.status.eq(EventStatus.OK),
+                    event.detail.eq(0),
+                    event.cycles.eq(0),
+                ]
+                with m.If(self.command.valid):
+                    m.next = "Settle"
+                    with m.If(self.command.payload.length == 0):
+                        m.next = "Report"
+
+            # What a memory still had to answer to the command before is gone when the datapath leaves its reset.
+            with m.State("Settle"):
+                m.next = "Launch"
+
+            with m.State("Launch"):
+                m.d.comb += self.start.eq(1)
+                m.next = "Run"
+
+            with m.State("Run"):
+                m.d.sync += event.detail.eq(event.detail + self.progress)
+                with m.If(self.bad):
+                    m.d.sync += [event.status.eq(self._failure), event.detail.eq(self.number)]
+                    m.next = "Report"
+                with m.Elif(self.done):
+                    m.next = "Report"
+
+            with m.State("Report"):
+                m.d.comb += [self.event.valid.eq(1), event.weight_version.eq(self.weight_version)]
+                with m.If(self.event.ready):
+                    m.next = "Idle"
+
+        m.d.comb += [
+            active.eq(fsm.ongoing("Launch") | fsm.ongoing("Run")),
+            self.reset.eq(~active),
+            self.busy.eq(active | fsm.ongoing("Settle")),
+        ]
+        with m.If(self.busy):
+            m.d.sync += event.cycles.eq(event.cycles + 1)
+        return m
