@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sim.golden import conversion, stream
 
-__all__ = ["Beats", "Trace", "pack", "pack_beats", "trace_packer", "trace_unpacker", "unpack", "unpack_beats"]
+__all__ = ["Beats", "pack", "pack_beats", "trace_packer", "trace_unpacker", "unpack", "unpack_beats"]
 
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
@@ -85,24 +85,7 @@ def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
                  beats.last[completes == 1]), completes
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """Handshakes of a unit, cycle by cycle.
-
-    Members
-    -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
-    """
-
-    i_valid: Flags
-    i_ready: Flags
-    o_valid: Flags
-    offered: npt.NDArray[np.int64]
-
-
-def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
     """Every cycle of an unpacker, which takes a row in the cycle in which the output register takes its last beat.
 
     Parameters
@@ -124,10 +107,10 @@ def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.
             break
         source.ready[loaded] = True
         source.take(loaded)
-    return Trace(i_valid=source.valid, i_ready=source.ready, o_valid=output.offered >= 0, offered=output.offered)
+    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)
 
 
-def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
     """Every cycle of a packer: a beat is rounded, and then leaves at once for where the lower half of a row waits, or
     completes a row as soon as the output register can take this.
 
@@ -148,4 +131,4 @@ def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.Ar
         if completes:
             left = output.load(left)
     source.accept(left)
-    return Trace(i_valid=source.valid, i_ready=source.ready, o_valid=output.offered >= 0, offered=output.offered)
+    return stream.Trace(source.valid, source.ready, output.offered >= 0, output.offered)

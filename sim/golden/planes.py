@@ -77,21 +77,14 @@ def word_count(lanes: int, width: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class Trace(stream.Trace):
     """Handshakes of a codec, cycle by cycle; what of the inputs is not a codec's is empty.
 
     Members
     -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
     scan_valid, scan_ready : array of bool
     """
 
-    i_valid: Flags
-    i_ready: Flags
-    o_valid: Flags
-    offered: Indices
     scan_valid: Flags
     scan_ready: Flags
 

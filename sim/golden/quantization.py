@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from hdl.quantization import arithmetic
 from hdl.quantization.arithmetic import Variant
-from sim.golden.stream import Feed, first_from
+from sim.golden.stream import Feed, Trace, first_from
 
-__all__ = ["Layer", "Trace", "adjusted", "infer", "matrix_vector", "requantize", "trace"]
+__all__ = ["Layer", "adjusted", "infer", "matrix_vector", "requantize", "trace"]
 
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
@@ -157,16 +157,6 @@ def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
     for layer in layers:
         values = layer.outputs_of(values)
     return values
-
-
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """Handshakes of a unit, cycle by cycle; ``offered`` is the index of the result on offer, or -1."""
-
-    i_valid: Flags
-    i_ready: Flags
-    o_valid: Flags
-    offered: Integers
 
 
 def trace(last: Sequence[bool] | npt.NDArray[np.bool_], *, latency: int, willing: npt.ArrayLike,

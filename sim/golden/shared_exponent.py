@@ -15,7 +15,7 @@ from hdl.compression import shared_exponent as gateware
 from hdl.compression.block_format import RANDOM_BITS, STATE_BITS, Rounding, random_state
 from sim.golden import floating, stream
 
-__all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "Trace", "join", "split",
+__all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "join", "split",
            "trace_decoder", "trace_encoder"]
 
 Bits = npt.NDArray[np.uint32]
@@ -277,23 +277,6 @@ def split(model: Model, counts: Sequence[int], lanes: int, words: int) -> list[l
 # --- cycles
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """Handshakes of a unit, cycle by cycle.
-
-    Members
-    -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
-    """
-
-    i_valid: Flags
-    i_ready: Flags
-    o_valid: Flags
-    offered: Integers
-
-
 class _Sink(Protocol):
     """What takes beats from an output register."""
 
@@ -362,14 +345,14 @@ class _Open:
 
 
 def trace_quantizer(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
-                    ready: npt.ArrayLike) -> Trace:
+                    ready: npt.ArrayLike) -> stream.Trace:
     """Every cycle of a quantizer; see :func:`trace_encoder`."""
     output = _Output(ready)
     return _trace_quantizer(model, last, lanes, latency, willing, output, output)
 
 
 def trace_encoder(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
-                  ready: npt.ArrayLike) -> Trace:
+                  ready: npt.ArrayLike) -> stream.Trace:
     """Every cycle of an encoder.
 
     Parameters
@@ -396,7 +379,7 @@ def trace_encoder(model: Model, last: npt.ArrayLike, *, lanes: int, latency: int
 
 
 def _trace_quantizer(model: Model, last: npt.ArrayLike, lanes: int, latency: int, willing: npt.ArrayLike,
-                     sink: _Sink, output: _Output) -> Trace:
+                     sink: _Sink, output: _Output) -> stream.Trace:
     ends = np.asarray(last, np.bool_).tolist()
     feed, end = stream.Feed(len(ends), willing), output.end
     ready = np.ones(end, np.bool_)
@@ -428,11 +411,11 @@ def _trace_quantizer(model: Model, last: npt.ArrayLike, lanes: int, latency: int
         # While zeros enter, nothing else does.
         if padding:
             ready[now + 1:max(now + 1, free) + 1] = False
-    return Trace(feed.valid, ready, output.offered >= 0, output.offered)
+    return stream.Trace(feed.valid, ready, output.offered >= 0, output.offered)
 
 
 def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int, latency: int,
-                  willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+                  willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
     """Every cycle of a decoder.
 
     Parameters
@@ -471,4 +454,4 @@ def trace_decoder(model: Model, last: npt.ArrayLike, counts: Sequence[int], *, l
         i_ready[max(now + 1, free):] = True
     while sink.free < end:
         sink.step()
-    return Trace(feed.valid, i_ready, output.offered >= 0, output.offered)
+    return stream.Trace(feed.valid, i_ready, output.offered >= 0, output.offered)

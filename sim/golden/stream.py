@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Feed", "Output", "QueueCycles", "first_from", "queue"]
+__all__ = ["Feed", "Output", "QueueCycles", "Trace", "first_from", "queue"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,23 @@ class QueueCycles:
     o_valid: np.ndarray
     level: np.ndarray
     offered: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Handshakes of a unit, cycle by cycle.
+
+    Members
+    -------
+    i_valid, i_ready, o_valid : array of bool
+    offered : array of int
+        Per cycle with ``o_valid``, the index of the beat on offer; elsewhere -1.
+    """
+
+    i_valid: npt.NDArray[np.bool_]
+    i_ready: npt.NDArray[np.bool_]
+    o_valid: npt.NDArray[np.bool_]
+    offered: npt.NDArray[np.int64]
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:

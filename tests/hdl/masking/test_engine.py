@@ -6,21 +6,18 @@ import functools
 
 import numpy as np
 import pytest
-from amaranth.hdl import Module
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, access_layout, command_layout, event_layout
+from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.engine import MaskEngine, counts_layout, mask_cycles, sparsify_cycles
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.masking.mask import INDEX_BITS, KINDS
-from hdl.memory import HostAccess, LanedMemory, RowReader
-from hdl.stream import connect_stream, word_layout
+from hdl.memory import RowReader
 from sim.golden import masking as model
-from sim.streams import stall_array
-from sim.verilated.vectors import Feed, Unit, pack, unpack
+from sim.verilated.vectors import Feed, Unit, pack
+from tests.hdl import engines
+from tests.hdl.engines import VERSION, Bench, command, content, fill
 from tests.hdl.masking import masks
 
 LANES = (1, 2, 4, 8)
@@ -29,97 +26,16 @@ ALTERNATIVE = 0xC61C4000
 THRESHOLD = int(np.float32(0.5).view(np.uint32))
 
 
-class Bench(wiring.Component):
-    """The engine with its two memories, and the host behind it."""
-
-    def __init__(self, config):
-        self._config = config
-        words = stream.Signature(word_layout())
-        accesses = stream.Signature(access_layout())
-        super().__init__({
-            "command": In(stream.Signature(command_layout())), "event": Out(stream.Signature(event_layout())),
-            "alternative": In(32), "threshold": In(32), "weight_version": In(32), "count": Out(counts_layout()),
-            "host_read": In(accesses), "host_data": Out(words), "host_write": In(accesses), "host_words": In(words),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        config = self._config
-        rows = config.gradient_words // config.lanes, config.weight_words // config.lanes
-        m.submodules.engine = engine = MaskEngine(config=config)
-        m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
-        for name, count, readers, writers in (
-            ("gradients", rows[0], (engine.gradient_read, access.read_0), (engine.gradient_write, access.write_0)),
-            ("weights", rows[1], (*engine.weight_read, access.read_1), (engine.weight_write, access.write_1)),
-        ):
-            m.submodules[name] = memory = LanedMemory(
-                rows=count, lanes=config.lanes, readers=len(readers), writers=len(writers))
-            for reader, port in zip(readers, memory.read, strict=True):
-                wiring.connect(m, reader=reader, memory=port)
-            for writer, port in zip(writers, memory.write, strict=True):
-                wiring.connect(m, writer=writer, memory=port)
-        for outer, inner in ((self.command, engine.command), (self.host_read, access.read.request),
-                             (self.host_write, access.write.request), (self.host_words, access.write.data)):
-            connect_stream(m, outer, inner)
-        connect_stream(m, engine.event, self.event)
-        connect_stream(m, access.read.data, self.host_data)
-        m.d.comb += [
-            engine.alternative.eq(self.alternative), engine.threshold.eq(self.threshold),
-            engine.weight_version.eq(self.weight_version), self.count.eq(engine.count),
-        ]
-        return m
-
-
 @functools.cache
 def unit(lanes, **options):
-    return Unit(Bench(NodeConfig(lanes=lanes, **WORDS, **options)), name=f"MaskBench{lanes}")
+    config = NodeConfig(lanes=lanes, **WORDS, **options)
+    return Unit(Bench(MaskEngine(config=config), config, settings=("alternative", "threshold")),
+                name=f"MaskBench{lanes}")
 
 
-def taken(trace, port, layout):
-    when = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
-    return when, unpack(layout, trace[f"{port}__payload"][when])
-
-
-def fill(bench, space, values):
-    """Write a whole memory."""
-    last = np.arange(len(values)) == len(values) - 1
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([len(values)])}
-    trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
-        "host_write": Feed(pack(access_layout(), access)),
-        "host_words": Feed(pack(word_layout(), {"data": values, "last": last}))})
-    assert len(taken(trace, "host_words", word_layout())[0]) == len(values)
-
-
-def content(bench, space, count):
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([count])}
-    trace = bench.lockstep(cycles=count + 20, sinks={"host_data": True}, sources={
-        "host_read": Feed(pack(access_layout(), access))})
-    return taken(trace, "host_data", word_layout())[1]["data"].astype(np.uint32)
-
-
-def command(**fields):
-    names = [name for name, _ in command_layout()]
-    return {name: int(fields.get(name, 0)) for name in names}
-
-
-def run(bench, *commands, cycles=3_000, pattern="none", seed=0, reading=None, threshold=THRESHOLD):
-    """Commands one behind the other: their events, and the sums of the counters.
-
-    ``reading`` is a space of which the host reads 5,000 elements meanwhile.
-    """
-    rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
-    sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}
-    sinks = {"event": stall_array(pattern, cycles, seed=seed + 1), "host_data": True}
-    if reading is not None:
-        access = {"address": np.zeros(5), "space": np.full(5, reading), "count": np.full(5, 1000)}
-        sources["host_read"] = Feed(pack(access_layout(), access))
-    inputs = {"alternative": ALTERNATIVE, "threshold": threshold, "weight_version": 77}
-    trace = bench.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs=inputs)
-    _, events = taken(trace, "event", event_layout())
-    count = unpack(counts_layout(), trace["count"])
-    assert len(events["tag"]) == len(commands), f"{len(events['tag'])} of {len(commands)} events, seed {seed}"
-    return [{name: int(values[n]) for name, values in events.items()} for n in range(len(commands))], {
-        name: int(values.sum()) for name, values in count.items()}
+def run(bench, *commands, threshold=THRESHOLD, **options):
+    return engines.run(bench, *commands, counts=counts_layout(), alternative=ALTERNATIVE, threshold=threshold,
+                       **options)
 
 
 # --- jobs in memory
@@ -191,7 +107,7 @@ def some_jobs(seed, lanes, *, count=6, kinds=0.3):
 
 
 def event(status, detail, cycles, tag=9):
-    return {"tag": tag, "status": status, "flags": 0, "detail": detail, "cycles": cycles, "weight_version": 77}
+    return {"tag": tag, "status": status, "flags": 0, "detail": detail, "cycles": cycles, "weight_version": VERSION}
 
 
 # --- construction

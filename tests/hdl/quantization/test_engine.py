@@ -6,122 +6,35 @@ import itertools
 
 import numpy as np
 import pytest
-from amaranth.hdl import Module
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import (
     LAYER_WORDS,
     EventStatus,
     Operation,
-    access_layout,
-    command_layout,
-    event_layout,
     layer_layout,
 )
-from hdl.memory import HostAccess, LanedMemory
 from hdl.quantization.arithmetic import Form
 from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles
 from hdl.quantization.layer_reader import INPUT_ROWS
-from hdl.stream import connect_stream, word_layout
 from host.inference import pack_inputs, program, unpack_outputs
 from sim.golden.quantization import Layer, infer
-from sim.streams import stall_array
-from sim.verilated.vectors import Feed, Unit, pack, unpack
+from sim.verilated.vectors import Unit
+from tests.hdl import engines
+from tests.hdl.engines import VERSION, Bench, command, content, fill
 
 LANES = (1, 2, 4, 8)
 WORDS = {"gradient_words": 8192, "weight_words": 8192}
 FIELDS = {name: (field.offset, field.width) for name, field in layer_layout()}
 
 
-class Bench(wiring.Component):
-    """The engine with its two memories, and the host behind it."""
-
-    def __init__(self, config, form):
-        self._config = config
-        self._form = form
-        words = stream.Signature(word_layout())
-        accesses = stream.Signature(access_layout())
-        super().__init__({
-            "command": In(stream.Signature(command_layout())), "event": Out(stream.Signature(event_layout())),
-            "weight_version": In(32), "count": Out(counts_layout()),
-            "host_read": In(accesses), "host_data": Out(words), "host_write": In(accesses), "host_words": In(words),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        config = self._config
-        rows = config.gradient_words // config.lanes, config.weight_words // config.lanes
-        m.submodules.engine = engine = InferenceEngine(config=config, form=self._form)
-        m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
-        for name, count, readers, writers in (
-            ("gradients", rows[0], (*engine.gradient_read, access.read_0), (engine.gradient_write, access.write_0)),
-            ("weights", rows[1], (*engine.weight_read, access.read_1), (access.write_1,)),
-        ):
-            m.submodules[name] = memory = LanedMemory(
-                rows=count, lanes=config.lanes, readers=len(readers), writers=len(writers))
-            for reader, port in zip(readers, memory.read, strict=True):
-                wiring.connect(m, reader=reader, memory=port)
-            for writer, port in zip(writers, memory.write, strict=True):
-                wiring.connect(m, writer=writer, memory=port)
-        for outer, inner in ((self.command, engine.command), (self.host_read, access.read.request),
-                             (self.host_write, access.write.request), (self.host_words, access.write.data)):
-            connect_stream(m, outer, inner)
-        connect_stream(m, engine.event, self.event)
-        connect_stream(m, access.read.data, self.host_data)
-        m.d.comb += [engine.weight_version.eq(self.weight_version), self.count.eq(engine.count)]
-        return m
-
-
 @functools.cache
 def unit(lanes, form=Form.ADJUSTED):
-    return Unit(Bench(NodeConfig(lanes=lanes, quantization=True, **WORDS), form), name=f"InferBench{lanes}{form}")
+    config = NodeConfig(lanes=lanes, quantization=True, **WORDS)
+    return Unit(Bench(InferenceEngine(config=config, form=form), config), name=f"InferBench{lanes}{form}")
 
 
-def taken(trace, port, layout):
-    when = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
-    return when, unpack(layout, trace[f"{port}__payload"][when])
-
-
-def fill(bench, space, values):
-    """Write a whole memory."""
-    last = np.arange(len(values)) == len(values) - 1
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([len(values)])}
-    trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
-        "host_write": Feed(pack(access_layout(), access)),
-        "host_words": Feed(pack(word_layout(), {"data": values, "last": last}))})
-    assert len(taken(trace, "host_words", word_layout())[0]) == len(values)
-
-
-def content(bench, space, count):
-    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([count])}
-    trace = bench.lockstep(cycles=count + 20, sinks={"host_data": True}, sources={
-        "host_read": Feed(pack(access_layout(), access))})
-    return taken(trace, "host_data", word_layout())[1]["data"].astype(np.uint32)
-
-
-def command(**fields):
-    return {name: int(fields.get(name, 0)) for name, _ in command_layout()}
-
-
-def run(bench, *commands, cycles=3_000, pattern="none", seed=0, reading=None):
-    """Commands one behind the other: their events, and the sums of the counters.
-
-    ``reading`` is a space of which the host reads 5,000 elements meanwhile.
-    """
-    rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
-    sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}
-    sinks = {"event": stall_array(pattern, cycles, seed=seed + 1), "host_data": True}
-    if reading is not None:
-        access = {"address": np.zeros(5), "space": np.full(5, reading), "count": np.full(5, 1000)}
-        sources["host_read"] = Feed(pack(access_layout(), access))
-    trace = bench.lockstep(sources=sources, sinks=sinks, cycles=cycles, inputs={"weight_version": 77})
-    _, events = taken(trace, "event", event_layout())
-    count = unpack(counts_layout(), trace["count"])
-    assert len(events["tag"]) == len(commands), f"{len(events['tag'])} of {len(commands)} events, {seed=}"
-    return [{name: int(values[n]) for name, values in events.items()} for n in range(len(commands))], {
-        name: int(values.sum()) for name, values in count.items()}
+run = functools.partial(engines.run, counts=counts_layout())
 
 
 def layers_of(shapes, seed):
@@ -230,7 +143,7 @@ def test_infer(lanes, seed):
     memory = case.check(bench)
     beats = case.program.beats * case.samples
     assert found == {"tag": 9, "status": EventStatus.OK, "flags": 0, "detail": beats, "cycles": found["cycles"],
-                     "weight_version": 77}
+                     "weight_version": VERSION}
     assert counts["command_cycles"] == found["cycles"] >= case.cycles()
     target = case.program.target
     rows = -(-layers[-1].outputs // lanes) * lanes
