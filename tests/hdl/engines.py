@@ -1,0 +1,117 @@
+"""Engines of a node with its two memories, and the host behind them."""
+
+import numpy as np
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import access_layout, command_layout, event_layout
+from hdl.memory import HostAccess, LanedMemory
+from hdl.stream import connect_stream, word_layout
+from sim.streams import stall_array
+from sim.verilated.vectors import Feed, pack, unpack
+
+VERSION = 77
+
+
+class Bench(wiring.Component):
+    """An engine between memories.
+
+    Parameters
+    ----------
+    engine : wiring.Component
+        With streams ``command`` and ``event``, ``weight_version``, ``count``, and of ``gradient_read``,
+        ``gradient_write``, ``weight_read`` and ``weight_write`` those that it has, alone or as arrays.
+    config : NodeConfig
+    settings : tuple of str
+        Inputs of 32 bits that the engine has besides.
+    """
+
+    def __init__(self, engine, config, *, settings=()):
+        self._engine = engine
+        self._config = config
+        self._settings = (*settings, "weight_version")
+        words = stream.Signature(word_layout())
+        accesses = stream.Signature(access_layout())
+        super().__init__({
+            "command": In(stream.Signature(command_layout())), "event": Out(stream.Signature(event_layout())),
+            **dict.fromkeys(self._settings, In(32)), "count": Out(engine.count.shape()),
+            "host_read": In(accesses), "host_data": Out(words), "host_write": In(accesses), "host_words": In(words),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        rows = config.gradient_words // config.lanes, config.weight_words // config.lanes
+        m.submodules.engine = engine = self._engine
+        m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
+
+        def ports(name):
+            port = getattr(engine, name, [])
+            return port if isinstance(port, list) else [port]
+
+        for name, count, reader, writer in (("gradient", rows[0], access.read_0, access.write_0),
+                                            ("weight", rows[1], access.read_1, access.write_1)):
+            readers, writers = [*ports(f"{name}_read"), reader], [*ports(f"{name}_write"), writer]
+            m.submodules[name] = memory = LanedMemory(
+                rows=count, lanes=config.lanes, readers=len(readers), writers=len(writers))
+            for one, port in zip(readers, memory.read, strict=True):
+                wiring.connect(m, reader=one, memory=port)
+            for one, port in zip(writers, memory.write, strict=True):
+                wiring.connect(m, writer=one, memory=port)
+        for outer, inner in ((self.command, engine.command), (self.host_read, access.read.request),
+                             (self.host_write, access.write.request), (self.host_words, access.write.data)):
+            connect_stream(m, outer, inner)
+        connect_stream(m, engine.event, self.event)
+        connect_stream(m, access.read.data, self.host_data)
+        m.d.comb += [self.count.eq(engine.count), *(
+            getattr(engine, name).eq(getattr(self, name)) for name in self._settings)]
+        return m
+
+
+def taken(trace, port, layout):
+    """When beats of a port were taken, and their fields."""
+    when = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
+    return when, unpack(layout, trace[f"{port}__payload"][when])
+
+
+def fill(bench, space, values):
+    """Write a whole memory."""
+    last = np.arange(len(values)) == len(values) - 1
+    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([len(values)])}
+    trace = bench.lockstep(cycles=len(values) + 8, sinks={}, sources={
+        "host_write": Feed(pack(access_layout(), access)),
+        "host_words": Feed(pack(word_layout(), {"data": values, "last": last}))})
+    assert len(taken(trace, "host_words", word_layout())[0]) == len(values)
+
+
+def content(bench, space, count):
+    """What is in a memory."""
+    access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([count])}
+    trace = bench.lockstep(cycles=count + 20, sinks={"host_data": True}, sources={
+        "host_read": Feed(pack(access_layout(), access))})
+    return taken(trace, "host_data", word_layout())[1]["data"].astype(np.uint32)
+
+
+def command(**fields):
+    """Of these fields, and zero elsewhere."""
+    return {name: int(fields.get(name, 0)) for name, _ in command_layout()}
+
+
+def run(bench, *commands, counts, cycles=3_000, pattern="none", seed=0, reading=None, **settings):
+    """Commands one behind the other: their events, and the sums of the counters.
+
+    ``counts`` is the layout of the latter, and ``reading`` a space of which the host reads 5,000 elements meanwhile.
+    """
+    rows = pack(command_layout(), {name: np.array([each[name] for each in commands]) for name in commands[0]})
+    sources = {"command": Feed(rows, stall_array(pattern, cycles, seed=seed))}
+    sinks = {"event": stall_array(pattern, cycles, seed=seed + 1), "host_data": True}
+    if reading is not None:
+        access = {"address": np.zeros(5), "space": np.full(5, reading), "count": np.full(5, 1000)}
+        sources["host_read"] = Feed(pack(access_layout(), access))
+    trace = bench.lockstep(sources=sources, sinks=sinks, cycles=cycles,
+                           inputs={"weight_version": VERSION, **settings})
+    _, events = taken(trace, "event", event_layout())
+    assert len(events["tag"]) == len(commands), f"{len(events['tag'])} of {len(commands)} events, seed {seed}"
+    return [{name: int(values[n]) for name, values in events.items()} for n in range(len(commands))], {
+        name: int(values.sum()) for name, values in unpack(counts, trace["count"]).items()}
