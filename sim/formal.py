@@ -1,29 +1,14 @@
 """Proofs about components, with the SymbiYosys and z3 of this environment.
 
 A specification is a component which holds the unit, and states what is assumed of its inputs and asserted of its
-outputs. Inputs of the specification are free: the solver chooses them anew in every cycle.
+outputs. Inputs of the specification are free: the solver chooses them anew in every cycle. :class:`Offers` is that of
+the handshake, of any unit.
 
 Example
 -------
 ::
 
-    class Holds(wiring.Component):
-        i: In(stream.Signature(4))
-        o: Out(stream.Signature(4))
-
-        def elaborate(self, platform):
-            m = Module()
-            m.submodules.unit = unit = SkidBuffer(shape=4)
-            connect_stream(m, self.i, unit.i)
-            connect_stream(m, unit.o, self.o)
-            m.d.comb += [
-                Assume(~ResetSignal()),
-                Assume(holds(m, "i", self.i)),
-                Assert(holds(m, "o", self.o)),
-            ]
-            return m
-
-    prove(Holds(), depth=10)
+    prove(Offers(SkidBuffer(shape=4)), depth=10)
 """
 
 import shutil
@@ -31,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import Module, Signal
-from amaranth.lib.wiring import Component
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib.stream import Signature
+from amaranth.lib.wiring import Component, Flow
 
+from hdl.stream import connect_stream
 from sim.verilated import toolchain
 
-__all__ = ["RefutedError", "holds", "prove"]
+__all__ = ["Offers", "RefutedError", "holds", "prove"]
 
 _MODES = ("prove", "bmc")
 
@@ -63,6 +50,39 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
     m.d.sync += [pending.eq(stream.valid & ~stream.ready), before.eq(stream.payload)]
     m.d.comb += result.eq(~pending | (stream.valid & (before == stream.payload)))
     return result
+
+
+class Offers(Component):
+    """Whatever its sinks do, and whatever its other inputs are in each cycle, what a unit offers stands until it is
+    taken, as long as that is so of what it is offered.
+
+    Parameters
+    ----------
+    unit : Component
+    """
+
+    def __init__(self, unit: Component):
+        for name, member in unit.signature.members.items():
+            if not (member.is_port or isinstance(member.signature, Signature)):
+                raise TypeError(f"Members of a unit to be proven must be signals and streams, not {name}: {member!r}")
+        self._unit = unit
+        super().__init__(unit.signature)
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.unit = unit = self._unit
+        m.d.comb += Assume(~ResetSignal())
+        for name, member in self.signature.members.items():
+            outer, inner = getattr(self, name), getattr(unit, name)
+            if member.is_port:
+                m.d.comb += inner.eq(outer) if member.flow is Flow.In else outer.eq(inner)
+            elif member.flow is Flow.In:
+                connect_stream(m, outer, inner)
+                m.d.comb += Assume(holds(m, name, outer))
+            else:
+                connect_stream(m, inner, outer)
+                m.d.comb += Assert(holds(m, name, outer))
+        return m
 
 
 def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:

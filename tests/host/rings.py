@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from hdl.node import Node
+from host import reference
 from host.device import Device
 from host.ring import Ring
 from host.verilated import OpenRing
@@ -19,6 +20,27 @@ SMALL = {"gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "sta
          "error_feedback": False}
 #: Of those that have every engine.
 WHOLE = {**SMALL, "masking": True, "error_feedback": True, "quantization": True}
+
+
+class Reference(reference.Reference):
+    """What a ring must hold: weights, masters, state, and what its nodes have lost."""
+
+    def __init__(self, ring, weights, *, planes=0, centroids=None):
+        super().__init__(ring, weights, planes, centroids)
+        self.ring = ring
+
+    def compare(self, message=""):
+        length = len(self.master)
+        assert (self.ring.read_weights(length).view(np.uint32) == self.weights).all(), message
+        if self.coded:
+            assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
+        self.compare_residuals(message)
+
+    def compare_residuals(self, message=""):
+        if self.residuals is not None:
+            found = self.ring.read_residual(len(self.master))
+            assert (found.view(np.uint32) == self.residuals).all(), message
+            assert np.isfinite(found).all(), message
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from host.ring import Ring
 from host.settings import Rule, Settings
 from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
-from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.codecs import GRADIENT_CODECS
 from tests.host import rings
 from tests.host.rings import SMALL, TIMEOUT, random
 
@@ -32,49 +32,29 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 open_nodes = functools.partial(rings.open_nodes, config=BOTH)
 
 
-class Reference:
-    """What the ring must hold: masters, and what nodes have lost. A codec of weights is the ring's."""
+class Reference(rings.Reference):
+    """Of random weights, which all nodes then have."""
 
     def __init__(self, ring, length, *, seed=1):
-        self.ring = ring
         self.generator = np.random.default_rng(seed)
-        self.options = {"gradient_codec": GRADIENT_CODECS[ring.gradient_codec], "segment": ring.segment,
-                        "lanes": ring.lanes}
-        self.codec = WEIGHT_CODECS[ring.weight_codec]
-        self.master = golden.bits(random(self.generator, length))
-        ring.distribute(golden.floats(self.master))
-        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self.codec, segment=ring.segment)
-        self.residuals = np.zeros((ring.nodes, length), np.uint32)
+        weights = random(self.generator, length)
+        super().__init__(ring, weights)
+        ring.distribute(weights)
         ring.write_settings(SETTINGS)
 
     def gradients(self, *, density=0.8):
         """New ones, which the nodes then have."""
-        gradients = random(self.generator, self.residuals.shape, density=density)
+        gradients = random(self.generator, self.errors.shape, density=density)
         self.ring.write_gradients(list(gradients))
         return golden.bits(gradients)
 
     def update(self, gradients):
-        settings = golden.settings(0, gradient_scale=0.25, learning_rate=0.5)
-        update = golden.fused_update(gradients, self.master, [], settings, weight_codec=self.codec,
-                                     residuals=self.residuals, **self.options)
-        self.master, self.weights = update.master, update.weights
-        return update.traffic
+        return self.step(golden.floats(gradients), SETTINGS)
 
     def sum(self, operation, gradients):
-        return operation(gradients, residuals=self.residuals, **self.options)
-
-    def compare(self, message=""):
-        length = len(self.master)
-        assert (self.ring.read_weights(length).view(np.uint32) == self.weights).all(), message
-        if self.codec is not None:
-            assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
-        self.compare_residuals(message)
-
-    def compare_residuals(self, message=""):
-        if self.ring.has_residual:
-            found = self.ring.read_residual(len(self.master)).view(np.uint32)
-            assert (found == self.residuals).all(), message
-            assert np.isfinite(golden.floats(found)).all(), message
+        codec = GRADIENT_CODECS[self.ring.gradient_codec]
+        return operation(gradients, residuals=self.residuals, gradient_codec=codec, segment=self.ring.segment,
+                         lanes=self.ring.lanes)
 
 
 def check_usable(ring, message, *, length=600):

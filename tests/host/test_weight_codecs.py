@@ -19,9 +19,8 @@ from host.ring import Ring
 from host.settings import Rule, Settings
 from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
-from sim.golden.codecs import WEIGHT_CODECS
 from tests.host import rings
-from tests.host.rings import TIMEOUT, random
+from tests.host.rings import TIMEOUT, Reference, random
 
 CONFIG = NodeConfig(weight_codec="mx9")
 OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "adam": (Adam(learning_rate=0.1), False),
@@ -34,32 +33,6 @@ OTHERS = [NodeConfig(lanes=1, segment=32, weight_codec="bf16", **SMALL),
 
 
 open_nodes = functools.partial(rings.open_nodes, config=CONFIG)
-
-
-class Reference:
-    """What the ring must hold."""
-
-    def __init__(self, ring, weights, *, planes=0):
-        self.ring = ring
-        self.codec = WEIGHT_CODECS[ring.weight_codec]
-        self.shape = {"segment": ring.segment, "lanes": ring.lanes}
-        self.master = golden.bits(weights)
-        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self.codec, segment=ring.segment)
-        self.state = [np.zeros(len(weights), np.uint32) for _ in range(planes)]
-
-    def update(self, gradients, settings):
-        numbers = dataclasses.asdict(settings)
-        packed_state = numbers.pop("packed_state")
-        update = golden.fused_update(golden.bits(gradients), self.master, self.state, golden.settings(**numbers),
-                                     packed_state=packed_state, weight_codec=self.codec, **self.shape)
-        self.master, self.weights, self.state = update.master, update.weights, update.state
-        return update.traffic
-
-    def compare(self, message=""):
-        length = len(self.master)
-        found = self.ring.read_weights(length).view(np.uint32)
-        assert (found == self.weights).all(), message
-        assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
 
 
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
@@ -98,7 +71,7 @@ class TestFusedUpdate:
                     ring.write_gradients(list(gradients))
                     ring.clear_counters()
                     ring.fused_update(length)
-                    traffic = reference.update(gradients, settings)
+                    traffic = reference.step(gradients, settings)
                     reference.compare(f"{name}, step {step}")
                     words = [counters["WORDS_SENT"] for counters in ring.counters()]
                     assert words == traffic.words.tolist(), f"{name}, step {step}"
@@ -143,7 +116,7 @@ class TestFusedUpdate:
             with open_nodes(4, threads=threads, latency=latency) as (ring, _):
                 reference, gradients = prepare(ring, 1000)
                 outcome = ring.fused_update(1000)
-                reference.update(gradients, SETTINGS)
+                reference.step(gradients, SETTINGS)
                 reference.compare(f"{threads} threads, latency {latency}")
                 results.append(outcome.cycles)
         assert results[0] == results[1]
@@ -156,7 +129,7 @@ class TestFusedUpdate:
             for link, rate in zip(simulation.links, rates, strict=True):
                 link.set_rate(1, rate)
             ring.fused_update(2000)
-            reference.update(gradients, SETTINGS)
+            reference.step(gradients, SETTINGS)
             reference.compare()
 
     def test_nodes_start_at_any_time(self):
@@ -170,7 +143,7 @@ class TestFusedUpdate:
                         Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=1500, epoch=1))
                 events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}"
-                reference.update(gradients, SETTINGS)
+                reference.step(gradients, SETTINGS)
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
@@ -182,7 +155,7 @@ class TestFusedUpdate:
             gradients = random(generator, (nodes, length))
             ring.write_gradients(list(gradients))
             outcome = ring.fused_update(length)
-            traffic = reference.update(gradients, SETTINGS)
+            traffic = reference.step(gradients, SETTINGS)
             reference.compare()
             assert traffic.bound == 3 * 16 * (264 + 72)
             assert outcome.cycles <= 1.05 * traffic.bound
@@ -196,7 +169,7 @@ class TestFusedUpdate:
                 reference.compare(f"{nodes} nodes, {length}")
                 ring.clear_counters()
                 ring.fused_update(length)
-                traffic = reference.update(gradients, SETTINGS)
+                traffic = reference.step(gradients, SETTINGS)
                 reference.compare(f"{nodes} nodes, {length}")
                 assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist()
 
@@ -275,7 +248,7 @@ class TestMasters:
                 assert refused.value.events[0].detail == 8192
             reference, gradients = prepare(ring, 300)
             ring.fused_update(300)
-            reference.update(gradients, SETTINGS)
+            reference.step(gradients, SETTINGS)
             reference.compare()
 
     def test_base(self):
@@ -296,7 +269,7 @@ class TestMasters:
                 device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=length, epoch=1,
                                     state_base=base, weight_base=64))
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
-            reference.update(gradients, SETTINGS)
+            reference.step(gradients, SETTINGS)
             for rank, device in enumerate(ring.devices):
                 start, stop = bounds[1 - rank]
                 assert (device.read_memory(space, base, stop - start) == reference.master[start:stop]).all()
@@ -307,7 +280,7 @@ class TestFailures:
     def check_usable(self, ring, message):
         reference, gradients = prepare(ring, 600)
         ring.fused_update(600)
-        reference.update(gradients, SETTINGS)
+        reference.step(gradients, SETTINGS)
         reference.compare(message)
 
     def test_random_damage_never_hangs(self):
@@ -318,7 +291,7 @@ class TestFailures:
             for number in range(12):
                 reference, gradients = prepare(ring, length, seed=number)
                 before = reference.weights
-                traffic = reference.update(gradients, SETTINGS)
+                traffic = reference.step(gradients, SETTINGS)
                 rank = int(generator.integers(0, 3))
                 link = simulation.links[rank]
                 word = link.status().words_carried + int(generator.integers(0, traffic.words[rank]))
@@ -335,7 +308,7 @@ class TestFailures:
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights
-            reference.update(gradients, SETTINGS)
+            reference.step(gradients, SETTINGS)
             link = simulation.links[0]
             sent = int(golden.fused_update(golden.bits(gradients), reference.master, [], golden.settings(
                 0, gradient_scale=1, learning_rate=1)).traffic.scatter_words[0, 0])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from amaranth.hdl import Assert, Module, Signal
 from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In
+from amaranth.lib.wiring import In, Out
 
 from sim import formal
 
@@ -36,6 +36,43 @@ class Free(wiring.Component):
         m = Module()
         m.d.comb += Assert(formal.holds(m, "i", self.i))
         return m
+
+
+class Passes(wiring.Component):
+    """Offers what it is offered, unless ``held``."""
+
+    i: In(stream.Signature(2))
+    o: Out(stream.Signature(2))
+    held: In(1)
+    passed: Out(1)
+
+    def __init__(self, *, held):
+        super().__init__()
+        self._held = held
+
+    def elaborate(self, platform):
+        m = Module()
+        passing = ~self.held if self._held else 1
+        m.d.comb += [
+            self.o.payload.eq(self.i.payload), self.o.valid.eq(self.i.valid & passing),
+            self.i.ready.eq(self.o.ready & passing), self.passed.eq(self.o.valid & self.o.ready),
+        ]
+        return m
+
+
+def test_offers():
+    formal.prove(formal.Offers(Passes(held=False)), depth=2)
+    with pytest.raises(formal.RefutedError, match=r"DONE \(FAIL"):
+        formal.prove(formal.Offers(Passes(held=True)), depth=4)
+
+
+class Nested(wiring.Component):
+    ports: In(wiring.Signature({"q": In(1)}))
+
+
+def test_offers_of_signals_and_streams_alone():
+    with pytest.raises(TypeError, match=r"^Members of a unit to be proven must be signals and streams, not ports: "):
+        formal.Offers(Nested())
 
 
 def test_proof():

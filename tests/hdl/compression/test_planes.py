@@ -3,7 +3,7 @@ import functools
 
 import numpy as np
 import pytest
-from amaranth.hdl import Assert, Assume, Module, ResetSignal
+from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -337,23 +337,5 @@ def test_reset_in_a_packet(lanes, width):
 # --- handshakes, proven
 
 
-class _Holds(wiring.Component):
-    """Whatever the sink does, an offer stands until it is taken."""
-
-    def __init__(self, unit):
-        self._unit = unit
-        super().__init__({name: flow(stream.Signature(getattr(unit, name).payload.shape()))
-                          for name, flow in (("i", In), ("o", Out))})
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.unit = unit = self._unit
-        connect_stream(m, self.i, unit.i)
-        connect_stream(m, unit.o, self.o)
-        m.d.comb += [Assume(formal.holds(m, "i", self.i)), Assume(~ResetSignal()),
-                     Assert(formal.holds(m, "o", self.o))]
-        return m
-
-
 def test_offers_stand_for_all_time():
-    formal.prove(_Holds(BytePacker(words=1)), depth=2)
+    formal.prove(formal.Offers(BytePacker(words=1)), depth=2)

@@ -4,13 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from amaranth.hdl import Assert, Assume, Module, ResetSignal
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In, Out
 
 from hdl.masking.generator import MaskGenerator
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout, mask_layout
-from hdl.stream import connect_stream
 from sim import formal
 from sim.golden import masking as model
 from sim.streams import STALLS, stall_array
@@ -164,28 +160,8 @@ def test_reset_in_a_job(lanes, given):
 # --- the handshake, proven
 
 
-class _Holds(wiring.Component):
-    """Whatever the sink does, an offer stands until it is taken."""
-
-    def __init__(self):
-        super().__init__({
-            "jobs": In(stream.Signature(job_layout(5))), "o": Out(stream.Signature(mask_beat_layout(2)))})
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.unit = unit = MaskGenerator(lanes=2, index_bits=5)
-        connect_stream(m, self.jobs, unit.jobs)
-        connect_stream(m, unit.o, self.o)
-        m.d.comb += [
-            Assume(~ResetSignal()),
-            Assume(formal.holds(m, "jobs", self.jobs)),
-            Assert(formal.holds(m, "o", self.o)),
-        ]
-        return m
-
-
 def test_offers_stand_for_all_time():
-    formal.prove(_Holds(), depth=2)
+    formal.prove(formal.Offers(MaskGenerator(lanes=2, index_bits=5)), depth=2)
 
 
 def test_golden_fields():
