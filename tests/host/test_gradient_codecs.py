@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from host.bench import update_bound
 from host.data import digits
 from host.device import BadAddressError, Command, Device, EventStatus, Operation, Space
 from host.ring import Ring, RingError, Rule, Settings, block_bounds
@@ -245,7 +246,7 @@ class TestTiming:
             traffic = reference.update(gradients)
             reference.compare()
             assert traffic.bound == (nodes - 1) * 64 // nodes * (72 + 72)
-            assert outcome.cycles <= ratio * max(traffic.bound, length // nodes)
+            assert outcome.cycles <= ratio * update_bound(ring, traffic, length)
 
 
 class TestResiduals:
