@@ -1,6 +1,8 @@
 import contextlib
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,6 +190,12 @@ class TestInfo:
         assert code == 0
         for part in ("lanes", "hash", "0x", "verilator", "CONFIGURATION_HASH", "PACKETS_REFUSED"):
             assert part in out
+
+    def test_as_a_module(self):
+        root = Path(cli.__file__).parents[1]
+        found = subprocess.run([sys.executable, "-m", "host.cli", "info"], cwd=root, capture_output=True, text=True,
+                               timeout=60, check=True)
+        assert found.stdout.startswith("configuration")
 
 
 class Recorder:
