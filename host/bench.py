@@ -3,7 +3,11 @@
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
 their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
 plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the
-all-gather, which sends it.
+all-gather, which sends it. So are, with a codec of gradients, the phase of any collective and a plain all-reduce:
+packets of few words make what they carry besides show, and the bound has no room for the sum of each block that is
+encoded and not sent.
+
+Weights are raw and gradients compressed by zero value where a row does not say otherwise.
 """
 
 import importlib
@@ -16,15 +20,23 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from hdl.compression.codecs import RAW, ZERO_VALUE
 from hdl.config import NodeConfig
+from hdl.quantization.arithmetic import Variant
+from hdl.quantization.engine import peak_cycles
+from host.allocation import block_bounds
+from host.clustering import codebook
 from host.masking import Mask, MaskJob
 from host.optimizers import Adam
 from host.ring import Ring
 from host.session import open_session
 from host.settings import Rule, Settings
 from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, TableCodec
+from sim.golden.quantization import Layer
 
-__all__ = ["LENGTH", "NODES", "collect", "limit", "missed", "node_rows", "ring_rows", "table", "write"]
+__all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
+           "update_bound", "write"]
 
 Row = dict[str, Any]
 
@@ -32,10 +44,15 @@ NODES = (2, 4, 8)
 LENGTH = 16384
 SPARSE = 0.1
 SIZE = 64
+SAMPLES = 16
 
-#: Most that a row in cycles may be of its bound: collectives on dense and on sparse gradients, and units, whose
-#: measured cycles hold their latency as well.
+#: Codecs of weights and of gradients that rings are measured with, besides none.
+CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
+
+#: Most that a row in cycles may be of its bound: collectives on dense and on sparse gradients, fused updates with
+#: codecs, and units, whose measured cycles hold their latency as well.
 _LIMITS = {"dense": 1.05, "sparse": 1.10}
+_CODEC_LIMIT = 1.25
 _UNIT_LIMIT = 1.05
 
 
@@ -46,10 +63,13 @@ def _row(name: str, config: str, measured: int, bound: int) -> Row:
 
 def limit(row: Row) -> float:
     """Most that the ratio of a row may be."""
+    coded = "weights" in row["config"] or "gradients" in row["config"]
     if row["unit"] != "cycles" or row["name"] == "ring.all_reduce.scatter_reduce":
         return math.inf
     if not row["name"].startswith("ring."):
         return _UNIT_LIMIT
+    if coded:
+        return _CODEC_LIMIT if row["name"] == "ring.fused_update" else math.inf
     return _LIMITS["dense" if "dense" in row["config"] else "sparse"]
 
 
@@ -58,47 +78,97 @@ def missed(row: Row) -> bool:
     return bool(row["ratio"] > limit(row))
 
 
-def gradients(nodes: int, density: float) -> np.ndarray:
+def gradients(nodes: int, density: float, length: int = LENGTH) -> np.ndarray:
     """Random gradients which are zero in the same positions on all nodes."""
     generator = np.random.default_rng(nodes)
-    values = generator.standard_normal((nodes, LENGTH)).astype(np.float32)
-    values[:, generator.permutation(LENGTH)[round(density * LENGTH):]] = 0
+    values = generator.standard_normal((nodes, length)).astype(np.float32)
+    values[:, generator.permutation(length)[round(density * length):]] = 0
     return values
 
 
-def ring_rows(ring: Ring) -> list[Row]:
+def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
+    """Least cycles of a fused update, the larger of what links and what the optimizer takes.
+
+    - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
+      of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements
+      that N divides into whole segments of S this is
+
+          (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
+
+      with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
+      of raw ones. Both are what the codecs of :mod:`hdl.compression.codecs` say; how many words a table takes depends
+      on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
+    - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``update_interval``, divided by
+      ``update_lanes``.
+    """
+    config = ring.devices[0].config
+    owned = max(stop - start for start, stop in block_bounds(length, ring.nodes))
+    return max(traffic.bound, int(-(-owned * config.update_interval // config.update_lanes)))
+
+
+def _formats(ring: Ring) -> str:
+    """Codecs, as the configuration of a row has them."""
+    if (ring.weight_codec, ring.gradient_codec) == (RAW, ZERO_VALUE):
+        return ""
+    return f", weights {ring.weight_codec}, gradients {ring.gradient_codec}"
+
+
+def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each.
 
-    The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state.
+    The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state. With codecs
+    gradients are dense, and the plain all-reduce is left out where it goes through none.
     """
     rows = []
-    weights = np.zeros(LENGTH, dtype=np.uint32)
+    formats = _formats(ring)
+    weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
+    weight_codec = WEIGHT_CODECS[ring.weight_codec]
+    if isinstance(weight_codec, TableCodec | CentroidCodec):
+        centroids = codebook(ring.weight_codec, weights)
+        ring.write_codebook(centroids)
+        weight_codec = weight_codec.bind(centroids)
     settings = golden.settings(Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
-    ring.write_settings(sgd)
-    for kind, density in (("dense", 1.0), ("sparse", SPARSE)):
-        values = gradients(ring.nodes, density)
+    for kind, density in (("dense", 1.0), ("sparse", SPARSE))[:1 if formats else 2]:
+        values = gradients(ring.nodes, density, length)
         patterns = golden.bits(values)
-        shape: dict[str, Any] = {"segment": ring.segment, "lanes": ring.lanes}
-        collectives = {
-            "all_reduce": golden.all_reduce(patterns, **shape)[1],
-            "fused_update": golden.fused_update(patterns, weights, [weights], settings, **shape).traffic,
-        }
-        for name, traffic in collectives.items():
+        shape: dict[str, Any] = {"segment": ring.segment, "lanes": ring.lanes,
+                                 "gradient_codec": GRADIENT_CODECS[ring.gradient_codec]}
+        residuals = [np.zeros(values.shape, np.uint32) for _ in range(2)]
+        update = golden.fused_update(patterns, golden.bits(weights), [], settings, weight_codec=weight_codec,
+                                     residuals=residuals[0], **shape).traffic
+        collectives = {"fused_update": (update, update_bound(ring, update, length))}
+        if not formats or ring.gradient_codec != ZERO_VALUE:
+            traffic = golden.all_reduce(patterns, residuals=residuals[1], **shape)[1]
+            collectives = {"all_reduce": (traffic, traffic.bound), **collectives}
+        config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
+        for name, (traffic, bound) in collectives.items():
+            ring.distribute(weights)
+            ring.write_settings(sgd)
             ring.write_gradients(list(values))
             ring.clear_counters()
-            cycles = getattr(ring, name)(LENGTH).cycles
+            cycles = getattr(ring, name)(length).cycles
             scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters())
-            config = f"N={ring.nodes}, K={LENGTH}, {kind}" + ("" if kind == "dense" else f" {density:.0%}")
-            rows.append(_row(f"ring.{name}", config, cycles, traffic.bound))
+            rows.append(_row(f"ring.{name}", config, cycles, bound))
             rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
-        if kind == "dense":
-            ring.clear_state(LENGTH)
+        if not formats and kind == "dense":
+            ring.clear_state(length)
             ring.write_settings(Adam().settings(1, gradient_scale=1.0))
-            cycles = ring.fused_update(LENGTH).cycles
-            rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"].bound))
-            ring.write_settings(sgd)
+            cycles = ring.fused_update(length).cycles
+            rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"][1]))
     return rows
+
+
+def infer_rows(ring: Ring) -> list[Row]:
+    """Two integer layers on every node, against the cycles in which all lanes multiply."""
+    generator = np.random.default_rng(0)
+    layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
+                    bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
+                    shift=np.full(SIZE, 24), relu=True, signed=False, last=last) for last in (False, True)]
+    x = generator.integers(0, 256, (SAMPLES * ring.nodes, SIZE))
+    cycles = ring.infer(layers, x).cycles
+    return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", cycles,
+                 peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.lanes))]
 
 
 def node_rows(ring: Ring) -> list[Row]:
@@ -124,12 +194,20 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     for unit in ("zero_value", "optimizer"):
         announce(unit)
         rows += importlib.import_module(f"sim.bench_{unit}").rows()
+
+    def measure(config: NodeConfig, nodes: int, name: str, measured: Callable[[Ring], list[Row]]) -> list[Row]:
+        with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:
+            announce(name)
+            return measured(session.ring)
+
     for nodes in NODES:
-        with open_session(NodeConfig(), nodes=nodes, announce=announce) as session:
-            announce(f"ring of {nodes}")
-            rows += ring_rows(session.ring)
-            if nodes == NODES[0]:
-                rows += node_rows(session.ring)
+        rows += measure(NodeConfig(), nodes, f"ring of {nodes}",
+                        lambda ring: ring_rows(ring) + (node_rows(ring) if ring.nodes == NODES[0] else []))
+    for weight_codec, gradient_codec in CODECS:
+        for nodes in NODES:
+            rows += measure(NodeConfig(weight_codec=weight_codec, gradient_codec=gradient_codec), nodes,
+                            f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
+    rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
     from sim import bench_ring_speed
 
     rows += bench_ring_speed.rows(bench_ring_speed.measure(announce=announce))

@@ -310,6 +310,12 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
+def _print_whole(console: Console, table: Table) -> None:
+    """A table in its full width: of a file or a pipe nothing would be left beyond the 80th column."""
+    width = console.measure(table, options=console.options.update(width=1000)).maximum
+    Console(highlight=False, width=max(console.width, width)).print(table)
+
+
 @app.command("bench")
 def bench_command(
     output: Annotated[Path, typer.Option(help="Folder of bench.json.")] = toolchain.BUILD / "bench",
@@ -319,9 +325,14 @@ def bench_command(
 
     console = _console()
     with _Progress(console) as progress:
-        rows = bench.collect(announce=progress.stage)
+        def announce(stage: str) -> None:
+            progress.stage(stage)
+            if not console.is_terminal:
+                progress.say(stage)
+
+        rows = bench.collect(announce=announce)
     path = bench.write(rows, output)
-    console.print(bench.table(rows))
+    _print_whole(console, bench.table(rows))
     console.print(_shown(path), soft_wrap=True)
     missed = [row for row in rows if bench.missed(row)]
     for row in missed:
@@ -422,10 +433,7 @@ def sweep_command(
         raise typer.Exit(130) from None
     rows = sweep.collect(planned, folder)
     if rows:
-        shown = sweep.table(rows)
-        # Of a file or a pipe nothing would be left beyond the 80th column.
-        width = console.measure(shown, options=console.options.update(width=1000)).maximum
-        Console(highlight=False, width=max(console.width, width)).print(shown)
+        _print_whole(console, sweep.table(rows))
         console.print(" · ".join(_shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
@@ -570,3 +578,7 @@ def main() -> None:
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from hdl.control.protocol import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.arithmetic import Variant
+from hdl.quantization.engine import peak_cycles
 from hdl.quantization.layer_reader import INPUT_ROWS
 
 __all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"]
@@ -167,7 +168,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
         weights=np.concatenate([*entries, *codes]), parameters=np.concatenate(parameters), source=places[0],
         target=places[len(layers) % 2], samples=samples, inputs=shapes[0][1], outputs=shapes[-1][0],
         signed=layers[0].signed, lanes=lanes,
-        beats=sum(outputs * _rows(inputs, 4 * lanes) for outputs, inputs in shapes))
+        beats=peak_cycles(shapes, 1, lanes=lanes))
 
 
 def _check(layers: Sequence[IntegerLayer], shapes: list[tuple[int, ...]], lanes: int) -> None:

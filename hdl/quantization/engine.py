@@ -17,7 +17,7 @@ from hdl.quantization.result_writer import ResultWriter, target_layout
 from hdl.route import Fork
 from hdl.stream import Queue, SkidBuffer, connect_stream
 
-__all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "setup_layout"]
+__all__ = ["InferenceDataflow", "InferenceEngine", "counts_layout", "infer_cycles", "peak_cycles", "setup_layout"]
 
 #: Outputs on their way through the multipliers, whose scales wait.
 _SCALES = 17
@@ -244,6 +244,19 @@ class InferenceDataflow(wiring.Component):
                 Mux(flags.wide, row[8 * n:8 * n + 8], halves[4 * n:4 * n + 4]))
 
 
+def peak_cycles(layers, samples, *, lanes):
+    """Least cycles of an INFER, those in which all lanes multiply: samples · Σ outputs · ceil(inputs / (4 · lanes)).
+
+    Parameters
+    ----------
+    layers : list of (int, int)
+        Outputs and inputs of each layer.
+    samples : int
+    lanes : int
+    """
+    return samples * sum(outputs * -(-inputs // (4 * lanes)) for outputs, inputs in layers)
+
+
 def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     """Cycles of an INFER, if the host leaves the memories alone, no layer waits for another, and reading inputs and
     parameters takes no longer than multiplying.
@@ -261,10 +274,10 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
     ahead = RowReader.latency + LayerReader.latency(lanes=lanes) + SkidBuffer.latency + SampleJobs.latency
     ahead += RowReader.latency + first_rows
     behind = latency(lanes=4 * lanes, form=form) + SkidBuffer.latency + Requantizer.latency + SkidBuffer.latency
-    beats = sum(outputs * -(-inputs // (4 * lanes)) for outputs, inputs in layers)
     # With one lane, the first output's parameters are two rows, and inputs of another sample come between.
     between = 1 + (samples > 1) if lanes == 1 else 0
-    return ahead + InputBuffer.latency + between + samples * beats + behind + ResultWriter.latency
+    multiplying = peak_cycles(layers, samples, lanes=lanes)
+    return ahead + InputBuffer.latency + between + multiplying + behind + ResultWriter.latency
 
 
 def counts_layout():

@@ -1,6 +1,8 @@
 import contextlib
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -190,6 +192,12 @@ class TestInfo:
         for part in ("lanes", "hash", "0x", "verilator", "CONFIGURATION_HASH", "PACKETS_REFUSED"):
             assert part in out
 
+    def test_as_a_module(self):
+        root = Path(cli.__file__).parents[1]
+        found = subprocess.run([sys.executable, "-m", "host.cli", "info"], cwd=root, capture_output=True, text=True,
+                               timeout=60, check=True)
+        assert found.stdout.startswith("configuration")
+
 
 class Recorder:
     """A ring on which everything goes well."""
@@ -226,10 +234,15 @@ def row(name="ring.all_reduce", config="N=2, dense", ratio=1.0, unit="cycles"):
     return {"name": name, "config": config, "measured": ratio * 1000, "bound": 1000, "ratio": ratio, "unit": unit}
 
 
+CODED = "N=4, K=16384, dense, weights table32, gradients zero_value"
+
+
 class TestBench:
     @pytest.mark.parametrize(("changes", "limit"), [
         ({}, 1.05), ({"config": "N=2, sparse 10%"}, 1.10), ({"name": "optimizer burst"}, 1.05),
         ({"unit": "us/cycle"}, float("inf")), ({"name": "ring.all_reduce.scatter_reduce"}, float("inf")),
+        ({"name": "ring.fused_update", "config": CODED}, 1.25), ({"config": CODED}, float("inf")),
+        ({"name": "ring.fused_update.scatter_reduce", "config": CODED}, float("inf")), ({"name": "node.infer"}, 1.05),
     ])
     def test_limits(self, changes, limit):
         assert bench.limit(row(**changes)) == limit
@@ -238,10 +251,18 @@ class TestBench:
 
     @pytest.mark.parametrize(("ratio", "code"), [(1.04, 0), (1.06, 1)])
     def test_command(self, run, monkeypatch, tmp_path, ratio, code):
-        rows = [row(ratio=ratio), row(name="simulation.ring", ratio=2.0, unit="us/cycle")]
-        monkeypatch.setattr(bench, "collect", lambda announce: rows)
+        rows = [row(ratio=ratio), row(name="ring.fused_update", config=CODED),
+                row(name="simulation.ring", ratio=2.0, unit="us/cycle")]
+
+        def collect(announce):
+            announce("ring of 2: compile")
+            return rows
+
+        monkeypatch.setattr(bench, "collect", collect)
         found, out, _ = run("bench", "--output", tmp_path)
         assert found == code
+        assert out.startswith("ring of 2: compile\n")
+        assert all(name in out for name in (*(heading for heading in rows[0] if heading != "config"), CODED))
         assert ("missed: ring.all_reduce (N=2, dense)" in out) is bool(code)
         assert json.loads((tmp_path / "bench.json").read_text()) == {"rows": rows}
 

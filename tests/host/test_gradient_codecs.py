@@ -8,6 +8,7 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.allocation import block_bounds
+from host.bench import update_bound
 from host.command import Command
 from host.data import digits
 from host.device import Device
@@ -231,7 +232,7 @@ class TestTiming:
             traffic = reference.update(gradients)
             reference.compare()
             assert traffic.bound == (nodes - 1) * 64 // nodes * (72 + 72)
-            assert outcome.cycles <= ratio * max(traffic.bound, length // nodes)
+            assert outcome.cycles <= ratio * update_bound(ring, traffic, length)
 
 
 class TestResiduals:

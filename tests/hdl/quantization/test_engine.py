@@ -15,7 +15,7 @@ from hdl.control.protocol import (
     layer_layout,
 )
 from hdl.quantization.arithmetic import Form
-from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles
+from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles, peak_cycles
 from hdl.quantization.layer_reader import INPUT_ROWS
 from host.inference import pack_inputs, program, unpack_outputs
 from sim.golden.quantization import Layer, infer
@@ -183,6 +183,7 @@ def test_no_bubble(lanes, shapes, samples, bits):
     case.check(bench)
     assert found["status"] == EventStatus.OK
     assert found["cycles"] == case.cycles()
+    assert found["detail"] == peak_cycles(shapes, samples, lanes=lanes)
     if shapes[0] == (64, 64):
         assert found["detail"] / found["cycles"] >= 0.98
 
