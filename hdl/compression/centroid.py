@@ -419,7 +419,7 @@ class MatrixVector(wiring.Component):
     """
 
     #: Columns that a row needs beyond the number of centroids, so that no bubble follows.
-    overhead = 4
+    overhead = 5
 
     def __init__(self, *, table, lanes, input_width=16, centroid_width=16, accumulator_width=32):
         _check_table(table)
@@ -451,16 +451,17 @@ class MatrixVector(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last column to the result."""
-        return self._parameters.centroids + 5
+        return self._parameters.centroids + 6
 
     def elaborate(self, platform):
         m = Module()
         _, centroid_width, width = self._widths
         count = self._parameters.centroids
 
-        column = Signal.like(self.i.payload.input)
-        column_valid = Signal()
-        column_bank = Signal()
+        # A column, and its place: as it is read, and as it is added.
+        stage = data.StructLayout({"valid": 1, "bank": 1, "input": self.i.payload.input.shape()})
+        column, addend = Signal(stage), Signal(stage)
+        ended = Signal()  # it is the last one of its rows
         filling = Signal()  # bank of the next column
         begun = Signal()  # it is not the first one of its rows
         occupied = Signal(2)  # banks with all columns
@@ -474,12 +475,14 @@ class MatrixVector(wiring.Component):
         taken = Signal()
         m.d.comb += [
             self.i.ready.eq(~clearing & ~occupied.bit_select(filling, 1) & (loading == 0)),
-            self.table.ready.eq(~busy & ~occupied.any() & ~begun),
+            self.table.ready.eq(~busy & ~occupied.any() & ~begun & ~ended),
             taken.eq(self.o.valid & self.o.ready),
             start.eq(occupied.bit_select(drained, 1) & (~busy | taken) & (loading == 0)),
         ]
         m.d.sync += [
-            column.eq(self.i.payload.input), column_valid.eq(self.i.valid & self.i.ready), column_bank.eq(filling),
+            column.valid.eq(self.i.valid & self.i.ready), column.bank.eq(filling),
+            column.input.eq(self.i.payload.input), addend.eq(column),
+            ended.eq(self.i.valid & self.i.ready & self.i.payload.last),
             self.error.eq(0), self.multiplied.eq(draining),
         ]
         with m.If(clearing | draining):
@@ -495,7 +498,10 @@ class MatrixVector(wiring.Component):
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += begun.eq(~self.i.payload.last)
             with m.If(self.i.payload.last):
-                m.d.sync += [filling.eq(~filling), occupied.bit_select(filling, 1).eq(1)]
+                m.d.sync += filling.eq(~filling)
+        # With the last column on its way into its sum, it is there when the first sum is read.
+        with m.If(ended):
+            m.d.sync += occupied.bit_select(column.bank, 1).eq(1)
 
         # The drain asks all lanes for the sum of one centroid, so that one table serves them.
         m.submodules.centroids = memory = Memory(shape=signed(centroid_width), depth=count, init=[])
@@ -526,8 +532,11 @@ class MatrixVector(wiring.Component):
         next_place = Signal.like(place)
         m.d.comb += next_place.eq(place + (clearing | draining))
         for lane in range(self._lanes):
-            sums = []
+            sums, rows = [], []
+            before = Signal(signed(width), name=f"before_{lane}")
             total = Signal(signed(width), name=f"total_{lane}")
+            again = Signal(name=f"again_{lane}")  # the sum is that of the column before, which is not yet in memory
+            target = Signal.like(place, name=f"target_{lane}")
             for bank in range(2):
                 m.submodules[f"sums_{lane}_{bank}"] = memory = Memory(shape=signed(width), depth=count, init=[])
                 write = memory.write_port()
@@ -537,14 +546,21 @@ class MatrixVector(wiring.Component):
                 m.d.sync += row.eq(
                     Mux(self.i.valid & self.i.ready & (filling == bank), self.i.payload.indices[lane], next_place))
                 m.d.comb += [
-                    add.eq(column_valid & (column_bank == bank)),
+                    add.eq(addend.valid & (addend.bank == bank)),
                     read.addr.eq(row),
-                    write.addr.eq(read.addr),
+                    write.addr.eq(Mux(add, target, row)),
                     write.data.eq(Mux(add, total, 0)),
                     write.en.eq(add | clearing | (draining & (drained == bank))),
                 ]
                 sums.append(read.data)
-            m.d.comb += total.eq(Mux(column_bank, sums[1], sums[0]) + column)
+                rows.append(row)
+            m.d.sync += [
+                again.eq(column.valid & (column.bank == filling)
+                         & (self.i.payload.indices[lane] == Mux(filling, rows[1], rows[0]))),
+                before.eq(Mux(again, total, Mux(column.bank, sums[1], sums[0]))),
+                target.eq(Mux(column.bank, rows[1], rows[0])),
+            ]
+            m.d.comb += total.eq(before + addend.input)
 
             # A sum is wider than a multiplier block: its lower and its upper part are multiplied apart.
             half = width // 2

@@ -234,7 +234,7 @@ def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.
         free = max(free, freed[number % 2])
         for _ in range(count):
             free = feed.accept(free) + 1
-        start = max(free, output.departed)
+        start = max(free + 1, output.departed)
         freed[number % 2] = start + table.centroids + 1
         multiplied[start + 2:start + table.centroids + 2] = True
         output.load(start + table.centroids + _PIPELINE - 1)

@@ -296,7 +296,8 @@ def test_product_lockstep(centroids, lanes, source, sink):
     for seed in range(2):
         generator = np.random.default_rng(seed)
         table = generator.integers(-1 << 15, 1 << 15, centroids)
-        lengths = [int(generator.choice([1, centroids - 1, centroids + 3, centroids + 4, 100])) for _ in range(1_000)]
+        enough = centroids + MatrixVector.overhead
+        lengths = [int(generator.choice([1, centroids - 1, enough - 1, enough, 100])) for _ in range(1_000)]
         inputs = [generator.integers(-1 << 15, 1 << 15, length) for length in lengths]
         indices = [generator.integers(0, generator.integers(1, centroids + 1), (lanes, length)) for length in lengths]
         willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
