@@ -125,7 +125,7 @@ class Speed:
         return max(self.verilated.values()) / self.cocotb
 
 
-def _traffic(rank: int) -> list[list[int]]:
+def _traffic(rank: int, nodes: int) -> list[list[int]]:
     """Requests of one node: gradients in, a fused update, weights out."""
     def request(opcode: Opcode, count: int, *words: int) -> list[int]:
         return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
@@ -134,7 +134,7 @@ def _traffic(rank: int) -> list[list[int]]:
     gradients = random.standard_normal(LENGTH).astype(np.float32)
     gradients[random.random(LENGTH) < 0.5] = 0
     command = to_int(command_layout(), {
-        "operation": Operation.FUSED_UPDATE, "rank": rank, "size": NODES, "port": 0, "gradient_base": 0,
+        "operation": Operation.FUSED_UPDATE, "rank": rank, "size": nodes, "port": 0, "gradient_base": 0,
         "weight_base": 0, "state_base": 0, "length": LENGTH, "epoch": 0, "root": 0, "iteration": 0, "wait": 0,
         "signal": 0, "tag": 0, "reserved": 0})
     rate = np.float32(0.125).view(np.uint32)
@@ -153,13 +153,15 @@ async def drive(dut: Any) -> None:
     await start(dut)
     begun, first = time.perf_counter(), get_sim_time("ns")
     receivers = []
-    for rank in range(NODES):
+    nodes = regression.parameters()["nodes"]
+    for rank in range(nodes):
+        traffic = _traffic(rank, nodes)
         words = [word | (index == len(packet) - 1) << 32
-                 for packet in _traffic(rank) for index, word in enumerate(packet)]
+                 for packet in traffic for index, word in enumerate(packet)]
         source = Source(dut, f"host_i_{rank}", word_layout())
         sink = Sink(dut, f"host_o_{rank}", word_layout())
         cocotb.start_soon(source.send(words))
-        receivers.append(cocotb.start_soon(_responses(sink)))
+        receivers.append(cocotb.start_soon(_responses(sink, len(traffic))))
     responses = [await receiver for receiver in receivers]
     seconds = time.perf_counter() - begun
     cycles = round((get_sim_time("ns") - first) / 2)
@@ -167,18 +169,19 @@ async def drive(dut: Any) -> None:
     Path(regression.parameters()["result"]).write_text(json.dumps(result))
 
 
-async def _responses(sink: Sink) -> list[list[int]]:
-    return [[beat["data"] for beat in await sink.packet()] for _ in _traffic(0)]
+async def _responses(sink: Sink, count: int) -> list[list[int]]:
+    return [[beat["data"] for beat in await sink.packet()] for _ in range(count)]
 
 
-def _run(ring: VerilatedRing) -> list[list[list[int]]]:
+def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
     """The same, on the Verilated ring: responses per node."""
-    for rank in range(NODES):
-        for packet in _traffic(rank):
+    traffic = [_traffic(rank, nodes) for rank in range(nodes)]
+    for rank, packets in enumerate(traffic):
+        for packet in packets:
             ring.send(rank, packet)
-    result: list[list[list[int]]] = [[] for _ in range(NODES)]
-    for rank in range(NODES):
-        for _ in _traffic(rank):
+    result: list[list[list[int]]] = [[] for _ in traffic]
+    for rank, packets in enumerate(traffic):
+        for _ in packets:
             ring.run(PATIENCE, until_packet_at=rank)
             response = ring.receive(rank)
             if response is None:
@@ -187,14 +190,16 @@ def _run(ring: VerilatedRing) -> list[list[list[int]]]:
     return result
 
 
-def measure(config: NodeConfig = CONFIG, *, threads: tuple[int, ...] = (1, 2), repetitions: int = 15,
-            announce: Callable[[str], None] = lambda stage: None) -> Speed:
+def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
+            repetitions: int = 15, announce: Callable[[str], None] = lambda stage: None) -> Speed:
     """Simulate the traffic in both ways, and compare the responses.
 
     Parameters
     ----------
     config : NodeConfig
         Of every node.
+    nodes : int
+        In the ring.
     threads : tuple of int
         Numbers of threads to measure the Verilated ring with.
     repetitions : int
@@ -209,7 +214,7 @@ def measure(config: NodeConfig = CONFIG, *, threads: tuple[int, ...] = (1, 2), r
     """
     library = build_ring(Node(config), identity=f"Node({config})", announce=announce)
     verilated = {}
-    with VerilatedRing(library, nodes=NODES) as ring:
+    with VerilatedRing(library, nodes=nodes) as ring:
         for link in ring.links:
             link.set_latency(data=LATENCY, credit=LATENCY)
         for count in threads:
@@ -219,15 +224,15 @@ def measure(config: NodeConfig = CONFIG, *, threads: tuple[int, ...] = (1, 2), r
             for _ in range(repetitions):
                 ring.reset()
                 begun = time.perf_counter()
-                responses = _run(ring)
+                responses = _run(ring, nodes)
                 speeds.append(ring.cycle / (time.perf_counter() - begun))
             verilated[count] = statistics.median(speeds)
 
     announce("cocotb")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        regression.run(ClosedRing(lambda: Node(config), nodes=NODES, latency=LATENCY), module="sim.bench_ring_speed",
-                       parameters={"result": str(path)})
+        regression.run(ClosedRing(lambda: Node(config), nodes=nodes, latency=LATENCY), module="sim.bench_ring_speed",
+                       parameters={"result": str(path), "nodes": nodes})
         under_cocotb = json.loads(path.read_text())
     if under_cocotb["responses"] != responses:
         raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
