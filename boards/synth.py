@@ -139,7 +139,8 @@ def _lookup_table(unit, format="FP32", **parameters):
 def _centroid_table(unit, centroids=16):
     from hdl.compression.centroid import CentroidTable
     table = CentroidTable(centroids=centroids)
-    return Unit(f"hdl.compression.centroid:{unit}", {"table": table, "lanes": 4})
+    module = "gather_reduce" if unit == "MatrixVector" else "centroid"
+    return Unit(f"hdl.compression.{module}:{unit}", {"table": table, "lanes": 4})
 
 
 def _formats(source, target):

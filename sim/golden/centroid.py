@@ -1,6 +1,6 @@
-"""Golden model of weights as indices of centroids: packets, products, and every cycle of the product unit.
+"""Golden model of weights as indices of centroids: packets, nearest centroids, every cycle of encoder and decoder.
 
-Centroids in packets are words of any meaning; in products they are integers, as inputs and results are.
+Centroids in packets are words of any meaning.
 """
 
 import dataclasses
@@ -14,15 +14,11 @@ import numpy.typing as npt
 from hdl.compression import centroid as hardware
 from sim.golden import planes, stream
 
-__all__ = ["CentroidTable", "ProductTrace", "multiply", "trace_decoder", "trace_encoder",
-           "trace_product"]
+__all__ = ["CentroidTable", "trace_decoder", "trace_encoder"]
 
 Bits = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
-
-#: Cycles from the end of a drain to its result.
-_PIPELINE = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,17 +105,6 @@ def _first_above(twice: int) -> int:
     return low
 
 
-def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
-    """Product of a matrix of indices, one row per output, and a vector: inputs first, centroids last."""
-    given = np.asarray(indices)
-    table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
-    sums = np.zeros((len(given), len(table)), np.int64)
-    for output, row in enumerate(given):
-        np.add.at(sums[output], row, vector)
-    products: Integers = sums @ table
-    return products
-
-
 def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> planes.Trace:
     """Every cycle of an encoder; ``scan`` are the handshakes of its tables.
@@ -189,54 +174,3 @@ def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lan
         decoding.codes(4 * (len(np.asarray(packet)) - table.table_words), table.index_bits, lanes,
                        tabled=not table.loaded)
     return decoding.trace
-
-
-@dataclasses.dataclass(frozen=True)
-class ProductTrace:
-    """Handshakes of a product unit, cycle by cycle.
-
-    Members
-    -------
-    i_valid, i_ready, o_valid : array of bool
-    offered : array of int
-        Per cycle with ``o_valid``, the index of the result on offer; elsewhere -1.
-    multiplied : array of bool
-    """
-
-    i_valid: Flags
-    i_ready: Flags
-    o_valid: Flags
-    offered: Integers
-    multiplied: Flags
-
-
-def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
-                  opened: int = 0) -> ProductTrace:
-    """Every cycle of a product unit that has its table.
-
-    Parameters
-    ----------
-    table : CentroidTable
-    columns : sequence of int
-        Of each matrix of as many rows as there are lanes.
-    willing : array of cycles
-        Whether the source may begin to offer its next column.
-    ready : array of cycles
-        Whether the sink is ready.
-    opened : int
-        Cycle from which on the sums are cleared.
-    """
-    feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
-    multiplied = np.zeros(feed.end, np.bool_)
-    freed = [opened, opened]  # from when on each bank is free
-    free = opened
-    for number, count in enumerate(columns):
-        free = max(free, freed[number % 2])
-        for _ in range(count):
-            free = feed.accept(free) + 1
-        start = max(free + 1, output.departed)
-        freed[number % 2] = start + table.centroids + 1
-        multiplied[start + 2:start + table.centroids + 2] = True
-        output.load(start + table.centroids + _PIPELINE - 1)
-    feed.accept(max(free, freed[len(columns) % 2]))
-    return ProductTrace(feed.valid, feed.ready, output.offered >= 0, output.offered, multiplied)
