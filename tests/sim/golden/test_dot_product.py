@@ -11,8 +11,8 @@ from sim.golden import microscaling as mx
 from sim.golden import shared_exponent
 from sim.golden.shared_exponent import Blocks, SharedExponent
 
-#: Formats, and the binary logarithm of their smallest number below the exponent 0 as stored: less 127 for the bias, less
-#: the bits of a magnitude but one, or what OCP MX says of the smallest number, less the largest difference.
+#: Formats, and the binary logarithm of their smallest number below the exponent 0 as stored: less 127 for the bias,
+#: less the bits of a magnitude but one, or what OCP MX says of the smallest number, less the largest difference.
 FORMATS = {
     "MX9": (shared_exponent.MX9, -127 - 6 - 1), "MX6": (shared_exponent.MX6, -127 - 3 - 1),
     "MX4": (shared_exponent.MX4, -127 - 1 - 1), "MXINT8": (mx.MXINT8, -127 - 6),
