@@ -117,6 +117,13 @@ def test_what_is_left_of_a_packet():
     assert packer.output.offered[:8].tolist() == [-1, -1, -1, 0, 1, 2, 3, -1]
 
 
+def test_what_alignment_fills():
+    """7 and 8 bytes, with the one that is filled in, are two beats of 8 within a packet."""
+    packer = planes.Packer(2, np.ones(20, bool))
+    assert [packer.take(0, 7), packer.take(1, 8, align=True), packer.take(2, 8)] == [0, 1, 2]
+    assert packer.output.offered[:7].tolist() == [-1, -1, -1, 0, 1, 2, -1]
+
+
 def test_unpacker_cycles():
     """Chunks of 5 bytes out of beats of 8: the second needs the second beat, the fourth the third."""
     always = np.ones(30, bool)
