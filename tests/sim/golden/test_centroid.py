@@ -202,15 +202,18 @@ def test_encoder_by_hand():
 
 
 def test_decoder_by_hand():
-    """The table takes a cycle a word, and each beat of eight elements two bytes."""
+    """The table takes a cycle a word, from the third cycle on, and eight elements one for their two bytes; they are
+    looked up in the next, and offered two behind that."""
     always = np.ones(16, bool)
     table = CentroidTable(centroids=4)
     packet = table.encode(np.arange(32) % 4, [1, 2, 3, 4])
     trace = trace_decoder(table, [packet], lanes=8, willing=always, ready=always)
     taken = np.flatnonzero(trace.i_valid & trace.i_ready)
-    assert len(taken) == len(packet) == 6
-    shown = np.flatnonzero(trace.o_valid)
-    assert trace.offered[shown].tolist() == [0, 1, 2, 3]
-    assert (np.diff(shown) == 1).all()
-    stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= shown[0] + 3)
-    assert stalled.offered[shown[0]:shown[0] + 7].tolist() == [0, 0, 0, 0, 1, 2, 3]
+    assert taken.tolist() == [0, 1, 2, 3, 4, 5]
+    assert trace.offered.tolist() == [-1] * 9 + [0, 1, 2, 3] + [-1] * 3
+    stalled = trace_decoder(table, [packet], lanes=8, willing=always, ready=np.arange(16) >= 12)
+    assert stalled.offered.tolist() == [-1] * 9 + [0, 0, 0, 0, 1, 2, 3]
+    # Decoders that are loaded have the first eight at once.
+    loaded = CentroidTable(centroids=4, loaded=True)
+    trace = trace_decoder(loaded, [packet[4:]], lanes=8, willing=always, ready=always)
+    assert trace.offered.tolist() == [-1] * 5 + [0, 1, 2, 3] + [-1] * 7

@@ -115,6 +115,8 @@ def test_what_is_left_of_a_packet():
     assert [packer.take(0, 6), packer.take(0, 6, last=True)] == [0, 1]
     assert [packer.take(0, 8, last=True), packer.take(0, 8, last=True)] == [2, 4]
     assert packer.output.offered[:8].tolist() == [-1, -1, -1, 0, 1, 2, 3, -1]
+    packer = planes.Packer(2, np.ones(20, bool))
+    assert [packer.take(0, 6), packer.take(0, 6, last=True), packer.take(0, 4), packer.take(0, 4)] == [0, 1, 2, 4]
 
 
 def test_what_alignment_fills():
@@ -136,6 +138,11 @@ def test_unpacker_cycles():
     assert shown == [2, 3, 4, 5]
     late = planes.Unpacker(2, 3, np.array([cycle not in range(1, 10) for cycle in range(30)]))
     assert [late.shown(8), late.shown(9)] == [2, 11]
+    # Taken late, a beat leaves then, and the one behind it is shown in the next cycle.
+    slow = planes.Unpacker(2, 3, always)
+    slow.take(10, 8)
+    assert slow.shown(8) == 11
+    assert np.flatnonzero(slow.feed.valid & slow.feed.ready).tolist() == [0, 1, 10]
 
 
 def test_registers():
