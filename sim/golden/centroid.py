@@ -33,8 +33,9 @@ class CentroidTable(hardware.CentroidTable):
             raise ValueError(f"Centroids must be {self.table_words!r}, not {len(table)!r}")
         if not len(given):
             raise ValueError("Indices must be at least one, not none")
-        if given.min() < 0 or given.max() >= self.centroids:
-            raise ValueError(f"Indices must be less than {self.centroids!r}, not {given.min()!r} to {given.max()!r}")
+        low, high = int(given.min()), int(given.max())
+        if low < 0 or high >= self.centroids:
+            raise ValueError(f"Indices must be less than {self.centroids!r}, not {low!r} to {high!r}")
         return np.concatenate([table, planes.pack(given, self.index_bits)])
 
     def indices(self, words: npt.ArrayLike) -> Bits:

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from hdl.floating.format import FP32
+from sim.golden import conversion
+
 #: Per cycle of a run; a few runs make the millions.
 COUNT = 1 << 20
 
@@ -69,6 +72,43 @@ def near_borders(format, generator, count=COUNT):
     shift = np.uint32(format.fraction_bits)
     return (a & (sign | fraction) | fields.astype(np.uint32) << shift,
             b & (sign | fraction) | other.astype(np.uint32) << shift)
+
+
+def borders(widen):
+    """Every number of a narrower format in binary32, the exact ties between them, and the neighbours of all those."""
+    exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
+    exact = exact[exact <= FP32.infinity]
+    with np.errstate(over="ignore"):
+        values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
+    # The tie beyond the largest number is as far from it as the one before.
+    values[-1] = 2 * values[-2] - values[-3]
+    ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
+    near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
+    near = np.unique(near[near >= 0]).astype(np.uint32)
+    return np.concatenate([near, near | np.uint32(1 << 31)])
+
+
+def integer_cases(width, generator, count):
+    """Powers of two and their neighbours, the ends of the range, and random ones of all lengths."""
+    powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+    special = [value for power in powers for value in (power, -power) if low <= value <= high]
+    random = generator.integers(low, high, count, endpoint=True) >> generator.integers(0, width, count)
+    return np.concatenate([[0, low, low + 1, high - 1, high], special, random]).astype(np.int64)
+
+
+def numbers(generator, count):
+    """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two; and those that
+    :func:`integer_cases` become."""
+    fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
+    fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the place of the half
+    fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
+    sign = generator.integers(0, 2, count)
+    some = sign << 31 | fields << 23 | fraction
+    whole = conversion.from_integer(integer_cases(35, generator, 1000)).astype(np.int64)
+    near = (whole[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
+    return np.concatenate([some, near[near >= 0]]).astype(np.uint32)
 
 
 def differences(a, b, got, want):

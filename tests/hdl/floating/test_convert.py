@@ -100,53 +100,7 @@ def test_parameters():
         assert (unit.format, unit.width, unit.latency) == (FP32, 32, 4)
 
 
-# --- the model
-
-
-@pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
-def test_model_of_formats(format, narrow, widen, dtype):
-    every = np.arange(1 << 16, dtype=np.uint16)
-    with np.errstate(all="ignore"):
-        values = every.view(dtype).astype(np.float32)
-    same(every, widen(every), np.where(np.isnan(values), FP32.canonical_nan, values.view(np.uint32)))
-    same(every, widen(every), conversion.convert_exact(every, source=bits_of(format), target=(8, 23)))
-    i = borders(widen)[::7]
-    with np.errstate(all="ignore"):
-        values = i.view(np.float32).astype(dtype)
-    same(i, narrow(i), np.where(np.isnan(values), format.canonical_nan, values.view(np.uint16)))
-    same(i, narrow(i), conversion.convert_exact(i, source=(8, 23), target=bits_of(format)))
-
-
-def test_model_of_integers():
-    i = numbers(np.random.default_rng(1), 20_000)
-    for width in (2, 8, 32):
-        for got, want in zip(conversion.to_integer(i, width=width), conversion.to_integer_exact(
-                i, exponent_bits=8, fraction_bits=23, width=width), strict=True):
-            same(i, got, want)
-    integers = integer_cases(32, np.random.default_rng(1), 20_000)
-    same(integers, conversion.from_integer(integers),
-         conversion.from_integer_exact(integers, exponent_bits=8, fraction_bits=23))
-    i = np.array([0x3F000000, 0x3FC00000, 0x40200000, 0xC0200000, 0x4F000000, 0xCF000000, 0x7FC00000], np.uint32)
-    integers, invalid = conversion.to_integer(i)
-    assert integers.tolist() == [0, 2, 2, -2, (1 << 31) - 1, -1 << 31, 0]
-    assert invalid.tolist() == [False, False, False, False, True, False, True]
-
-
 # --- formats
-
-
-def borders(widen):
-    """Every number of a narrower format in binary32, the exact ties between them, and the neighbours of all those."""
-    exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
-    exact = exact[exact <= FP32.infinity]
-    with np.errstate(over="ignore"):
-        values = exact.astype(np.uint32).view(np.float32).astype(np.float64)
-    # The tie beyond the largest number is as far from it as the one before.
-    values[-1] = 2 * values[-2] - values[-3]
-    ties = ((values[1:] + values[:-1]) / 2).astype(np.float32).view(np.uint32)
-    near = (np.concatenate([exact, ties])[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
-    near = np.unique(near[near >= 0]).astype(np.uint32)
-    return np.concatenate([near, near | np.uint32(1 << 31)])
 
 
 @pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
@@ -157,8 +111,9 @@ def test_widening(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize(("format", "narrow", "widen", "dtype"), HALVES)
 def test_narrowing(format, narrow, widen, dtype):
-    i = np.concatenate([borders(widen), operands.corners(FP32), *operands.uniform(FP32, np.random.default_rng(1)),
-                        numbers(np.random.default_rng(1), 1 << 20)])
+    i = np.concatenate([operands.borders(widen), operands.corners(FP32),
+                        *operands.uniform(FP32, np.random.default_rng(1)),
+                        operands.numbers(np.random.default_rng(1), 1 << 20)])
     check(FloatConverter(source=FP32, target=format), i, narrow(i))
 
 
@@ -196,29 +151,6 @@ def test_other_formats(source):
 # --- integers
 
 
-def integer_cases(width, generator, count):
-    """Powers of two and their neighbours, the ends of the range, and random ones of all lengths."""
-    powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
-    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
-    special = [value for power in powers for value in (power, -power) if low <= value <= high]
-    random = generator.integers(low, high, count, endpoint=True) >> generator.integers(0, width, count)
-    return np.concatenate([[0, low, low + 1, high - 1, high], special, random]).astype(np.int64)
-
-
-def numbers(generator, count):
-    """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two; and those that
-    :func:`integer_cases` become."""
-    fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
-    fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the place of the half
-    fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
-    sign = generator.integers(0, 2, count)
-    some = sign << 31 | fields << 23 | fraction
-    whole = conversion.from_integer(integer_cases(35, generator, 1000)).astype(np.int64)
-    near = (whole[:, np.newaxis] + [-1, 0, 1]).reshape(-1)
-    return np.concatenate([some, near[near >= 0]]).astype(np.uint32)
-
-
 def check_integers(format, widths, i, golden):
     """Several widths of integers at once."""
     units = [FloatToInteger(format=format, width=width) for width in widths]
@@ -230,7 +162,8 @@ def check_integers(format, widths, i, golden):
 
 def test_to_integer():
     generator = np.random.default_rng(1)
-    i = np.concatenate([operands.corners(FP32), *operands.uniform(FP32, generator), numbers(generator, 1 << 20)])
+    i = np.concatenate([operands.corners(FP32), *operands.uniform(FP32, generator),
+                        operands.numbers(generator, 1 << 20)])
     check_integers(FP32, [32, 31, 25, 24, 23, 16, 8, 3, 2], i,
                    lambda i, width: conversion.to_integer(i, width=width))
 
@@ -244,7 +177,7 @@ def test_to_integer_exhaustive(source):
 
 @pytest.mark.parametrize("width", [32, 64])
 def test_from_integer(width):
-    integers = integer_cases(width, np.random.default_rng(1), 1 << 20)
+    integers = operands.integer_cases(width, np.random.default_rng(1), 1 << 20)
     mask = np.uint64((1 << width) - 1)
     check(IntegerToFloat(width=width), integers.view(np.uint64) & mask, conversion.from_integer(integers))
 
@@ -254,7 +187,7 @@ def test_from_integer_to_other_formats(width):
     if width <= 12:
         integers = np.arange(-1 << (width - 1), 1 << (width - 1), dtype=np.int64)
     else:
-        integers = integer_cases(width, np.random.default_rng(1), 10_000)
+        integers = operands.integer_cases(width, np.random.default_rng(1), 10_000)
     targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32)]
     units = [IntegerToFloat(width=width, format=make(*target)) for target in targets]
     i = integers.view(np.uint64) & np.uint64((1 << width) - 1)
@@ -271,11 +204,11 @@ def test_timing(source, target):
 
 
 def test_to_integer_timing():
-    i = numbers(np.random.default_rng(1), 200)[:200]
+    i = operands.numbers(np.random.default_rng(1), 200)[:200]
     integers, invalid = conversion.to_integer(i)
     pipeline.check(FloatToInteger(), {"i": i}, {"o": integers & 0xFFFFFFFF, "invalid": invalid})
 
 
 def test_from_integer_timing():
-    integers = integer_cases(32, np.random.default_rng(1), 200)[-200:]
+    integers = operands.integer_cases(32, np.random.default_rng(1), 200)[-200:]
     pipeline.check(IntegerToFloat(), {"i": integers & 0xFFFFFFFF}, {"o": conversion.from_integer(integers)})

@@ -2,7 +2,6 @@
 import functools
 
 import cocotb
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -102,50 +101,6 @@ def test_ports(unit, lanes):
     component = unit(lanes=lanes)
     assert component.lanes == lanes
     assert component.i.payload.shape() == component.o.payload.shape() == beat_layout(lanes)
-
-
-# --- the model
-
-
-def test_model_values():
-    words = model.pack([0x3F800000, 0xC0490FDB, 0x3F808000, 0x3F818000, 0xFFFFFFFF])
-    assert words.tolist() == [0xC0493F80, 0x3F823F80, 0x00007FC0]
-    assert model.unpack(words, 5).tolist() == [0x3F800000, 0xC0490000, 0x3F800000, 0x3F820000, 0x7FC00000]
-    assert model.unpack(words).tolist()[5:] == [0]
-    assert model.pack([]).tolist() == model.unpack([]).tolist() == []
-
-
-@pytest.mark.parametrize("count", [-1, 3, 4, 7])
-def test_model_count(count):
-    with pytest.raises(ValueError, match=rf"^Element count must end in the last of 3 words, not {count}$"):
-        model.unpack([1, 2, 3], count)
-
-
-def test_model_against_ml_dtypes():
-    elements = _elements(np.random.default_rng(1), 100_000)
-    values = elements.view(np.float32)
-    with np.errstate(invalid="ignore"):
-        want = values.astype(ml_dtypes.bfloat16).view(np.uint16)
-    got = model.pack(elements).view(np.uint16)
-    np.testing.assert_array_equal(got, np.where(np.isnan(values), 0x7FC0, want))
-    np.testing.assert_array_equal(model.unpack(model.pack(elements)) >> 16, got)
-
-
-def test_model_beats():
-    """Two lanes: five elements and one, packed and unpacked again."""
-    given = model.Beats(
-        elements=np.array([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]], np.uint32),
-        keep=np.array([[1, 1], [1, 1], [1, 0], [1, 0]], bool), last=np.array([0, 0, 1, 1], bool))
-    rows, completes = model.pack_beats(given)
-    assert completes.tolist() == [0, 1, 1, 1]
-    assert rows.elements.tolist() == [[0x2_0001, 0x4_0003], [5, 0], [6, 0]]
-    assert rows.keep.tolist() == [[True, True], [True, False], [True, False]]
-    assert rows.last.tolist() == [False, True, True]
-    beats, counts = model.unpack_beats(rows)
-    assert counts.tolist() == [2, 1, 1]
-    assert beats.elements.tolist() == [[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 0], [6 << 16, 0]]
-    assert beats.keep.tolist() == [[True, True]] * 4  # a word's keep counts for both its elements
-    assert beats.last.tolist() == [False, False, True, True]
 
 
 # --- every cycle against the model

@@ -5,7 +5,6 @@ import pytest
 from hdl.floating.format import BF16, FP16, FP32
 from host.clustering import mantissa_centroids
 from sim.golden import planes
-from sim.golden.codecs import WEIGHT_CODECS
 from sim.golden.lookup_table import LookupTable
 
 #: Zeros, infinities, NaNs and subnormal numbers of both signs, and numbers beside them.
@@ -29,45 +28,6 @@ def relative_error(elements, decoded):
     """Largest relative error of binary32."""
     given, got = (bits.view(np.float32).astype(np.float64) for bits in (elements, decoded))
     return (np.abs(got - given) / np.abs(given)).max()
-
-
-# --- planes
-
-
-def test_planes_by_hand():
-    """Eight codes of three bits: the bits of each place are a byte."""
-    codes = [0b001, 0b010, 0b100, 0b111, 0, 0, 0, 0b101]
-    assert planes.pack(codes, 3).tolist() == [0b10001100 << 16 | 0b00001010 << 8 | 0b10001001, 0, 0]
-    assert planes.unpack(planes.pack(codes, 3), 3).tolist() == codes + [0] * 24
-
-
-@pytest.mark.parametrize("width", range(1, 17))
-def test_planes_round_trip(width):
-    for count in (1, 8, 31, 32, 33, 100):
-        codes = np.random.default_rng(count).integers(0, 1 << width, count)
-        words = planes.pack(codes, width)
-        assert len(words) == width * -(-count // 32)
-        assert planes.unpack(words, width)[:count].tolist() == codes.tolist()
-    with pytest.raises(ValueError, match=r"^Words must be a multiple of 5, not 6$"):
-        planes.unpack(np.zeros(6), 5)
-
-
-def test_word_count():
-    for lanes in (1, 2, 4, 8):
-        for width in range(1, 17):
-            words = planes.word_count(lanes, width)
-            assert words in (1, 2, 4)
-            assert 32 * words >= lanes * width
-            assert words == 1 or 16 * words < lanes * width
-
-
-def test_fields():
-    values = np.random.default_rng(1).integers(0, 1 << 23, 32)
-    data = planes.field_bytes(values, 23)
-    assert len(data) == 92
-    assert sum(int(byte) << 8 * place for place, byte in enumerate(data)) == sum(
-        int(value) << 23 * place for place, value in enumerate(values))
-    assert planes.fields(data, 23, 32).tolist() == values.tolist()
 
 
 # --- parameters
@@ -207,15 +167,6 @@ def test_nearest_centroid(format):
         assert (chosen - distances.min(axis=1) <= (1 << table.compared_shift) * (format is FP32)).all()
 
 
-def test_packer_cycles():
-    """Chunks of 5 bytes into beats of 8: by hand."""
-    packer = planes.Packer(2, np.ones(20, bool))
-    taken = [packer.take(0, 5), packer.take(1, 5), packer.take(2, 5, align=True), packer.take(3, 5, last=True)]
-    assert taken == [0, 1, 2, 3]
-    # 5, then 8 and 2, then 7 up to 8, then 5 up to 8.
-    assert packer.output.offered[:7].tolist() == [-1, -1, -1, 0, 1, 2, -1]
-
-
 def test_loaded_centroids():
     """Packets without them, and else as with them; before they are loaded they are zeros."""
     generator = np.random.default_rng(1)
@@ -233,18 +184,3 @@ def test_loaded_centroids():
     assert (powers == weights & np.uint32(0xFF80_0000)).all()
     with pytest.raises(ValueError, match=r"^Centroids must be 32 in ascending order, not \["):
         loaded.bounds(centroids[::-1])
-
-
-def test_span_of_a_packet():
-    """How far a packet of a table goes among words, by hand."""
-    codec = WEIGHT_CODECS["table32"]
-    two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
-    assert codec.span(two, 64) == (17, 0, False)
-    assert codec.span([*two, 5, 6], 64) == (17, 0, False)
-    assert codec.span(two, 32) == (9, 0, False)
-    assert codec.span(two[:-1], 64) == (16, 1, False)
-    assert codec.span(two[:1], 64) == (1, 2, False)
-    assert codec.span([], 64) == (0, 2, False)
-    assert codec.span([0x43_42_41_40], 40) == (1, 2, False)
-    assert codec.span([0x43_42_41_40, 0x60_60_50_42, *range(30)], 40) == (1, 2, True)
-    assert codec.span([0x60_60_40_50, *range(30)], 40) == (0, 2, True)

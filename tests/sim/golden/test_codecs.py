@@ -1,0 +1,221 @@
+"""Codecs of weights and gradients by name: words, elements and codebooks of each."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sim.golden.codecs import BF16, GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, Raw, TableCodec
+
+#: Elements and words of a block of every codec whose packets have as many words as their lengths make.
+BLOCKS = {
+    "bf16": (2, 1), "mx9": (16, 4.5), "mx6": (16, 3), "mx4": (16, 2), "bfp8": (16, 4.25), "mxint8": (32, 8.25),
+    "mxfp8_e4m3": (32, 8.25), "mxfp8_e5m2": (32, 8.25), "mxfp6_e2m3": (32, 6.25), "mxfp6_e3m2": (32, 6.25),
+    "mxfp4_e2m1": (32, 4.25), "centroid16": (32, 4), "centroid64": (32, 6)}
+COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 256)
+#: Largest relative error of numbers of one exponent, -1: half of the last place, of a bin or of a step.
+ERRORS = {"bf16": 2.0 ** -8, "mx9": 2.0 ** -7, "mx6": 2.0 ** -4, "mx4": 2.0 ** -2, "bfp8": 2.0 ** -7,
+          "mxint8": 2.0 ** -7, "mxfp8_e4m3": 2.0 ** -3, "mxfp8_e5m2": 2.0 ** -3, "mxfp6_e2m3": 2.0 ** -4,
+          "mxfp6_e3m2": 2.0 ** -3, "mxfp4_e2m1": 2.0 ** -2, "table32": 1 / 64,
+          "centroid16": 2 / 15, "centroid64": 2 / 63}
+SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000,
+                    0xFFC0_0001, 0x3F80_8000], np.uint32)
+
+
+def bits_of(values):
+    return np.asarray(values, np.float32).view(np.uint32)
+
+
+def values_of(bits):
+    return np.asarray(bits, np.uint32).view(np.float32)
+
+
+def codec_of(name):
+    """A codec, with evenly spaced centroids if it has a codebook."""
+    codec = WEIGHT_CODECS[name]
+    if isinstance(codec, TableCodec):
+        return codec.bind((2 * np.arange(32) + 1) << 17)
+    if isinstance(codec, CentroidCodec):
+        return codec.bind(bits_of(np.linspace(-1, 1, codec.centroids)))
+    return codec
+
+
+def elements(seed, count):
+    """Numbers between -1 and 1, and in every other vector now and then one of any kind."""
+    generator = np.random.default_rng(seed)
+    given = bits_of(generator.uniform(-1, 1, count))
+    if seed % 2:
+        given = np.where(generator.random(count) < 0.05, generator.choice(SPECIAL, count), given)
+    return given.astype(np.uint32)
+
+
+CODECS = pytest.mark.parametrize("name", [name for name in WEIGHT_CODECS if name != "raw"])
+
+# --- every codec
+
+
+def test_names():
+    assert list(WEIGHT_CODECS) == ["raw", *list(BLOCKS)[:11], "table32", "centroid16", "centroid64"]
+    assert list(GRADIENT_CODECS) == ["zero_value", "raw", *list(BLOCKS)[:11]]
+    assert WEIGHT_CODECS["raw"] is GRADIENT_CODECS["zero_value"] is None
+    for name, codec in GRADIENT_CODECS.items():
+        if name not in ("zero_value", "raw"):
+            assert codec is WEIGHT_CODECS[name]
+            assert not codec.exact
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_words(name):
+    """So many blocks of so many bits, in whole words."""
+    codec, (block, size) = codec_of(name), BLOCKS[name]
+    for count in COUNTS:
+        expected = int(np.ceil(np.ceil(count / block) * size))
+        assert codec.words(count) == len(codec.encode(elements(1, count))) == expected, count
+    assert codec.words(0) == 0
+
+
+@CODECS
+def test_decoded_once_is_decoded_for_good(name):
+    """What a codec gives it gives again; of any number of elements, of any kind."""
+    codec = codec_of(name)
+    for seed, count in enumerate((*COUNTS, 2000, 2000)):
+        given = elements(seed, count)
+        words = codec.encode(given)
+        once = codec.decode(words, count)
+        assert words.dtype == once.dtype == np.uint32
+        assert len(once) == count
+        again = codec.encode(once)
+        np.testing.assert_array_equal(codec.decode(again, count), once, f"{seed=}")
+        assert codec.decode(words)[:count].tolist() == once.tolist()
+
+
+@CODECS
+def test_none(name):
+    codec = codec_of(name)
+    assert codec.encode([]).tolist() == codec.decode([]).tolist() == codec.decode([], 0).tolist() == []
+    assert codec.encode([]).dtype == codec.decode([]).dtype == np.uint32
+
+
+@CODECS
+def test_error(name):
+    """Of numbers below one that are all of the same size, at most so much is lost."""
+    values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
+    values *= np.random.default_rng(4).choice([-1, 1], 256)
+    decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
+    worst = (np.abs(decoded - values) / np.abs(values)).max()
+    assert ERRORS[name] / 2 < worst <= ERRORS[name]
+    assert (np.sign(decoded) == np.sign(values)).all()
+
+
+# --- of each kind
+
+
+def test_raw():
+    codec = GRADIENT_CODECS["raw"]
+    assert isinstance(codec, Raw)
+    assert codec.exact
+    assert [codec.words(count) for count in (0, 1, 33)] == [0, 1, 33]
+    given = elements(1, 50)
+    words = codec.encode(given)
+    assert words.tolist() == codec.decode(words).tolist() == given.tolist()
+    assert codec.decode(words, 7).tolist() == given[:7].tolist()
+    words[0] ^= 1
+    assert given[0] != words[0]  # a copy
+
+
+def test_bfloat16():
+    """Two to a word, the even one in the low half."""
+    given = elements(1, 1001)
+    words = BF16.encode(given)
+    with np.errstate(invalid="ignore"):
+        halves = values_of(given).astype(ml_dtypes.bfloat16)
+    expected = np.where(np.isnan(halves), 0x7FC0, halves.view(np.uint16)).astype(np.uint32)
+    assert (words & 0xFFFF).tolist() == expected[0::2].tolist()
+    assert (words >> 16).tolist() == [*expected[1::2].tolist(), 0]
+    assert BF16.decode(words, 1001).tolist() == (expected << np.uint32(16)).tolist()
+    with pytest.raises(ValueError, match=r"^Element count must end in the last of 501 words, not 1003$"):
+        BF16.decode(words, 1003)
+
+
+def test_bfp8_by_hand():
+    """16 elements below one exponent: a sign and seven bits each, behind eight of the exponent."""
+    codec = WEIGHT_CODECS["bfp8"]
+    words = codec.encode(bits_of([1.5, -1, 0.25]))
+    number = 127 | 96 << 8 | (128 + 64) << 16 | 16 << 24
+    assert words.tolist() == [number, 0, 0, 0, 0]
+    assert values_of(codec.decode(words, 3)).tolist() == [1.5, -1, 0.25]
+
+
+def test_centroids_by_hand():
+    """1 to 16: each number becomes the nearest of them, of two the lower one."""
+    codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
+    given = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
+    words = codec.encode(given)
+    indices = [0, 0, 1, 0, 15, 15, 7, 8]
+    planes = [sum((index >> bit & 1) << place for place, index in enumerate(indices)) for bit in range(4)]
+    assert words.tolist() == [sum(plane << 8 * place for place, plane in enumerate(planes)), 0, 0, 0]
+    assert values_of(codec.decode(words, 8)).tolist() == [index + 1 for index in indices]
+    assert values_of(codec.decode(words)).tolist()[8:] == [1] * 24
+    # The listed one has no centroids but zeros.
+    assert WEIGHT_CODECS["centroid16"].decode(words, 8).tolist() == [0] * 8
+    assert WEIGHT_CODECS["centroid16"].decode(WEIGHT_CODECS["centroid16"].encode(given), 8).tolist() == [0] * 8
+
+
+def test_table_by_hand():
+    """1.0 and -3.5: exponents, the last once more, and codes of 7 bits; fractions become the nearest centroids."""
+    codec = WEIGHT_CODECS["table32"].bind(np.arange(32) << 18)
+    words = codec.encode(bits_of([1.0, -3.5]))
+    assert len(words) == 1 + 7
+    assert words[0] == 127 | 128 << 8 | 128 << 16
+    assert values_of(codec.decode(words, 2)).tolist() == [1.0, -3.5]
+    # 1.03125 is a centroid; 1.04 is nearer to it than to 1.0625.
+    assert values_of(codec.decode(codec.encode(bits_of([1.03125, 1.04])), 2)).tolist() == [1.03125, 1.03125]
+    # The listed one knows powers of two alone.
+    listed = WEIGHT_CODECS["table32"]
+    assert values_of(listed.decode(listed.encode(bits_of([1.0, -3.5])), 2)).tolist() == [1, -2]
+
+
+@pytest.mark.parametrize(("count", "exponents", "words"), [
+    (1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)])
+def test_words_of_a_table(count, exponents, words):
+    """A byte for each exponent, and one more; then codes of a sign, an exponent's index and five bits."""
+    given = (np.arange(count, dtype=np.uint32) % exponents) << np.uint32(23)
+    index = int(np.ceil(np.log2(exponents)))
+    assert words == (exponents + 4) // 4 + (1 + index + 5) * -(-count // 32)
+    assert len(WEIGHT_CODECS["table32"].encode(given)) == words
+
+
+@pytest.mark.parametrize(("name", "count"), [("table32", 32), ("centroid16", 16), ("centroid64", 64)])
+def test_codebooks(name, count):
+    codec = WEIGHT_CODECS[name]
+    assert codec.codebook == ()
+    book = np.arange(count)
+    bound = codec.bind(book)
+    assert bound.codebook == tuple(range(count))
+    assert bound != codec
+    assert codec.codebook == ()
+    assert bound.bind(book + 1).codebook == tuple(range(1, count + 1))
+    for wrong in (book[:-1], [*book, count], []):
+        with pytest.raises(ValueError, match=rf"^Centroids must be {count}, not {len(wrong)}$"):
+            codec.bind(wrong)
+
+
+def test_codebooks_in_disorder():
+    with pytest.raises(ValueError, match=r"^Centroids must be 32 in ascending order, not \["):
+        WEIGHT_CODECS["table32"].bind(range(31, -1, -1))
+    with pytest.raises(ValueError, match=r"^Centroids must be finite numbers in ascending order, not others$"):
+        WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(16)[::-1]))
+
+
+def test_span_of_a_packet():
+    """How far a packet of a table goes among words, by hand."""
+    codec = WEIGHT_CODECS["table32"]
+    two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
+    assert codec.span(two, 64) == (17, 0, False)
+    assert codec.span([*two, 5, 6], 64) == (17, 0, False)
+    assert codec.span(two, 32) == (9, 0, False)
+    assert codec.span(two[:-1], 64) == (16, 1, False)
+    assert codec.span(two[:1], 64) == (1, 2, False)
+    assert codec.span([], 64) == (0, 2, False)
+    assert codec.span([0x43_42_41_40], 40) == (1, 2, False)
+    assert codec.span([0x43_42_41_40, 0x60_60_50_42, *range(30)], 40) == (1, 2, True)
+    assert codec.span([0x60_60_40_50, *range(30)], 40) == (0, 2, True)

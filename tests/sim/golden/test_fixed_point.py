@@ -1,0 +1,210 @@
+"""The optimizer in fixed point: by hand, and against its definition in fractions."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from sim.golden import fixed_point as golden
+from sim.golden.fixed_point import (
+    FRACTION_BITS,
+    SCALAR_WIDTH,
+    Fixed,
+    FixedSettings,
+    from_bits,
+    quantise,
+    saturate,
+    to_bits,
+    update,
+)
+from sim.golden.optimizer import Rule
+
+ONE = 1 << FRACTION_BITS
+RULES = [Rule.SGD, Rule.MOMENTUM]
+
+# --- numbers
+
+
+def test_quantise():
+    assert quantise([0.5, -0.5, 1.5, -1.5, 0.49, -0.51], 8, 0).tolist() == [1, 0, 2, -1, 0, -1]
+    assert quantise([127.4, 127.5, 1e300, np.inf, -128.5, -129, -np.inf], 8, 0).tolist() == [
+        127, 127, 127, 127, -128, -128, -128]
+    assert quantise([1.0, -2.0, 2.0, 0.9], SCALAR_WIDTH, FRACTION_BITS).tolist() == [
+        1 << 16, -(1 << 17), (1 << 17) - 1, 58982]
+    # One half less the smallest step of a float64: a half that was added first would round it up.
+    assert quantise(0.49999999999999994, 8, 0) == 0
+    with pytest.raises(ValueError, match=r"^Values must be numbers, not array\(nan\)$"):
+        quantise(np.nan, 8, 0)
+
+
+def test_dequantise():
+    assert golden.dequantise([1 << 16, -1, -(1 << 17)], FRACTION_BITS).tolist() == [1.0, -(2.0 ** -16), -2.0]
+    numbers = np.arange(-(1 << 17), 1 << 17)
+    assert (quantise(golden.dequantise(numbers, 7), 18, 7) == numbers).all()
+
+
+@pytest.mark.parametrize(("width", "fraction_bits"), [(2, 0), (4, 2), (8, 7), (8, 10)])
+def test_quantised_by_definition(width, fraction_bits):
+    """floor(x + 1/2) within the range, of all numbers around it in sixteenths of a step."""
+    steps = np.arange(-40 << width, 40 << width)
+    values = np.ldexp(steps.astype(np.float64), -fraction_bits - 4)
+    low, high = -(1 << width - 1), (1 << width - 1) - 1
+    expected = [min(max(math.floor(Fraction(step, 16) + Fraction(1, 2)), low), high) for step in steps.tolist()]
+    assert quantise(values, width, fraction_bits).tolist() == expected
+
+
+def test_bits():
+    assert to_bits([0, 1, -1, 127, -128], 8).tolist() == [0, 1, 255, 127, 128]
+    numbers = np.arange(-(1 << 17), 1 << 17)
+    assert (from_bits(to_bits(numbers, 18), 18) == numbers).all()
+    assert from_bits(numbers, 18).tolist() == numbers.tolist()
+
+
+@pytest.mark.parametrize("width", [2, 8, 11])
+def test_every_pattern(width):
+    """Two's complement, by definition: the highest bit counts negative."""
+    patterns = np.arange(1 << width)
+    expected = [sum(1 << bit for bit in range(width - 1) if bits >> bit & 1) - (bits >> width - 1 << width - 1)
+                for bits in patterns.tolist()]
+    assert from_bits(patterns, width).tolist() == expected
+    assert from_bits(patterns + (5 << width), width).tolist() == expected
+    assert to_bits(expected, width).tolist() == patterns.tolist()
+
+
+def test_saturate():
+    assert saturate([127, 128, 1 << 40, -128, -129, -(1 << 40)], 8).tolist() == [127, 127, 127, -128, -128, -128]
+
+
+# --- updates
+
+
+def sgd(total, weight, scale, rate, width):
+    settings = FixedSettings(Rule.SGD, scale, rate)
+    return update(total, weight, [], settings, width=width)[0].tolist()
+
+
+def test_sgd_by_hand():
+    # A half of 1, -1, 3 and -3 ties: 1, 0, 2 and -1. Then w - d.
+    assert sgd([1, -1, 3, -3], [10] * 4, ONE // 2, ONE, 8) == [9, 10, 8, 11]
+    # The other rounding: d = 1, -1, 3, -3, and half of it from the weight.
+    assert sgd([1, -1, 3, -3], [10] * 4, ONE, ONE // 2, 8) == [9, 10, 8, 11]
+    # One step of a scalar beside the tie.
+    assert sgd([1, 1, -1, -1], [0] * 4, np.array([0x7FFF, 0x8001] * 2), ONE, 8) == [0, -1, 0, 1]
+    # Both ends of d, and both of the weight.
+    assert sgd([127, -128, 127, -128], [0] * 4, ONE + ONE // 2, ONE, 8) == [-127, 127, -127, 127]
+    assert sgd([127, -128], [0, -1], ONE, ONE, 8) == [-127, 127]
+    assert sgd([100, -100, 28, -28], [-100, 100, -100, 100], ONE, ONE, 8) == [-128, 127, -128, 127]
+    # -2 times the negative end: 256 is beyond it; d is 127, and twice that beyond it too.
+    assert sgd([-128], [0], -2 * ONE, -2 * ONE, 8) == [127]
+    # A sum with guard bits is scaled before anything saturates.
+    assert sgd([1016, -1024], [0, 0], ONE // 8, ONE, 8) == [-127, 127]
+
+
+def test_momentum_by_hand():
+    settings = FixedSettings(Rule.MOMENTUM, ONE // 4, ONE // 2, ONE // 4)
+    # 1/4 + 1/4 is rounded once, to 1; twice, it were 0. Three quarters are 1, and minus a half is 0.
+    weights, (state,) = update([1, 2, -1, 127], [0, 0, 0, 0], [[1, 1, -1, 127]], settings, width=8)
+    assert state.tolist() == [1, 1, 0, 64]
+    assert weights.tolist() == [-1, -1, 0, -32]
+    settings = FixedSettings(Rule.MOMENTUM, -2 * ONE, ONE, -2 * ONE)
+    weights, (state,) = update([-128, 127, 64], [0, 0, 0], [[-128, 127, -64]], settings, width=8)
+    assert state.tolist() == [127, -128, 0]
+    assert weights.tolist() == [-127, 127, 0]
+
+
+def test_bit_patterns():
+    """The model's other face: the same with two's complement."""
+    model = Fixed(width=8, workers=2)
+    total = model.reduce(to_bits([[-128, 127], [-128, 1]], 8))
+    assert total.tolist() == [0x100, 0x080]
+    settings = FixedSettings(Rule.MOMENTUM, ONE // 2, ONE, to_bits(-ONE, SCALAR_WIDTH))
+    weights, (state,) = model.update(total, to_bits([1, -128], 8), [to_bits([-1, 0], 8)], settings)
+    assert state.tolist() == to_bits([-127, 64], 8).tolist()
+    assert weights.tolist() == [127, 128]
+    assert model.finite(total).tolist() == [True, True]
+    assert settings.planes == 1
+
+
+def exactly(total, weight, velocity, rule, scale, rate, momentum, width):
+    """The definition, in numbers that never round."""
+    def nearest(value):
+        return math.floor(value + Fraction(1, 2))
+
+    def fitting(value):
+        return min(max(value, -(1 << width - 1)), (1 << width - 1) - 1)
+
+    step = Fraction(scale * total, ONE)
+    if rule == Rule.MOMENTUM:
+        step += Fraction(momentum * velocity, ONE)
+    step = fitting(nearest(step))
+    return fitting(weight - nearest(Fraction(rate * step, ONE))), step
+
+
+def compare(rule, width, total, weight, velocity, scale, rate, momentum):
+    settings = FixedSettings(rule, scale, rate, momentum)
+    weights, (state,) = update(total, weight, [velocity], settings, width=width)
+    for n in range(len(total)):
+        numbers = [int(values[n]) for values in (total, weight, velocity, scale, rate, momentum)]
+        want, step = exactly(*numbers[:3], rule, *numbers[3:], width)
+        assert (weights[n], state[n]) == (want, step if rule == Rule.MOMENTUM else velocity[n]), numbers
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_operand_of_8_bits(rule):
+    """Each operand through all its values, with corners of the scalars."""
+    every = np.arange(-128, 128)
+    for scale, rate, momentum in ((0x8000, ONE, 0x8000), (0x7FFF, 0x8000, -0x8000), (-2 * ONE, 2 * ONE - 1, ONE)):
+        scalars = [np.full(256, scalar) for scalar in (scale, rate, momentum)]
+        for fixed in (-128, -1, 0, 127):
+            held = np.full(256, fixed)
+            for operands in ((every, held, held), (held, every, held), (held, held, every)):
+                compare(rule, 8, *operands, *scalars)
+
+
+def draw(generator, width, count):
+    """Numbers of so many bits, every third of them at an end, or near zero."""
+    half = 1 << width - 1
+    numbers = generator.integers(-half, half, count)
+    corners = [-half, 1 - half, -half // 2, -1, 0, 1, half // 2, half - 2, half - 1]
+    numbers[::3] = generator.choice(corners, len(numbers[::3]))
+    return generator.permutation(numbers)
+
+
+@pytest.mark.parametrize("width", [8, 16, 18])
+@pytest.mark.parametrize("rule", RULES)
+def test_against_integers(rule, width):
+    generator = np.random.default_rng([rule, width])
+    compare(rule, width, *(draw(generator, bits, 5_000) for bits in (width + 3, width, width, *[SCALAR_WIDTH] * 3)))
+
+
+# --- sums and times
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_sums(workers):
+    """Exact at both ends, in as many bits as they need."""
+    model = Fixed(width=8, workers=workers)
+    assert model.total_width == 8 + math.ceil(math.log2(workers))
+    ends = to_bits([[-128, 127, -1]] * workers, 8)
+    total = model.reduce(ends)
+    assert from_bits(total, model.total_width).tolist() == [-128 * workers, 127 * workers, -workers]
+    assert golden.reduce([[1, -2]] * workers).tolist() == [workers, -2 * workers]
+
+
+@pytest.mark.parametrize(("rules", "expected"), [
+    ((Rule.SGD,), (0, 6, 9, 12)), ((Rule.MOMENTUM,), (1, 7, 10, 13)), ((Rule.SGD, Rule.MOMENTUM), (1, 7, 10, 13))])
+def test_times(rules, expected):
+    """Product 3, rounding 1 and saturation 2; one more for the state; product 3; rounding 1 and saturation 2."""
+    model = Fixed(rules=rules)
+    assert (model.planes, model.step, model.weight, model.latency) == expected
+    assert (model.state, model.new_state) == ((0,) * expected[0], (expected[1],) * expected[0])
+    assert [model.summing(workers) for workers in range(1, 9)] == [0, 1, 2, 2, 3, 3, 3, 3]
+
+
+def test_planes_that_are_not_used():
+    """They stay as they are."""
+    settings = FixedSettings(Rule.SGD, ONE, ONE, ONE)
+    _, (state,) = update([5], [0], [[7]], settings, width=8)
+    assert state.tolist() == [7]
+    assert settings.planes == 0

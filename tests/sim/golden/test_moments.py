@@ -1,0 +1,156 @@
+"""Moments in memory: words against ml_dtypes, rows and cycles by hand."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sim.golden import moments as model
+
+
+def beats(elements, keep, last):
+    return model.Beats(np.array(elements, np.uint32), np.array(keep, bool), np.array(last, bool))
+
+
+# --- words
+
+
+def test_by_hand():
+    words = model.pack([0x3F800000, 0xC0490FDB, 0x3F808000, 0x3F818000, 0xFFFFFFFF])
+    assert words.tolist() == [0xC0493F80, 0x3F823F80, 0x00007FC0]
+    assert model.unpack(words, 5).tolist() == [0x3F800000, 0xC0490000, 0x3F800000, 0x3F820000, 0x7FC00000]
+    assert model.unpack(words).tolist()[5:] == [0]
+    assert model.pack([]).tolist() == model.unpack([]).tolist() == []
+
+
+@pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+def test_against_ml_dtypes(low):
+    """Every upper half, with lower ones around the tie."""
+    elements = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
+    values = elements.view(np.float32)
+    with np.errstate(invalid="ignore"):
+        want = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    want = np.where(np.isnan(values), 0x7FC0, want).astype(np.uint32)
+    words = model.pack(elements)
+    assert words.dtype == np.uint32
+    np.testing.assert_array_equal(words, want[0::2] | want[1::2] << np.uint32(16))
+    np.testing.assert_array_equal(model.unpack(words), want << np.uint32(16))
+    np.testing.assert_array_equal(model.pack(model.unpack(words)), words)
+
+
+def test_unpacking_keeps_all_bits():
+    """NaNs among them."""
+    halves = np.arange(1 << 16, dtype=np.uint32)
+    words = halves | (halves ^ np.uint32(0xFFFF)) << np.uint32(16)
+    elements = model.unpack(words)
+    np.testing.assert_array_equal(elements[0::2], halves << np.uint32(16))
+    np.testing.assert_array_equal(elements[1::2], (halves ^ np.uint32(0xFFFF)) << np.uint32(16))
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_odd_counts(count):
+    """The upper half of the last word is zero."""
+    words = model.pack([0x3F80_0000] * count)
+    assert words.tolist() == [0x3F80_3F80] * (count // 2) + [0x3F80] * (count % 2)
+    assert model.unpack(words, count).tolist() == [0x3F80_0000] * count
+
+
+@pytest.mark.parametrize("count", [-1, 3, 4, 7])
+def test_count(count):
+    with pytest.raises(ValueError, match=rf"^Element count must end in the last of 3 words, not {count}$"):
+        model.unpack([1, 2, 3], count)
+
+
+# --- beats
+
+
+def test_beats_by_hand():
+    """Two lanes: five elements and one, packed and unpacked again."""
+    given = beats([[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 9], [6 << 16, 9]],
+                  [[1, 1], [1, 1], [1, 0], [1, 0]], [0, 0, 1, 1])
+    rows, completes = model.pack_beats(given)
+    assert completes.tolist() == [0, 1, 1, 1]
+    assert rows.elements.tolist() == [[0x2_0001, 0x4_0003], [5, 0], [6, 0]]
+    assert rows.keep.tolist() == [[True, True], [True, False], [True, False]]
+    assert rows.last.tolist() == [False, True, True]
+    unpacked, counts = model.unpack_beats(rows)
+    assert counts.tolist() == [2, 1, 1]
+    assert unpacked.elements.tolist() == [[1 << 16, 2 << 16], [3 << 16, 4 << 16], [5 << 16, 0], [6 << 16, 0]]
+    assert unpacked.keep.tolist() == [[True, True]] * 4  # a word's keep counts for both its elements
+    assert unpacked.last.tolist() == [False, False, True, True]
+
+
+def test_beats_that_end_early():
+    """Of four lanes: what is not kept is zero, and a row has a word for two elements or for one."""
+    given = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
+                   [9 << 16, 10 << 16, 9, 9]],
+                  [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])
+    rows, completes = model.pack_beats(given)
+    assert completes.tolist() == [1, 1, 0, 1]
+    assert rows.elements.tolist() == [[0x2_0001, 3, 0, 0], [4, 0, 0, 0], [0x6_0005, 0x8_0007, 0xA_0009, 0]]
+    assert rows.keep.tolist() == [[True, True, False, False], [True, False, False, False], [True, True, True, False]]
+    assert rows.last.tolist() == [True, True, True]
+    unpacked, counts = model.unpack_beats(rows)
+    # A row of two words is one beat of four elements, and a row of three two beats.
+    assert counts.tolist() == [1, 1, 2]
+    assert unpacked.keep.tolist() == [[True] * 4, [True, True, False, False], [True] * 4, [True, True, False, False]]
+    assert unpacked.last.tolist() == [True, True, False, True]
+    assert unpacked.elements[2:].tolist() == [[5 << 16, 6 << 16, 7 << 16, 8 << 16], [9 << 16, 10 << 16, 0, 0]]
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8])
+def test_beats_are_words(lanes):
+    """Vectors of any length: the rows hold the words that the elements make, and give them back."""
+    generator = np.random.default_rng(lanes)
+    for count in range(1, 6 * lanes + 1):
+        vector = generator.integers(0, 1 << 16, count, dtype=np.uint32) << np.uint32(16)
+        vector = np.where(np.isnan(vector.view(np.float32)), 0, vector)
+        size = -(-count // lanes)
+        padded = np.full(size * lanes, 0xFFFF_FFFF, np.uint32)
+        padded[:count] = vector
+        kept = (np.arange(size * lanes) < count).reshape(size, lanes)
+        rows, completes = model.pack_beats(beats(padded.reshape(size, lanes), kept, np.arange(size) == size - 1))
+        assert len(rows) == completes.sum() == -(-count // (2 * lanes))
+        assert rows.elements[rows.keep].tolist() == model.pack(vector).tolist()
+        unpacked, counts = model.unpack_beats(rows)
+        # A last row whose words fill half of the lanes or less is a single beat.
+        alone = 2 * int(rows.keep[-1].sum()) <= lanes
+        assert len(unpacked) == counts.sum() == len(rows) * 2 - alone
+        assert unpacked.elements[unpacked.keep][:count].tolist() == vector.tolist()
+        assert unpacked.last.tolist() == [False] * (len(unpacked) - 1) + [True]
+
+
+# --- cycles
+
+
+def offers(text):
+    """Indices on offer, a letter or digit per cycle."""
+    return [-1 if mark == "." else int(mark) for mark in text]
+
+
+def test_unpacker_cycles():
+    """A row is taken with its last beat; the output register takes a beat when the one before departs."""
+    always = np.ones(8, bool)
+    trace = model.trace_unpacker([2, 1, 2], willing=always, ready=always)
+    assert trace.offered.tolist() == offers(".01234..")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [1, 2, 4]
+    ready = np.array([0, 0, 0, 1, 0, 1, 1, 1, 1, 1], bool)
+    trace = model.trace_unpacker([2, 1], willing=np.ones(10, bool), ready=ready)
+    assert trace.offered.tolist() == offers(".000112...")
+    assert trace.o_valid.tolist() == [mark != "." for mark in ".000112..."]
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [3, 5]
+    # The second row is on offer from cycle 5 on, of its own accord.
+    trace = model.trace_unpacker([1, 1], willing=np.array([1, 0, 0, 0, 0, 1, 0, 0], bool), ready=always)
+    assert trace.offered.tolist() == offers(".0....1.")
+    assert np.flatnonzero(trace.i_valid).tolist() == [0, 5]
+
+
+def test_packer_cycles():
+    """A beat is rounded in a cycle of its own; the lower half of a row leaves at once, the upper one with it."""
+    always = np.ones(10, bool)
+    trace = model.trace_packer([0, 1, 0, 1, 1], willing=always, ready=always)
+    assert trace.offered.tolist() == offers("...0.12...")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 2, 3, 4]
+    ready = np.arange(10) >= 6
+    trace = model.trace_packer([1, 1, 1], willing=always, ready=ready)
+    assert trace.offered.tolist() == offers("..0000012.")
+    assert np.flatnonzero(trace.i_ready & trace.i_valid).tolist() == [0, 1, 6]

@@ -1,0 +1,158 @@
+"""Cycles of a queue: by hand, and against a queue that is run one cycle after the other."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+
+from sim.golden import stream
+from sim.streams import STALLS, stall_array
+
+
+def flags(text):
+    return np.array([mark == "#" for mark in text])
+
+
+def text(pattern):
+    return "".join("#" if flag else "." for flag in pattern)
+
+
+def digits(offered):
+    """Indices on offer, a digit per cycle."""
+    return "".join("." if index < 0 else str(index) for index in offered.tolist())
+
+
+# --- patterns
+
+
+@pytest.mark.parametrize(("pattern", "expected"), [
+    ("", [0]), ("###", [0, 1, 2, 3]), ("...", [3, 3, 3, 3]), (".#..#.", [1, 1, 4, 4, 4, 6, 6])])
+def test_first_from(pattern, expected):
+    assert stream.first_from(flags(pattern)) == expected
+
+
+# --- queues
+
+
+def test_a_queue_by_hand():
+    """Two beats deep: the third waits until the first has departed, and is accepted in the cycle behind that."""
+    got = stream.queue(depth=2, latency=1, beats=4, willing=flags("##########"), ready=flags("....#..###"))
+    assert got.accepted.tolist() == [0, 1, 5, 8]
+    assert got.departed.tolist() == [4, 7, 8, 9]
+    assert digits(got.offered) == ".000011123"
+    assert text(got.o_valid) == ".#########"
+    assert text(got.i_valid) == "#########."
+    assert text(got.i_ready) == "##...#..##"
+    assert got.level.tolist() == [0, 1, 2, 2, 2, 1, 2, 2, 1, 1]
+
+
+def test_one_beat_by_hand():
+    """It is replaced in the cycle in which it departs."""
+    got = stream.queue(depth=1, latency=1, beats=3, willing=flags("#######"), ready=flags("..#.###"))
+    assert got.accepted.tolist() == [0, 2, 4]
+    assert got.departed.tolist() == [2, 4, 5]
+    assert digits(got.offered) == ".00112."
+    assert text(got.i_ready) == "#.#.###"
+
+
+def test_latency_by_hand():
+    """Three cycles from one side to the other, and then one beat per cycle."""
+    got = stream.queue(depth=8, latency=3, beats=4, willing=flags("##..##....."), ready=flags("###########"))
+    assert got.accepted.tolist() == [0, 1, 4, 5]
+    assert digits(got.offered) == "...01..23.."
+    assert got.level.tolist() == [0, 1, 2, 2, 1, 1, 2, 2, 1, 0, 0]
+
+
+def test_what_does_not_end():
+    """Beats that are not accepted, or do not depart, within the run are not told."""
+    got = stream.queue(depth=2, latency=1, beats=9, willing=flags("######"), ready=flags("......"))
+    assert (got.accepted.tolist(), got.departed.tolist()) == ([0, 1], [])
+    assert (digits(got.offered), text(got.i_valid)) == (".00000", "######")
+    got = stream.queue(depth=2, latency=1, beats=9, willing=flags("...."), ready=flags("####"))
+    assert (got.accepted.tolist(), text(got.i_valid), text(got.i_ready)) == ([], "....", "####")
+    got = stream.queue(depth=2, latency=1, beats=0, willing=flags("####"), ready=flags("####"))
+    assert (text(got.i_valid), text(got.o_valid)) == ("....", "....")
+
+
+def run(depth, latency, beats, willing, ready):
+    """A queue, a cycle after the other: (i_valid, i_ready, o_valid, offered, level) of each."""
+    held = collections.deque()  # beats, and when each of them may be offered
+    waiting, numbers, rows = None, iter(range(beats)), []
+    for cycle, (begins, takes) in enumerate(zip(willing, ready, strict=True)):
+        if waiting is None and begins:
+            waiting = next(numbers, None)
+        shown = bool(held) and held[0][1] <= cycle
+        accepts = len(held) < depth or (depth == 1 and takes)
+        rows.append((waiting is not None, accepts, shown, held[0][0] if shown else -1, len(held)))
+        if shown and takes:
+            held.popleft()
+        if accepts and waiting is not None:
+            held.append((waiting, cycle + latency))
+            waiting = None
+    return zip(*rows, strict=True)
+
+
+@pytest.mark.parametrize(("source", "sink"), [*itertools.product(STALLS, STALLS)])
+@pytest.mark.parametrize(("depth", "latency"), [(1, 1), (2, 1), (3, 1), (5, 1), (4, 3), (7, 3)])
+def test_against_a_queue(depth, latency, source, sink):
+    count = 600
+    for seed, beats in ((1, count), (2, 100)):
+        willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 10)
+        got = stream.queue(depth=depth, latency=latency, beats=beats, willing=willing, ready=ready)
+        for name, expected in zip(("i_valid", "i_ready", "o_valid", "offered", "level"),
+                                  run(depth, latency, beats, willing, ready), strict=True):
+            np.testing.assert_array_equal(getattr(got, name), expected, f"{name}, {seed=}")
+        np.testing.assert_array_equal(got.accepted, np.flatnonzero(got.i_valid & got.i_ready))
+        np.testing.assert_array_equal(got.departed, np.flatnonzero(got.o_valid & ready))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_every_pattern(depth):
+    """Both sides through all patterns of six cycles."""
+    patterns = [flags(marks) for marks in itertools.product(".#", repeat=6)]
+    for willing, ready in itertools.product(patterns, patterns):
+        got = stream.queue(depth=depth, latency=1, beats=4, willing=willing, ready=ready)
+        for name, expected in zip(("i_valid", "i_ready", "o_valid", "offered", "level"),
+                                  run(depth, 1, 4, willing, ready), strict=True):
+            assert getattr(got, name).tolist() == list(expected), (name, text(willing), text(ready))
+
+
+# --- sources and output registers
+
+
+def test_a_feed():
+    feed = stream.Feed(3, flags("#..#...#.."))
+    assert (feed.end, feed.offered) == (10, 0)
+    assert feed.accept(2) == 2  # on offer from 0 on
+    assert feed.offered == 3
+    assert feed.accept(4) == 4
+    assert feed.accept(5) == 7  # ready from 5 on, on offer from 7 on
+    assert text(feed.valid) == "#####..#.."
+    assert text(feed.ready) == "..#.####.."
+    # Nothing is left: ready to the end of the run, and nothing on offer.
+    assert feed.offered == feed.accept(8) == 10
+    assert text(feed.ready) == "..#.######"
+    assert text(feed.valid) == "#####..#.."
+
+
+def test_a_beat_taken():
+    """By a unit that says itself when it is ready."""
+    feed = stream.Feed(2, flags("#####"))
+    feed.take(1)
+    assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")
+    feed.take(2)
+    assert (feed.offered, text(feed.valid)) == (5, "###..")
+    feed.take(5)
+    assert text(feed.valid) == "###.."
+    assert stream.Feed(0, flags("###")).offered == 3
+
+
+def test_an_output():
+    """A beat is on offer from the cycle behind its load on, and the next is loaded as soon as it departs."""
+    output = stream.Output(flags("...#.##..."))
+    assert [output.load(0), output.departed] == [0, 3]
+    assert [output.load(1), output.departed] == [3, 5]
+    assert [output.load(7), output.departed] == [7, 10]
+    assert [output.load(8), output.departed] == [10, 10]
+    assert digits(output.offered) == ".00011..22"
