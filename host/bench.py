@@ -28,11 +28,12 @@ from host.allocation import block_bounds
 from host.clustering import codebook
 from host.masking import Mask, MaskJob
 from host.optimizers import Adam
+from host.reference import Reference
 from host.ring import Ring
 from host.session import open_session
 from host.settings import Rule, Settings
 from sim.golden import ring as golden
-from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, TableCodec
+from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
 
 __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
@@ -122,24 +123,18 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
     rows = []
     formats = _formats(ring)
     weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
-    weight_codec = WEIGHT_CODECS[ring.weight_codec]
-    if isinstance(weight_codec, TableCodec | CentroidCodec):
-        centroids = codebook(ring.weight_codec, weights)
+    centroids = codebook(ring.weight_codec, weights) if ring.has_codebook else None
+    if centroids is not None:
         ring.write_codebook(centroids)
-        weight_codec = weight_codec.bind(centroids)
-    settings = golden.settings(Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
     sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
     for kind, density in (("dense", 1.0), ("sparse", SPARSE))[:1 if formats else 2]:
         values = gradients(ring.nodes, density, length)
-        patterns = golden.bits(values)
-        shape: dict[str, Any] = {"segment": ring.segment, "lanes": ring.lanes,
-                                 "gradient_codec": GRADIENT_CODECS[ring.gradient_codec]}
-        residuals = [np.zeros(values.shape, np.uint32) for _ in range(2)]
-        update = golden.fused_update(patterns, golden.bits(weights), [], settings, weight_codec=weight_codec,
-                                     residuals=residuals[0], **shape).traffic
+        update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
         if not formats or ring.gradient_codec != ZERO_VALUE:
-            traffic = golden.all_reduce(patterns, residuals=residuals[1], **shape)[1]
+            traffic = golden.all_reduce(
+                golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
+                residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
             collectives = {"all_reduce": (traffic, traffic.bound), **collectives}
         config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
         for name, (traffic, bound) in collectives.items():
