@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from host import bench, cli, weights
+from host.commands import wave
 from host.errors import ConfigurationError
 from host.failure import RingError
 from host.outcome import Outcome
@@ -221,7 +222,7 @@ class TestWave:
             assert (nodes, wave) == (3, tmp_path / "new" / "ring.fst")
             yield Session
 
-        monkeypatch.setattr(cli, "open_session", session)
+        monkeypatch.setattr(wave, "open_session", session)
         code, out, _ = run("wave", "--nodes", 3, "--output", tmp_path / "new" / "ring.fst")
         assert code == 0
         assert "12,345 cycles, of which the last 678 are a fused update" in " ".join(out.split())

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from boards.synth import UNITS
 from host import cli, quantize, weights
+from host.commands import quantize as command
 from host.quantization import files
 from host.quantization.network import QuantizationConfig, activations
 from host.quantization.schemes import Extrema, Rounding, Scheme
@@ -273,8 +274,8 @@ class TestCommand:
         def train(ring, task, config, *, on_step):
             task.initialize(config.seed)
 
-        monkeypatch.setattr(cli, "open_session", session)
-        monkeypatch.setattr(cli, "train", train)
+        monkeypatch.setattr(command, "open_session", session)
+        monkeypatch.setattr(command, "train", train)
         code, out, err = run("--train", "--seed", 3, "--onnx", "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "onnxruntime answers as the integer model does on all 360 test images." in out

