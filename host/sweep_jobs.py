@@ -318,7 +318,7 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
             job.digest, job.parameters):
         return None
     result: dict[str, Any] = record["result"]
-    if job.kind is JobKind.BUILD and not Path(result["library"]).exists():
+    if job.kind is JobKind.BUILD and not toolchain.complete(Path(result["library"]).parent):
         return None
     return result
 
