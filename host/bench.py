@@ -11,7 +11,6 @@ Weights are raw and gradients compressed by zero value where a row does not say 
 """
 
 import importlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +27,12 @@ from host.allocation import block_bounds
 from host.clustering import codebook
 from host.masking import Mask, MaskJob
 from host.optimizers import Adam
+from host.output import write_json
 from host.reference import Reference
 from host.ring import Ring
 from host.session import open_session
 from host.settings import Rule, Settings
+from host.versions import program
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
@@ -40,6 +41,9 @@ __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "misse
            "update_bound", "write"]
 
 Row = dict[str, Any]
+
+#: Of bench.json; docs/simulation.md lists its fields.
+SCHEMA, VERSION = "gradring.bench", 1
 
 NODES = (2, 4, 8)
 LENGTH = 16384
@@ -211,9 +215,8 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
 
 def write(rows: list[Row], directory: Path) -> Path:
     """Write bench.json; its path."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "bench.json"
-    path.write_text(json.dumps({"rows": rows}, indent=2, allow_nan=False) + "\n")
+    write_json(path, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
     return path
 
 

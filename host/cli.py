@@ -16,7 +16,7 @@ from host import report, sweep_jobs
 from host import weights as weights_files
 from host.commands.bench import bench_command
 from host.commands.console import Link, Progress, Threads, TransportOption, make_console, shown, thread_count
-from host.commands.info import info_command
+from host.commands.info import info_command, show_version
 from host.commands.quantize import quantize_command
 from host.commands.sweep import sweep_command
 from host.commands.wave import wave_command
@@ -24,12 +24,16 @@ from host.data import digits
 from host.errors import DeviceError
 from host.failure import RingError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.output import prepare
+from host.plain_text import tolerate
+from host.run_options import COUNT, check_range, fitted, refuse_unused
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import TrainingConfig, TrainingError, check_run, train
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from sim.verilated import toolchain
+from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
 
@@ -55,8 +59,16 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
     return ", ".join(f"{name.value} {rate}" for name, rate in rates.items())
 
 
+@app.callback()
+def options(version: Annotated[bool, typer.Option(
+        "--version", help="Show the version of the program and of what results depend on, and exit.",
+        callback=show_version, is_eager=True)] = False) -> None:
+    """Train neural networks on a ring of FPGA nodes, simulated cycle by cycle."""
+
+
 @app.command("train")
 def train_command(
+    context: typer.Context,
     workload: Annotated[WorkloadName, typer.Option(
         help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
     ] = WorkloadName.DIGITS,
@@ -101,8 +113,8 @@ def train_command(
         help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
     hidden: Annotated[str | None, typer.Option(
-        help="Widths of the perceptron's hidden layers, as in 64,32, or none. [default: 64, or none where nodes have "
-             "no room for that]", show_default=False)] = None,
+        help="Widths of the perceptron's hidden layers, as in 64,32, or none; simulated nodes are made to have room. "
+             "[default: 64, or none where a board has no room for that]", show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
@@ -119,11 +131,18 @@ def train_command(
         help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of report.json and report.png.")] = toolchain.BUILD / "sim",
+    output: Annotated[Path, typer.Option(
+        help="Folder of report.json, report.png and weights.npz. [default: build/sim]", show_default=False,
+    )] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
-    if device is not None:
+
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    if device is not None and not given("transport"):
         transport = TransportName.SERIAL
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
         board = "simulated"
@@ -139,6 +158,10 @@ def train_command(
         epochs = 1
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
+    refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device)
+    check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Baud rate", baud, 1, COUNT)
+    check_range("Seconds to reconnect", reconnect, 0, COUNT)
     rates = TEXT_LEARNING_RATES if text else LEARNING_RATES
     if epochs is not None and steps is not None:
         raise ValueError(f"Epochs or steps must be given, not both: {epochs!r} and {steps!r}")
@@ -164,15 +187,18 @@ def train_command(
         else:
             data = digits()
             task = Classifier(data, config.hidden)
-            if hidden is None:
+            if hidden is None and board is not None:
                 try:
                     config.allocation(task.parameters.size).check(node, nodes=nodes)
                 except ValueError as error:
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
                     task = Classifier(data, ())
-        check_run(node, task, config, nodes=nodes)  # before anything is built
         plain = _plain(config, optimizer, text=text, asked=compare)
+        if board is None:
+            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes)
+        check_run(node, task, config, nodes=nodes)  # before anything is built
+        prepare(output, files=("report.json", "report.png", "weights.npz"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
@@ -236,11 +262,16 @@ app.command("wave")(wave_command)
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
+    tolerate(sys.stdout, sys.stderr)
     try:
-        app()
+        with ended_by_signals():
+            app()
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except EndedError as error:
+        print(f"ended by {error.signal.name}", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from host.drawing import FAINT, INK, STYLE
+from host.output import replacing
 
 __all__ = ["compresses_alone", "draw"]
 
@@ -39,7 +40,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
                 panel(one, report)
-        figure.savefig(path, dpi=130)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=130)
 
 
 def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]], None]]]:

@@ -26,6 +26,7 @@ from rich.table import Table
 
 from host.data import Dataset
 from host.layers import perceptron
+from host.output import write_json
 from host.quantization import files
 from host.quantization.calibration import Calibration
 from host.quantization.network import (
@@ -354,9 +355,8 @@ def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
     """Write report.json and report.png; their paths."""
     from host.quantization.picture import draw
 
-    directory.mkdir(parents=True, exist_ok=True)
     text, picture = directory / "report.json", directory / "report.png"
-    text.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+    write_json(text, report)
     draw(report, picture, note=verdict(report))
     return text, picture
 

@@ -4,13 +4,13 @@ docs/training.md lists the fields of the JSON.
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from host.output import write_json
 from host.picture import compresses_alone, draw
 from host.trainer import Training, TrainingConfig
 
@@ -149,9 +149,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
 
 def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Write report.json and report.png; their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
     text, picture = directory / "report.json", directory / "report.png"
-    text.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+    write_json(text, report)
     draw(report, picture, note=verdict(report))
     return text, picture
 

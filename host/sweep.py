@@ -9,7 +9,6 @@ places. Each pair takes one build of a node per workload, a training run per rin
 import dataclasses
 import importlib
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,17 @@ from rich.table import Table
 
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
-from host.sweep_jobs import Job, JobKind, SweepError, load, replace
+from host.output import write_json
+from host.sweep_jobs import Job, JobKind, SweepError, load
 from host.trainer import TrainingConfig
+from host.versions import program
 from host.workloads import WorkloadName
 
 __all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "table",
            "write"]
 
+#: Of sweep.json; docs/sweep.md lists its fields.
+SCHEMA, VERSION = "gradring.sweep", 1
 #: Formats that are measured in both places at once, where both can have them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Ring sizes, unless others are asked for.
@@ -330,9 +333,8 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
     """Write sweep.json and sweep.png; their paths."""
     from host.sweep_picture import draw
 
-    folder.mkdir(parents=True, exist_ok=True)
     text, picture = folder / "sweep.json", folder / "sweep.png"
-    replace(text, json.dumps({"rows": rows}, indent=2, allow_nan=False) + "\n")
+    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
     draw(rows, picture)
     return text, picture
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from host.drawing import FAINT, INK, STYLE
+from host.output import replacing
 
 __all__ = ["draw"]
 
@@ -54,7 +55,8 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
         figure.set_layout_engine("none")
         for axes, labels in zip(panels, drawn, strict=True):
             _place_labels(axes, labels, canvas.get_renderer())
-        figure.savefig(path)
+        with replacing(path) as file:
+            figure.savefig(file)
 
 
 def _kind(row: Row) -> str:

@@ -5,18 +5,21 @@ from typing import Annotated
 
 import typer
 
-from host.commands.console import Progress, make_console, print_whole, shown
+from host.commands.console import Progress, make_console, shown
+from host.output import prepare
 from sim.verilated import toolchain
 
 __all__ = ["bench_command"]
 
 
 def bench_command(
-    output: Annotated[Path, typer.Option(help="Folder of bench.json.")] = toolchain.BUILD / "bench",
+    output: Annotated[Path, typer.Option(help="Folder of bench.json. [default: build/bench]", show_default=False)
+                      ] = toolchain.BUILD / "bench",
 ) -> None:
     """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
     from host import bench
 
+    prepare(output, files=("bench.json",))
     console = make_console()
     with Progress(console) as progress:
         def announce(stage: str) -> None:
@@ -26,7 +29,7 @@ def bench_command(
 
         rows = bench.collect(announce=announce)
     path = bench.write(rows, output)
-    print_whole(console, bench.table(rows))
+    console.print(bench.table(rows))
     console.print(shown(path), soft_wrap=True)
     missed = [row for row in rows if bench.missed(row)]
     for row in missed:

@@ -15,14 +15,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.progress import Progress as Bars
-from rich.table import Table
 
+from host.plain_text import PlainConsole
 from host.session import TransportName
 from host.trainer import Training
 from host.workloads import CharacterModel, Workload
 
-__all__ = ["Link", "Nodes", "Progress", "Threads", "TransportOption", "make_console", "print_whole", "shown",
-           "thread_count"]
+__all__ = ["Link", "Nodes", "Progress", "Threads", "TransportOption", "make_console", "shown", "thread_count"]
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, typer.Option(
@@ -86,19 +85,17 @@ class Progress:
 
 
 def make_console() -> Console:
-    return Console(highlight=False)
+    """A console for standard output."""
+    return PlainConsole(highlight=False)
 
 
 def thread_count(given: int | None, nodes: int) -> int:
+    """Threads of the simulation: those that were asked for, or the default."""
+    if given is not None and given < 1:
+        raise ValueError(f"Threads must be at least 1, not {given!r}")
     return min(2, os.cpu_count() or 1, nodes) if given is None else given
 
 
 def shown(path: Path) -> str:
     """A path as short as it can be."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """A table in its full width: of a file or a pipe nothing would be left beyond the 80th column."""
-    width = console.measure(table, options=console.options.update(width=1000)).maximum
-    Console(highlight=False, width=max(console.width, width)).print(table)

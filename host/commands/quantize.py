@@ -12,6 +12,7 @@ from hdl.config import NodeConfig
 from host import weights as weights_files
 from host.commands.console import Nodes, Progress, Threads, make_console, shown, thread_count
 from host.data import digits
+from host.output import prepare
 from host.session import open_session
 from host.trainer import TrainingConfig, train
 from host.workloads import Classifier, WorkloadName
@@ -45,7 +46,8 @@ def quantize_command(
         help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
     synth: Annotated[bool, typer.Option(
         help="Synthesise, meanwhile, what computes in integers and what with a float offset, to count LUTs.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx.")
+    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx. "
+                                          "[default: build/quantize]", show_default=False)
                       ] = toolchain.BUILD / "quantize",
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
@@ -54,6 +56,7 @@ def quantize_command(
     config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
                                     extrema=extrema, calibration=calibration, percentile=percentile)
     console, node = make_console(), NodeConfig(quantization=True)
+    prepare(output, files=("report.json", "report.png", "model.npz", *(["model.onnx"] if onnx else [])))
     with Progress(console) as progress, contextlib.ExitStack() as stack:
         progress.stage("data")
         data = digits()
@@ -87,7 +90,6 @@ def quantize_command(
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node)}
     written, picture = quantize.write(result, output)
-    console.width = max(console.width, quantize.WIDTH)
     console.print(quantize.table(result))
     console.print(quantize.verdict(result), soft_wrap=True)
     if (advice := quantize.advice(result)) is not None:

@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bars
 
 from host import sweep, sweep_jobs
-from host.commands.console import make_console, print_whole, shown
+from host.commands.console import make_console, shown
+from host.output import prepare
 from host.workloads import WorkloadName
 from sim.verilated import toolchain
 
@@ -82,7 +83,8 @@ def sweep_command(
     steps: Annotated[int | None, typer.Option(
         help=f"Of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
     synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs.")
+    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs. [default: build/sweep]",
+                                          show_default=False)
                       ] = toolchain.BUILD / "sweep",
 ) -> None:
     """Show what each format does to loss, traffic, cycles, LUTs and Fmax."""
@@ -93,7 +95,8 @@ def sweep_command(
     count = (os.cpu_count() or 1) if jobs is None else jobs
     console = make_console()
     planned = sweep.plan(config)
-    folder = output / "jobs"
+    prepare(output, files=("sweep.json", "sweep.png"))
+    folder = prepare(output / "jobs")
     left = sweep_jobs.pending(planned.jobs, folder)
     seconds = sweep_jobs.estimate(left, folder, count)
     console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
@@ -107,7 +110,7 @@ def sweep_command(
         raise typer.Exit(130) from None
     rows = sweep.collect(planned, folder)
     if rows:
-        print_whole(console, sweep.table(rows))
+        console.print(sweep.table(rows))
         console.print(" · ".join(shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)

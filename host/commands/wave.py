@@ -9,6 +9,7 @@ from hdl.config import NodeConfig
 from host.allocation import Allocation
 from host.commands.console import Nodes, Progress, make_console, shown
 from host.optimizers import SGD
+from host.output import prepare
 from host.session import open_session
 from sim.verilated import toolchain
 
@@ -18,18 +19,22 @@ __all__ = ["wave_command"]
 def wave_command(
     nodes: Nodes = 2,
     length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,
-    output: Annotated[Path, typer.Option(help="The waveform.")] = toolchain.BUILD / "wave" / "ring.fst",
+    output: Annotated[Path, typer.Option(help="The waveform. [default: build/wave/ring.fst]", show_default=False)
+                      ] = toolchain.BUILD / "wave" / "ring.fst",
 ) -> None:
     """Write a waveform of one fused update."""
     import numpy as np
 
     console = make_console()
-    output.parent.mkdir(parents=True, exist_ok=True)
+    config, allocation = NodeConfig(), Allocation(length=length)
+    config.check_ring(nodes)
+    allocation.check(config, nodes=nodes)
+    prepare(output.parent, files=(output.name,))
     with Progress(console) as progress:
-        with open_session(NodeConfig(), nodes=nodes, wave=output, announce=progress.stage) as session:
+        with open_session(config, nodes=nodes, wave=output, announce=progress.stage) as session:
             progress.stage("run")
             ring = session.ring
-            ring.require(Allocation(length=length))
+            ring.require(allocation)
             generator = np.random.default_rng(0)
             gradients = generator.standard_normal((nodes, length)).astype(np.float32)
             gradients[generator.random((nodes, length)) < 0.5] = 0

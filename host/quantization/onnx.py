@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.quantization.arithmetic import Variant
+from host.output import write_bytes
 from host.quantization.calibration import Activation
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
 from host.quantization.schemes import QuantizedWeights, Rounding, Scheme
@@ -100,8 +101,7 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
     helper.set_model_props(model, {"scheme": network.scheme.value, "rounding": network.rounding.value,
                                    "variants": ",".join(layer.weights.variant for layer in network.layers)})
     onnx.checker.check_model(model, full_check=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString())
+    write_bytes(path, model.SerializeToString())
 
 
 class _Graph:

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sim.verilated.processes import ToolError
+
 __all__ = ["MANIFEST", "cached", "complete"]
 
 MANIFEST = "manifest.json"
@@ -45,6 +47,8 @@ def cached(directory: Path, build: Callable[[Path], None]) -> Path:
             if directory.exists():  # incomplete; no folder takes the name of one that has files
                 directory.rename(replaced / directory.name)
             fresh.rename(directory)
+        except OSError as error:  # such as a full disk, which names no file
+            raise ToolError(f"{directory} could not be built: {error.strerror or error}") from error
         finally:
             for folder in (fresh, replaced):
                 shutil.rmtree(folder, ignore_errors=True)

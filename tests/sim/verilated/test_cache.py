@@ -151,6 +151,7 @@ def test_damaged_product_ends_no_process(tmp_path, ending):
 
 #: Builds for as long as it is let, with a program of a program as compilers have them.
 BUILDER = """
+import os
 import sys
 from pathlib import Path
 from sim.verilated.cache import cached
@@ -160,7 +161,7 @@ def build(folder):
     (folder / "large").write_bytes(bytes(4 << 20))
     script = "import subprocess, sys; subprocess.run(['sleep', '300'])"
     def work(number):
-        print("started", flush=True)
+        os.write(1, b"started\\n")
         run([sys.executable, "-c", script], cwd=folder)
     in_parallel(work, range(8))
 
