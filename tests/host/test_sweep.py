@@ -390,13 +390,15 @@ class TestRows:
         assert rows[0]["lut4"] is not None
         assert (rows[1]["lut4"], rows[1]["fmax_mhz"]) == (None, None)
         sweep.write(rows, tmp_path)
-        assert sweep.table(rows).row_count == 7
+        assert [table.row_count for table in sweep.tables(rows)] == [3, 4, 1]
 
     def test_written(self, plan, tmp_path):
         results(plan, tmp_path)
         rows = sweep.collect(plan, tmp_path)
         text, picture = sweep.write(rows, tmp_path / "new")
-        assert json.loads(text.read_text()) == {"rows": rows}
+        found = json.loads(text.read_text())
+        assert (found["rows"], found["schema"]) == (rows, {"name": "gradring.sweep", "version": 1})
+        assert found["program"]["name"] == "gradring"
         assert picture.stat().st_size > 20_000
         assert sorted(path.name for path in text.parent.iterdir()) == ["sweep.json", "sweep.png"]
 
