@@ -19,7 +19,8 @@ from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
 
 def states(unit):
     """States of the machines in a class, in the order in which they stand there."""
-    calls = [node for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(unit)))) if isinstance(node, ast.Call)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(unit)))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
              and isinstance(node.func, ast.Attribute) and node.func.attr == "State"]
     return [call.args[0].value for call in sorted(calls, key=lambda call: call.lineno)]
 
