@@ -15,7 +15,16 @@ from host import checkpoint as checkpoints
 from host import report, sweep_jobs
 from host import weights as weights_files
 from host.commands.bench import bench_command
-from host.commands.console import Link, Progress, Threads, TransportOption, make_console, shown, thread_count
+from host.commands.console import (
+    Link,
+    Progress,
+    Threads,
+    TransportOption,
+    given_options,
+    make_console,
+    shown,
+    thread_count,
+)
 from host.commands.info import info_command, show_version
 from host.commands.quantize import quantize_command
 from host.commands.sweep import sweep_command
@@ -144,10 +153,7 @@ def train_command(
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
 
-    def given(name: str) -> bool:
-        source = context.get_parameter_source(name)
-        return source is not None and source.name == "COMMANDLINE"
-
+    given = given_options(context)
     if device is not None and not given("transport"):
         transport = TransportName.SERIAL
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
@@ -166,6 +172,7 @@ def train_command(
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device)
     check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
     check_range("Seconds to reconnect", reconnect, 0, COUNT)
     rates = TEXT_LEARNING_RATES if text else LEARNING_RATES

@@ -1,6 +1,7 @@
 """What all commands share: options, progress, and how results are printed."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,8 @@ from host.session import TransportName
 from host.trainer import Training
 from host.workloads import CharacterModel, Workload
 
-__all__ = ["Link", "Nodes", "Progress", "Threads", "TransportOption", "make_console", "shown", "thread_count"]
+__all__ = ["Link", "Nodes", "Progress", "Threads", "TransportOption", "given_options", "make_console", "shown",
+           "thread_count"]
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, typer.Option(
@@ -82,6 +84,15 @@ class Progress:
                                     f"{bigram:.4f}", soft_wrap=True)
             else:
                 self._console.print(f"epoch {self._measures:3}   loss {loss:.4f}   test accuracy {measure:.2%}")
+
+
+def given_options(context: typer.Context) -> Callable[[str], bool]:
+    """Whether the user has given an option, by its name in the code, as opposed to its default."""
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    return given
 
 
 def make_console() -> Console:

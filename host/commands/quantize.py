@@ -10,7 +10,7 @@ import typer
 
 from hdl.config import NodeConfig
 from host import weights as weights_files
-from host.commands.console import Nodes, Progress, Threads, make_console, shown, thread_count
+from host.commands.console import Nodes, Progress, Threads, given_options, make_console, shown, thread_count
 from host.data import digits
 from host.output import prepare
 from host.session import open_session
@@ -22,6 +22,7 @@ __all__ = ["quantize_command"]
 
 
 def quantize_command(
+    context: typer.Context,
     weights: Annotated[Path | None, typer.Option(
         help="What `gradring train` has left of a perceptron that classifies digits. [default: "
              "build/sim/weights.npz; where there is none, one is trained]", show_default=False)] = None,
@@ -55,22 +56,33 @@ def quantize_command(
 
     config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
                                     extrema=extrema, calibration=calibration, percentile=percentile)
+    given = given_options(context)
+    for name, wrong, reason in (
+            ("percentile", calibration != "percentile", f"is for calibration percentile, not {calibration}"),
+            ("weights", retrain, "is for weights that are there, not with --train")):
+        if wrong and given(name):
+            raise ValueError(f"Option --{name} {reason}: leave it out")
+    training = TrainingConfig(seed=seed)
     console, node = make_console(), NodeConfig(quantization=True)
+    node.check_ring(nodes)
+    count = thread_count(threads, nodes)
     prepare(output, files=("report.json", "report.png", "model.npz", *(["model.onnx"] if onnx else [])))
     with Progress(console) as progress, contextlib.ExitStack() as stack:
         progress.stage("data")
         data = digits()
         path, trained = (output / "weights.npz", None) if retrain else quantize.find_weights(weights, output)
+        if trained is not None and given("seed"):
+            raise ValueError(f"Option --seed is for training, and {shown(path)} has trained weights: add --train, or "
+                             f"leave it out")
         if onnx:
             quantize.check_onnx()  # before anything is built
         cells = quantize.CellCount(quantize.UNITS if synth else ())
         stack.callback(cells.close)
-        with open_session(node, nodes=nodes, threads=thread_count(threads, nodes),
+        with open_session(node, nodes=nodes, threads=count,
                           announce=progress.stage) as session:
             seconds = dict(session.build_seconds)
             if trained is None:
                 begun = time.perf_counter()
-                training = TrainingConfig(seed=seed)
                 task = Classifier(data, training.hidden)
                 progress.stage("train", training.steps(task.examples), task)
                 train(session.ring, task, training, on_step=progress.step)

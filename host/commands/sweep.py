@@ -12,6 +12,7 @@ from rich.progress import Progress as Bars
 from host import sweep, sweep_jobs
 from host.commands.console import make_console, shown
 from host.output import prepare
+from host.run_options import COUNT, check_range
 from host.workloads import WorkloadName
 from sim.verilated import toolchain
 
@@ -88,6 +89,13 @@ def sweep_command(
                       ] = toolchain.BUILD / "sweep",
 ) -> None:
     """Show what each format does to loss, traffic, cycles, LUTs and Fmax."""
+    check_range("Jobs at a time", jobs, 1, 1024)
+    check_range("Epochs", epochs, 1, COUNT)
+    check_range("Steps", steps, 1, COUNT)
+    if epochs is not None and workload is WorkloadName.TEXT:
+        raise ValueError("Option --epochs is for workload digits, not text: leave it out")
+    if steps is not None and workload is WorkloadName.DIGITS:
+        raise ValueError("Option --steps is for workload text, not digits: leave it out")
     config = sweep.SweepConfig(
         formats=_names(formats), nodes=_sizes(nodes),
         workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,

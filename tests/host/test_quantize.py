@@ -286,7 +286,7 @@ class TestCommand:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--scheme", "best"], "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
         (["--bits", 5], "Bits must be 4 or 8, not 5"),
-        (["--percentile", 0], "Percentile must be above 0 and at most 100, not 0.0"),
+        (["--calibration", "percentile", "--percentile", 0], "Percentile must be above 0 and at most 100, not 0.0"),
         (["--weights", "/no/such.npz"], "[Errno 2] No such file or directory: '/no/such.npz'"),
         (["--train", "--nodes", 17], "Ring must have between 1 and 16 nodes, not 17"),
     ])
