@@ -398,12 +398,14 @@ def _difference(one: Row, other: Row, name: str) -> float:
     return float((one[name] or 0.0) - (other[name] or 0.0))
 
 
+_CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. integer, "
+            "float, cycles: multiplications and cycles of one inference. skewed: last layer without negative weights.")
+
+
 def table(report: dict[str, Any]) -> Table:
     """The rows, to be printed: those rounded to nearest, with what truncation makes of them beside."""
     result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
-                   caption="trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, "
-                           "of both. integer, float, cycles: multiplications and cycles of one inference. skewed: last "
-                           "layer without negative weights.",
+                   caption=_CAPTION,
                    caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=0,
                    show_edge=False)
     result.add_column("bits, scale; scheme", no_wrap=True)
