@@ -398,8 +398,8 @@ def _difference(one: Row, other: Row, name: str) -> float:
     return float((one[name] or 0.0) - (other[name] or 0.0))
 
 
-_CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. integer, "
-            "float, cycles: multiplications and cycles of one inference. skewed: last layer without negative weights.")
+_CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. "
+            "integer, float, cycles: multiplications and cycles of one inference. skewed: last layer without negative weights.")
 
 
 def table(report: dict[str, Any]) -> Table:
