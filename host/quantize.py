@@ -399,7 +399,8 @@ def _difference(one: Row, other: Row, name: str) -> float:
 
 
 _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. "
-            "integer, float, cycles: multiplications and cycles of one inference. skewed: last layer without negative weights.")
+            "integer, float, cycles: multiplications and cycles of one inference. skewed: last layer "
+            "without negative weights.")
 
 
 def table(report: dict[str, Any]) -> Table:
