@@ -41,7 +41,7 @@ class CollectiveControl(wiring.Component):
     in reset by them, so that nothing of a command is left for the next one, however it ended.
 
     While ``link_reset`` is high, a command is in Report at most :attr:`reset_cycles` cycles later, whatever the other
-    inputs do. Without it, a command in Abort is in Report after ``timeout`` + 2 cycles at most.
+    inputs do. Without it, a command is in Abort for ``timeout`` + 1 cycles at most.
 
     Members
     -------
