@@ -6,13 +6,17 @@ import random
 
 import cocotb
 import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In
 from cocotb.triggers import FallingEdge
 
 from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandChecker, CommandQueue, checked_layout, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.optimizer.rules import Rule
-from sim import regression
+from hdl.stream import connect_stream
+from sim import formal, regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 
@@ -392,3 +396,32 @@ def test_queue(source, sink, engine, depth, seed):
 def test_depth_is_checked(depth):
     with pytest.raises(ValueError, match=f"Queue depth must be between 1 and 255, not {depth!r}"):
         CommandQueue(config=CONFIG, depth=depth)
+
+
+class Decides(wiring.Component):
+    """Claims that each of commands without a pause between them has its verdict within the checker's latency."""
+
+    i: In(stream.Signature(command_layout()))
+    rule: In(Rule)
+    packed_state: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = CommandChecker(config=CONFIG)
+        connect_stream(m, self.i, unit.i)
+        passed = Signal(range(unit.latency + 2))
+        with m.If(self.i.valid & ~unit.o.valid):
+            m.d.sync += passed.eq(passed + 1)
+        with m.Else():
+            m.d.sync += passed.eq(0)
+        m.d.comb += [
+            unit.rule.eq(self.rule), unit.packed_state.eq(self.packed_state), unit.o.ready.eq(1),
+            Assume(~ResetSignal()), Assume(self.i.valid), Assume(formal.holds(m, "i", self.i)),
+            Assert(passed <= unit.latency),
+        ]
+        return m
+
+
+def test_checker_decides():
+    """By induction: whatever the commands before. The queue takes a verdict at once, and goes on by it."""
+    formal.prove(Decides(), depth=CommandChecker(config=CONFIG).latency + 3)
