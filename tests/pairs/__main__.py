@@ -20,30 +20,15 @@ from rich.table import Table
 
 from hdl.node import Node
 from sim.verilated import toolchain
-from sim.verilated.build import Library, build_ring
+from sim.verilated.build import build_ring
 from tests.pairs.generator import CONFIG, KINDS
-from tests.pairs.play import MismatchError, playing
+from tests.pairs.play import play_part
 
 #: Share of the pairs for each ring size; large rings take longer.
 SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 
 #: Pairs of a part.
 PART = 250
-
-
-def play(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
-    """Play at least ``count`` pairs, or up to the first difference."""
-    began = time.process_time()
-    with playing(library, nodes=nodes, seed=seed) as player:
-        difference = ""
-        try:
-            while player.pairs < count:
-                player.batch()
-        except MismatchError as error:
-            difference = str(error)
-        kinds = [[first, second, number] for (first, second), number in player.generator.pairs.items() if first]
-        return {"nodes": nodes, "seed": seed, "pairs": player.pairs, "words": player.compared, "kinds": kinds,
-                "difference": difference, "cpu_seconds": time.process_time() - began}
 
 
 def _sources() -> str:
@@ -92,7 +77,7 @@ def main(
     # Large rings first, so that no long part is left for the end.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = {pool.submit(play, library, size, number, PART): (size, number)
+        waiting = {pool.submit(play_part, library, size, number, PART): (size, number)
                    for size, number in sorted(missing, reverse=True)}
         for done in concurrent.futures.as_completed(waiting):
             result = done.result()

@@ -2,7 +2,9 @@
 
 import contextlib
 import random
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from sim.verilated.build import Library
 from tests.pairs.generator import CONFIG, Generator, Step, contents
 from tests.pairs.model import Change, Model
 
-__all__ = ["MismatchError", "Player"]
+__all__ = ["MismatchError", "Player", "play_part", "playing"]
 
 #: Cycles without a word after which nodes give a command up, and that a command waits for flags.
 TIMEOUT = 2_000
@@ -206,3 +208,18 @@ def playing(library: Library, *, nodes: int, seed: int) -> Iterator[Player]:
         yield player
     finally:
         player.close()
+
+
+def play_part(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
+    """Play at least ``count`` pairs, or up to the first difference, and return what there was."""
+    began = time.process_time()
+    with playing(library, nodes=nodes, seed=seed) as player:
+        difference = ""
+        try:
+            while player.pairs < count:
+                player.batch()
+        except MismatchError as error:
+            difference = str(error)
+        kinds = [[first, second, number] for (first, second), number in player.generator.pairs.items() if first]
+        return {"nodes": nodes, "seed": seed, "pairs": player.pairs, "words": player.compared, "kinds": kinds,
+                "difference": difference, "cpu_seconds": time.process_time() - began}
