@@ -1,0 +1,150 @@
+"""The folder that results are written to: checks before work begins, and files that are whole or not there.
+
+Example
+-------
+::
+
+    prepare(folder, files=("report.json", "report.png"), space=1_000_000)
+    ...
+    write_json(folder / "report.json", report)
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["OutputError", "prepare", "replacing", "write_bytes", "write_json"]
+
+
+class OutputError(OSError):
+    """A result cannot be written; the message names the file or folder, the reason, and what to do."""
+
+    def __str__(self) -> str:
+        return str(self.args[-1])
+
+
+_ADVICE = {
+    errno.ENOSPC: "make room, or choose another folder with --output",
+    errno.EDQUOT: "make room, or choose another folder with --output",
+    errno.EFBIG: "raise the limit on the size of files, or choose another folder with --output",
+}
+
+
+def _refusal(path: Path, error: OSError) -> OutputError:
+    """The error for a path that the system refuses to write."""
+    code = error.errno or errno.EIO
+    reason = os.strerror(code)
+    advice = _ADVICE.get(code, "choose another folder with --output")
+    return OutputError(code, f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}; {advice}")
+
+
+def _beside(path: Path) -> Path:
+    """The file that a new version is written to, before it takes the place of the old one."""
+    return path.with_name(f".{path.name}.part")
+
+
+def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
+    """Make a folder, and check that results can be written to it.
+
+    Parameters
+    ----------
+    folder : Path
+        It may exist; folders above it are made as well.
+    files : sequence of str
+        Names of the results, each of which must be free or a file that can be replaced.
+    space : int
+        Bytes that must be free on the disk.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    OutputError
+        A result could not be written; the message names the first path that is refused.
+    """
+    try:
+        os.fsencode(folder)
+    except UnicodeEncodeError:
+        raise OutputError(errno.EILSEQ, f"Output folder must have a name that the system's encoding can spell, not "
+                                        f"{str(folder)!r}") from None
+    if "\0" in str(folder):
+        raise OutputError(errno.EINVAL, f"Output folder must have a name without zero bytes, not {str(folder)!r}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise OutputError(errno.ENOTDIR, f"Output must be a folder, not the file {folder}") from None
+    except OSError as error:
+        raise _refusal(folder, error) from None
+    for name in files or ("results",):
+        path = folder / name
+        if path.is_dir():
+            raise OutputError(errno.EISDIR, f"{path} must be a file or free, not a folder: remove it, or choose "
+                                            f"another folder with --output")
+        try:
+            with _beside(path).open("wb") as file:
+                file.write(b"\0")
+            _beside(path).unlink()
+        except OSError as error:
+            raise _refusal(path, error) from None
+    free = shutil.disk_usage(folder).free
+    if free < space:
+        raise OutputError(errno.ENOSPC, f"{folder} must have {space:,} bytes free, not {free:,}: make room, or choose "
+                                        f"another folder with --output")
+    return folder
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside, and have it take the place of ``path`` once it is whole and on the disk.
+
+    Whatever ends the block early, the process included, leaves ``path`` as it was.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written; the message names ``path``.
+    """
+    beside = _beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        _sync(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, OutputError):
+            raise _refusal(path, error) from error
+        raise
+
+
+def _sync(folder: Path) -> None:
+    """Bring the entries of a folder to the disk, where the system knows of such a thing."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a whole file, or none; see :func:`replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON with two spaces of indent and a new line at the end; see :func:`replacing`."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

@@ -1,0 +1,93 @@
+import errno
+import json
+import os
+import shutil
+import types
+
+import pytest
+
+from host import output
+
+
+def test_prepare_makes_folders(tmp_path):
+    folder = tmp_path / "new" / "deep"
+    assert output.prepare(folder, files=("report.json",), space=1) == folder
+    assert output.prepare(folder, files=("report.json",)) == folder
+    assert list(folder.iterdir()) == []
+
+
+class TestRefusals:
+    def test_file_in_place_of_the_folder(self, tmp_path):
+        (tmp_path / "taken").write_text("")
+        with pytest.raises(output.OutputError, match=rf"^Output must be a folder, not the file {tmp_path}/taken$"):
+            output.prepare(tmp_path / "taken")
+        with pytest.raises(output.OutputError, match=rf"^{tmp_path}/taken/below cannot be written: not a directory; "):
+            output.prepare(tmp_path / "taken" / "below")
+
+    def test_folder_in_place_of_a_file(self, tmp_path):
+        (tmp_path / "report.json").mkdir()
+        with pytest.raises(output.OutputError, match=rf"^{tmp_path}/report.json must be a file or free, not a folder"):
+            output.prepare(tmp_path, files=("report.png", "report.json"))
+
+    def test_unwritable(self, tmp_path, monkeypatch):
+        """Access rights do not stop every user, so the system's answer is made up."""
+        def refuse(path, *arguments, **options):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(type(tmp_path), "open", refuse)
+        message = rf"^{tmp_path}/report.json cannot be written: permission denied; choose another folder with --output$"
+        with pytest.raises(output.OutputError, match=message):
+            output.prepare(tmp_path, files=("report.json",))
+
+    def test_long_name(self, tmp_path):
+        with pytest.raises(output.OutputError, match=r"cannot be written: file name too long; "):
+            output.prepare(tmp_path / ("x" * 300))
+
+    @pytest.mark.parametrize(("name", "message"), [
+        ("a\0b", r"^Output folder must have a name without zero bytes, not '.*a\\x00b'$"),
+        ("\ud800", r"^Output folder must have a name that the system's encoding can spell, not '.*\\ud800'$"),
+    ])
+    def test_names(self, tmp_path, name, message):
+        with pytest.raises(output.OutputError, match=message):
+            output.prepare(tmp_path / name)
+
+    def test_space(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=999))
+        output.prepare(tmp_path, space=999)
+        with pytest.raises(output.OutputError, match=rf"^{tmp_path} must have 1,000 bytes free, not 999: make room, "):
+            output.prepare(tmp_path, space=1000)
+
+
+class TestReplacing:
+    def test_json(self, tmp_path):
+        path = tmp_path / "new" / "report.json"
+        output.write_json(path, {"a": [1, 0.1]})
+        output.write_json(path, {"a": [2, 0.1]})
+        assert json.loads(path.read_text()) == {"a": [2, 0.1]}
+        assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
+
+    def test_error_in_the_block(self, tmp_path):
+        path = tmp_path / "kept"
+        output.write_bytes(path, b"old")
+        with pytest.raises(KeyboardInterrupt), output.replacing(path) as file:
+            file.write(b"new")
+            raise KeyboardInterrupt
+        assert path.read_bytes() == b"old"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_full_disk(self, tmp_path, monkeypatch):
+        """The message names the file, and what was there before stays."""
+        path = tmp_path / "report.json"
+        output.write_json(path, 1)
+
+        def full(descriptor):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(output.OutputError) as caught:
+            output.write_json(path, 2)
+        assert str(caught.value) == (f"{path} cannot be written: no space left on device; make room, or choose another "
+                                     f"folder with --output")
+        assert caught.value.errno == errno.ENOSPC
+        assert json.loads(path.read_text()) == 1
+        assert list(tmp_path.iterdir()) == [path]
