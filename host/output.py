@@ -96,8 +96,8 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
             raise _refusal(path, error) from None
     free = shutil.disk_usage(folder).free
     if free < space:
-        raise OutputError(errno.ENOSPC, f"{folder} must have {space:,} bytes free, not {free:,}: make room, or choose "
-                                        f"another folder with --output")
+        raise OutputError(errno.ENOSPC, f"{folder} must have {space:,} bytes free, not {free:,}: make room, or "
+                                        f"choose another folder with --output")
     return folder
 
 

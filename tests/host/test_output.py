@@ -19,14 +19,14 @@ def test_prepare_makes_folders(tmp_path):
 class TestRefusals:
     def test_file_in_place_of_the_folder(self, tmp_path):
         (tmp_path / "taken").write_text("")
-        with pytest.raises(output.OutputError, match=rf"^Output must be a folder, not the file {tmp_path}/taken$"):
+        with pytest.raises(output.OutputError, match=r"^Output must be a folder, not the file .*/taken$"):
             output.prepare(tmp_path / "taken")
-        with pytest.raises(output.OutputError, match=rf"^{tmp_path}/taken/below cannot be written: not a directory; "):
+        with pytest.raises(output.OutputError, match=r"/taken/below cannot be written: not a directory; "):
             output.prepare(tmp_path / "taken" / "below")
 
     def test_folder_in_place_of_a_file(self, tmp_path):
         (tmp_path / "report.json").mkdir()
-        with pytest.raises(output.OutputError, match=rf"^{tmp_path}/report.json must be a file or free, not a folder"):
+        with pytest.raises(output.OutputError, match=r"/report.json must be a file or free, not a folder"):
             output.prepare(tmp_path, files=("report.png", "report.json"))
 
     def test_unwritable(self, tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ class TestRefusals:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
         monkeypatch.setattr(type(tmp_path), "open", refuse)
-        message = rf"^{tmp_path}/report.json cannot be written: permission denied; choose another folder with --output$"
+        message = r"/report.json cannot be written: permission denied; choose another folder with --output$"
         with pytest.raises(output.OutputError, match=message):
             output.prepare(tmp_path, files=("report.json",))
 
@@ -54,7 +54,7 @@ class TestRefusals:
     def test_space(self, tmp_path, monkeypatch):
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=999))
         output.prepare(tmp_path, space=999)
-        with pytest.raises(output.OutputError, match=rf"^{tmp_path} must have 1,000 bytes free, not 999: make room, "):
+        with pytest.raises(output.OutputError, match=r" must have 1,000 bytes free, not 999: make room, "):
             output.prepare(tmp_path, space=1000)
 
 
@@ -69,9 +69,14 @@ class TestReplacing:
     def test_error_in_the_block(self, tmp_path):
         path = tmp_path / "kept"
         output.write_bytes(path, b"old")
-        with pytest.raises(KeyboardInterrupt), output.replacing(path) as file:
-            file.write(b"new")
-            raise KeyboardInterrupt
+
+        def stop():
+            with output.replacing(path) as file:
+                file.write(b"new")
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            stop()
         assert path.read_bytes() == b"old"
         assert list(tmp_path.iterdir()) == [path]
 
@@ -86,8 +91,8 @@ class TestReplacing:
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(output.OutputError) as caught:
             output.write_json(path, 2)
-        assert str(caught.value) == (f"{path} cannot be written: no space left on device; make room, or choose another "
-                                     f"folder with --output")
+        assert str(caught.value) == (f"{path} cannot be written: no space left on device; make room, or choose "
+                                     f"another folder with --output")
         assert caught.value.errno == errno.ENOSPC
         assert json.loads(path.read_text()) == 1
         assert list(tmp_path.iterdir()) == [path]
