@@ -1,4 +1,8 @@
-"""What a failed collective of a ring tells its user: which node or link is to blame, and what each node did."""
+"""The error of a failed collective: what its events and counters prove, and what each node did.
+
+A node that refuses a packet knows why. A node that stands still does not know whom it waits for in the end, so no
+node is named for it; a link is named where words are missing behind it after all links have come to rest.
+"""
 
 from collections.abc import Sequence
 
@@ -11,6 +15,9 @@ __all__ = ["RingError", "explain", "report"]
 
 _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+#: Of a command that would be refused again.
+_REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
+            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)
 
 
 class RingError(Exception):
@@ -19,8 +26,8 @@ class RingError(Exception):
     Members
     -------
     cause : int or None
-        The node that failed first, as opposed to those that gave up because another did; None where no single node
-        can be blamed.
+        The node that refused a packet or a command, as opposed to those that gave up because another did; or the one
+        in front of the only link that has not delivered words. None where neither is known.
     events : list of Event or None
         That of each node; None from a node that gave none.
     """
@@ -30,10 +37,16 @@ class RingError(Exception):
         self.cause = cause
         self.events = events
 
+    @property
+    def transient(self) -> bool:
+        """Whether the same command may go well once the ring has recovered: words or credits were damaged, lost or
+        late, and no node has refused the command itself."""
+        return not any(event is not None and event.status in _REFUSED for event in self.events)
+
 
 def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],
-            lost: Sequence[int]) -> RingError:
-    """The error of a failed command, by its root cause.
+            missing: Sequence[int], rest: int) -> RingError:
+    """The error of a failed command.
 
     Parameters
     ----------
@@ -41,38 +54,35 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
     events : list of Event or None
         That of each node, in order of rank; None from a node that gave none.
     devices : sequence of Device
-    lost : sequence of int
-        Words that each link has lost, that of node r to the next one at index r.
+    missing : sequence of int
+        Words that node r has sent and the next one has not received, at index r.
+    rest : int
+        Cycles for which no word had moved when those were counted.
     """
     nodes = len(devices)
-    failed = [(rank, event) for rank, event in enumerate(events) if event and event.status not in _BLAMELESS]
-    culprits = [(rank, event) for rank, event in failed if event.status not in _STANDSTILL]
+    culprits = [(rank, event) for rank, event in enumerate(events)
+                if event and event.status not in (*_BLAMELESS, *_STANDSTILL)]
     name = operation.name.lower().replace("_", "-")
-    silent = [rank for rank, event in enumerate(events) if event is None]
     if culprits:
         rank, event = culprits[0]
         try:
             event.check(devices[rank].name)
         except DeviceError as error:
             return RingError(f"{name} failed: {error}", cause=rank, events=events)
-    cut = [link for link, count in enumerate(lost) if count]
-    cause = None
-    if cut:
-        reason = "; ".join(f"the link from node {link} to node {(link + 1) % nodes} has lost {lost[link]} words"
-                           for link in cut)
-        cause = cut[0] if len(cut) == 1 else None
+    links = [link for link, count in enumerate(missing) if count > 0]
+    silent = [rank for rank, event in enumerate(events) if event is None]
+    if links:
+        reason = "; ".join(f"the link from node {link} to node {(link + 1) % nodes} has not delivered "
+                           f"{missing[link]} words" for link in links)
+        reason += f", and for {rest:,} cycles no word has moved"
     elif silent:
-        reason = f"node {', '.join(map(str, silent))} gave no event, and no word moves"
-    elif failed:
-        rank, event = failed[0]
-        towards = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank
-        cause = rank
-        reason = (f"no words or no credits came through the link from node {towards % nodes} to node "
-                  f"{(towards + 1) % nodes}")
+        reason = f"node {', '.join(map(str, silent))} gave no event"
     else:
-        reason = "nodes gave up, and none says why"
+        reason = ("nodes stood still, and every word that was sent has arrived: a credit was lost, a link is slower "
+                  "than TIMEOUT allows, or a node was not given the command")
     lines = [report(rank, event, devices) for rank, event in enumerate(events)]
-    return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=events)
+    return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=links[0] if len(links) == 1 else None,
+                     events=events)
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,18 @@ class Reference:
     @property
     def coded(self) -> bool:
         return self._codec is not None
+
+    def arrays(self) -> dict[str, Any]:
+        """Copies of all arrays."""
+        return {"weights": self.weights.copy(), "master": self.master.copy(),
+                "state": [plane.copy() for plane in self.state], "errors": self.errors.copy(),
+                "residuals": None if self.residuals is None else self.residuals.copy()}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Go on from copies of such arrays."""
+        self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
+        self.state = [plane.copy() for plane in arrays["state"]]
+        self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
     def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
         """Go on with another codebook."""

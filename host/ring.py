@@ -43,6 +43,9 @@ T = TypeVar("T")
 Vector = npt.NDArray[Any]
 """Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
 
+_SETTLING = 64
+"""Times that links are waited for to come to rest."""
+
 TIMEOUT = 1 << 17
 """Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
 
@@ -88,8 +91,8 @@ class Ring:
         self._timeout = timeout
         self._epoch = 0
         self._iteration = 0
-        self._settings: dict[str, str] = {}  # what registers hold that are settings, as far as that is known
-        self._lost = [0] * len(devices)  # words that each link had lost when the ring was last in order
+        self._settings: dict[str, int | float] = {}  # what registers hold that are settings, as far as that is known
+        self._lost = [0] * len(devices)  # words missing behind each link when the ring was last in order
 
     @property
     def nodes(self) -> int:
@@ -158,7 +161,7 @@ class Ring:
         self._drain()
         self._write_register("CONTROL", 0)
         self._drain()
-        self._lost = self._differences()
+        self._lost = _differences(self._moved())
         self._epoch = (self._epoch + 1) % 256
 
     def _drain(self) -> None:
@@ -230,7 +233,11 @@ class Ring:
 
     def clear_residual(self, length: int) -> None:
         """Zeros as what the gradient codec has lost of a vector of this length, on every node."""
-        self._write(self._residual_space(), [np.zeros(length, dtype=np.uint32)] * self.nodes)
+        self.write_residual([np.zeros(length, dtype=np.uint32)] * self.nodes)
+
+    def write_residual(self, residuals: Sequence[npt.NDArray[Any]]) -> None:
+        """What the gradient codec has lost, and is added to the next gradients; one vector per node."""
+        self._write(self._residual_space(), residuals)
 
     def read_residual(self, length: int) -> Vector:
         """What the gradient codec has lost, and is added to the next gradients; one row per node."""
@@ -285,11 +292,11 @@ class Ring:
         blocks = self._all(submit)
         return [blocks[-1], *blocks[:-1]]
 
-    def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]]) -> None:
+    def _write(self, space: int, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0) -> None:
         if len(vectors) != self.nodes:
             raise ValueError(f"Vectors must be one per node, {self.nodes}, not {len(vectors)}")
         words = [self._to_words(vector) for vector in vectors]
-        self._all(lambda rank, device: device.submit_write_memory(space, 0, words[rank]))
+        self._all(lambda rank, device: device.submit_write_memory(space, base, words[rank]))
 
     def _write_register(self, name: str, value: float) -> None:
         self._all(lambda rank, device: device.submit_write_register(name, value))
@@ -341,8 +348,11 @@ class Ring:
 
     def clear_errors(self, length: int) -> None:
         """Zeros as errors of a vector of this length; see :meth:`sparsify`."""
-        zeros = np.zeros(length, dtype=np.uint32)
-        self._all(lambda rank, device: device.submit_write_memory(Space.WEIGHT, errors_base(length), zeros))
+        self.write_errors([np.zeros(length, dtype=np.uint32)] * self.nodes)
+
+    def write_errors(self, errors: Sequence[npt.NDArray[Any]]) -> None:
+        """Errors of each node, in order of rank; see :meth:`sparsify`."""
+        self._write(Space.WEIGHT, errors, base=errors_base(len(errors[0])))
 
     def read_errors(self, length: int) -> Vector:
         """One row per node; see :meth:`sparsify`."""
@@ -350,15 +360,24 @@ class Ring:
         rows = self._all(lambda rank, device: device.submit_read_memory(Space.WEIGHT, base, length))
         return self._to_elements(np.stack(rows))
 
+    @property
+    def known_settings(self) -> dict[str, int | float]:
+        """Values of those registers of settings that this driver has written since the ring was last put in order."""
+        return dict(self._settings)
+
+    def restore_settings(self, settings: dict[str, int | float]) -> None:
+        """Write the :attr:`known_settings` of another ring."""
+        self._write_settings(settings)
+
     def write_settings(self, settings: Settings | FixedSettings) -> None:
         """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
         self._write_settings(settings.registers())
 
     def _write_settings(self, values: dict[str, int | float]) -> None:
         """Values of registers, of which those are sent that are new to the nodes."""
-        known = {name: repr(value) for name, value in values.items()}  # text tells -0.0 from 0.0
-        written = {**self._settings, **known}
-        changed = [name for name in values if self._settings.get(name) != written[name]]
+        written = {**self._settings, **values}
+        # Text tells -0.0 from 0.0.
+        changed = [name for name in values if repr(self._settings.get(name)) != repr(values[name])]
         self._settings = {}  # not known while writes are under way, nor after one that fails
         pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
         for one in pending:
@@ -408,8 +427,8 @@ class Ring:
             iteration=self._iteration, tag=tag)))
         events = self._wait()
         if any(event is None or event.status != EventStatus.OK for event in events):
-            lost = [(now - before) % (1 << 32) for now, before in zip(self._differences(), self._lost, strict=True)]
-            error = explain(operation, events, devices=self._devices, lost=lost)
+            missing, rest = self._settle(events)
+            error = explain(operation, events, devices=self._devices, missing=missing, rest=rest)
             # What is left of this command on the ring is told from the next one by its epoch.
             self._epoch = (self._epoch + 1) % 256
             raise error
@@ -600,8 +619,38 @@ class Ring:
 
     # Failures.
 
-    def _differences(self) -> list[int]:
-        """Words that each link has been given and that have not arrived."""
-        counters = self.counters()
-        return [(counters[rank]["WORDS_SENT"] - counters[(rank + 1) % self.nodes]["WORDS_RECEIVED"]) % (1 << 32)
-                for rank in range(self.nodes)]
+    def _settle(self, events: "list[Event | None]") -> tuple[list[int], int]:
+        """Wait until no word moves any more, and take late events.
+
+        Returns
+        -------
+        list of int
+            Words missing behind each link since the ring was last in order; none where words have not ceased to move.
+        int
+            Cycles for which no word had moved then.
+        """
+        rest = 2 * self._timeout
+        moved = self._moved()
+        for _ in range(_SETTLING):
+            rank = next((rank for rank, event in enumerate(events) if event is None), 0)
+            event = self._devices[rank].submit_pop_event(rest).result()
+            if events[rank] is None:
+                events[rank] = event
+            before, moved = moved, self._moved()
+            if moved == before and event is None:
+                return [_signed(now - then) for now, then in zip(_differences(moved), self._lost, strict=True)], rest
+        return [0] * self.nodes, rest
+
+    def _moved(self) -> list[tuple[int, int]]:
+        """Words that each node has sent, and received."""
+        return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.counters()]
+
+
+def _differences(moved: Sequence[tuple[int, int]]) -> list[int]:
+    """Words that each link has been given and that have not arrived, modulo 2**32."""
+    return [(sent - moved[(rank + 1) % len(moved)][1]) % (1 << 32) for rank, (sent, _) in enumerate(moved)]
+
+
+def _signed(difference: int) -> int:
+    """A difference of counters, which wrap at 32 bits: below zero where words have come late."""
+    return (difference + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -7,6 +7,7 @@ docs/masking/magnitude.md shows what comes of it.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import numpy.typing as npt
 __all__ = ["Threshold"]
 
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+
+_STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 class Threshold:
@@ -125,3 +128,11 @@ class Threshold:
             exponent = self._gain * (density / self._aim - 1)
             self._threshold *= math.exp(min(exponent, math.log(self._limit)))
             self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later thresholds depend on."""
+        return {name: vars(self)[name] for name in _STATE}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a controller with the same parameters."""
+        vars(self).update(state)

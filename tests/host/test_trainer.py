@@ -4,13 +4,13 @@ import functools
 import numpy as np
 import pytest
 
+from host.batches import Batches
 from host.clustering import codebook
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
 from host.outcome import MaskOutcome, Outcome, SparsifyOutcome
 from host.text import Text, collate, topics
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
-from host.trainer import _schedule as schedule
 from host.transformer import ALTERNATIVE, TransformerConfig
 from host.workloads import CharacterModel, Classifier
 from sim.golden import masking
@@ -146,6 +146,12 @@ class GoldenRing:
     def read_state(self, length, plane, *, packed_state):
         assert packed_state == self.packed_state
         return golden.floats(self.state[plane])
+
+
+def schedule(examples, config):
+    """All batches of a run."""
+    batches = Batches(examples, config)
+    return [batches.take() for _ in range(batches.total)]
 
 
 @pytest.fixture(scope="module")
@@ -490,7 +496,7 @@ class TestText:
 
         workload.differentiate = compared
         training = train(ring, workload, config)
-        assert [step.loss * workload.count(batch) for step, (_, batch, _) in zip(
+        assert [step.loss * workload.count(batch.examples) for step, batch in zip(
             training.steps, schedule(200, config), strict=True)] == pytest.approx(losses)
         assert training.measures[-1] == pytest.approx(workload.model.mean_loss(lines.test), rel=1e-5)
         assert training.measured == [3]
@@ -503,9 +509,9 @@ class TestText:
         assert seen == [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2), (5, 2), (5, 3)]
         assert training.measured == [2, 4, 5]
         assert len(training.losses) == 3
-        for step, (_, batch, _) in zip(training.steps, schedule(200, TEXT), strict=True):
+        for step, batch in zip(training.steps, schedule(200, TEXT), strict=True):
             assert step.mask_cycles == 200
-            lengths = [len(lines.train[example]) - 1 for example in batch]
+            lengths = [len(lines.train[example]) - 1 for example in batch.examples]
             through = kept = 0
             for share in np.array_split(lengths, 4):
                 longest = max(share)
