@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,13 +26,16 @@ from rich.table import Table
 from hdl.board import BOARDS
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
+from host import checkpoint as checkpoints
 from host import report, sweep, sweep_jobs
 from host import weights as weights_files
 from host.allocation import Allocation
 from host.data import digits
 from host.errors import DeviceError
+from host.experiment import Experiment, Interrupted, Keeper, watching
 from host.failure import RingError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.output import prepare, write_json
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
 from host.trainer import Training, TrainingConfig, TrainingError, check_run, train
@@ -197,6 +200,11 @@ def train_command(
         help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
+    checkpoint: Annotated[int | None, typer.Option(
+        help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "
+             "digits every epoch]", show_default=False)] = None,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
     output: Annotated[Path, typer.Option(help="Folder of report.json and report.png.")] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
@@ -233,7 +241,6 @@ def train_command(
         packed_state=moments is Moments.BF16)
     console = _console()
     count = _threads(threads, nodes)
-    comparison = None
     with _Progress(console) as progress:
         progress.stage("data")
         task: Workload
@@ -251,35 +258,84 @@ def train_command(
                     task = Classifier(data, ())
         check_run(node, task, config, nodes=nodes)  # before anything is built
         plain = _plain(config, optimizer, text=text, asked=compare)
+        configs = [config] if plain is None else [config, plain]
+        identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
+                             link_latency=link_latency)
+        keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
+        prepare(output, files=("report.json", "report.png", "weights.npz", checkpoints.NAME),
+                space=_space(task, config, nodes))
+        kept = keeper.load() if resume else None
+        if resume:
+            progress.say(f"{_shown(keeper.path)}: " + ("there is none, so training begins at its first step"
+                                                       if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
-            begun = time.perf_counter()
             total = config.steps(task.examples)
-            progress.stage("train", total, task)
-            training = train(session.ring, task, config, on_step=progress.step)
-            trained = weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
-                                                   parameters=task.parameters.copy())
-            run = time.perf_counter() - begun
+            experiment = Experiment(session, task, configs, keeper=keeper, content=kept)
+
+            def stage(number: int) -> None:
+                if number:
+                    progress.say(f"{configs[number].optimizer.name if density is None else 'dense'}, for comparison")
+                progress.stage("compare" if number else "train", total, task)
+
+            stopped = 0
+            with watching() as signals:
+                try:
+                    experiment.run(signals, on_run=stage, on_step=progress.step, on_repeat=progress.say)
+                except Interrupted as interrupted:
+                    stopped = interrupted.signal
+                except (DeviceError, RingError):
+                    progress.say(_advice(experiment, keeper))
+                    raise
             simulation = report.Simulation(
                 transport=transport.value, threads=count, link_latency=link_latency,
-                configuration=dataclasses.asdict(node), configuration_hash=node.hash, cycles=session.cycle,
-                seconds={**session.build_seconds, "run": run}, simulation_seconds=session.seconds)
-            if plain is not None:
-                progress.say(f"{plain.optimizer.name if density is None else 'dense'}, for comparison")
-                progress.stage("compare", total, task)
-                comparison = plain, train(session.ring, task, plain, on_step=progress.step)
-                simulation.seconds["comparison"] = time.perf_counter() - begun - run
-    result = report.build_report(config, training, simulation, comparison,
-                                 bigram_loss=task.bigram_loss if isinstance(task, CharacterModel) else None)
+                configuration=dataclasses.asdict(node), configuration_hash=node.hash, cycles=experiment.cycles,
+                seconds=session.build_seconds | dict(zip(("run", "comparison"), experiment.seconds, strict=False)),
+                simulation_seconds=experiment.simulation_seconds)
+    bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None
+    if stopped:
+        if experiment.trainings and experiment.trainings[0].steps:
+            result = report.build_report(config, experiment.trainings[0], simulation, bigram_loss=bigram_loss,
+                                         interrupted=True)
+            write_json(output / "report.json", result)
+        console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True)
+        raise typer.Exit(128 + stopped)
+    comparison = None if plain is None else (plain, experiment.trainings[1])
+    result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss)
     written, picture = report.write_report(result, output)
-    kept = output / "weights.npz"
-    weights_files.save(trained, kept)
+    trained_weights = output / "weights.npz"
+    assert experiment.parameters is not None
+    weights_files.save(weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
+                                                    parameters=experiment.parameters), trained_weights)
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(" · ".join(map(_shown, (written, picture, kept))), soft_wrap=True)
+    console.print(" · ".join(map(_shown, (written, picture, trained_weights))), soft_wrap=True)
+
+
+def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
+    """Everything that the bits and the report of a run depend on."""
+    names = ("training", "comparison")
+    return {**options, "configuration": dataclasses.asdict(node), **{
+        name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
+                                                           **dataclasses.asdict(config.optimizer)}}
+        for name, config in zip(names, configs, strict=False)}}
+
+
+def _space(task: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, report and picture."""
+    vectors = 8 + config.optimizer.planes + 2 * nodes
+    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (1 << 20)
+
+
+def _advice(experiment: Experiment, keeper: Keeper) -> str:
+    """How a run that has ended early can go on."""
+    if not experiment.kept:
+        return "there is no checkpoint yet, so that the next run begins at the first step"
+    return (f"{_shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
+            f"goes on from there")
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:

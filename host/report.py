@@ -70,17 +70,20 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
     """Figures of one training run."""
     steps = training.steps
     density = np.mean([step.density for step in steps], axis=0).tolist()
+    last = training.measures[-1] if training.measures else None  # of a run that has ended early
     if bigram_loss is None:
-        measured = {"accuracy": training.measures[-1], "loss_per_epoch": training.losses,
+        measured = {"accuracy": last, "loss_per_epoch": training.losses,
                     "accuracy_per_epoch": training.measures}
     else:
-        measured = {"held_out_loss": training.measures[-1], "bigram_loss": bigram_loss,
-                    "below_bigram": bigram_loss - training.measures[-1], "loss_per_interval": training.losses,
+        measured = {"held_out_loss": last, "bigram_loss": bigram_loss,
+                    "below_bigram": None if last is None else bigram_loss - last,
+                    "loss_per_interval": training.losses,
                     "held_out_loss_per_interval": training.measures}
     return {
         **measured,
         "measured_at": training.measured,
         "bit_exact": training.bit_exact,
+        "repeats": training.repeats,
         "cycles_all_reduce": sum(step.cycles for step in steps),
         "bound_cycles": sum(step.bound for step in steps),
         "cycles_scatter_reduce": sum(step.scatter_cycles for step in steps),
@@ -106,7 +109,7 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
 
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
-                 bigram_loss: float | None = None) -> dict[str, Any]:
+                 bigram_loss: float | None = None, interrupted: bool = False) -> dict[str, Any]:
     """The report, ready to be written as JSON.
 
     Parameters
@@ -120,6 +123,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         without density.
     bigram_loss : float, optional
         That of a bigram model on held-out text, where a character model was trained; else a classifier was.
+    interrupted : bool
+        Whether the run has ended early.
     """
     runs = [(config, training), *([comparison] if comparison is not None else [])]
     figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
@@ -131,6 +136,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "workload": "digits" if bigram_loss is None else "text",
         "nodes": training.nodes,
         "steps": len(training.steps),
+        "interrupted": interrupted,
         "parameters": training.parameters,
         **figures[0],
         "cycles": simulation.cycles,
@@ -226,6 +232,8 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     gradients = report["configuration"].get("gradient_codec", "zero_value")
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))
+    if report["repeats"]:
+        setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
     simulated = [
         ("simulated cycles", f"{report['cycles']:,}"),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
