@@ -45,7 +45,7 @@ class RingError(Exception):
 
 
 def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],
-            missing: Sequence[int], rest: int) -> RingError:
+            missing: Sequence[int] | None, rest: int) -> RingError:
     """The error of a failed command.
 
     Parameters
@@ -54,8 +54,9 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
     events : list of Event or None
         That of each node, in order of rank; None from a node that gave none.
     devices : sequence of Device
-    missing : sequence of int
-        Words that node r has sent and the next one has not received, at index r.
+    missing : sequence of int, optional
+        Words that node r has sent and the next one has not received, at index r; None where words still moved when
+        those were counted.
     rest : int
         Cycles for which no word had moved when those were counted.
     """
@@ -69,12 +70,15 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
             event.check(devices[rank].name)
         except DeviceError as error:
             return RingError(f"{name} failed: {error}", cause=rank, events=events)
-    links = [link for link, count in enumerate(missing) if count > 0]
+    found = [0] * nodes if missing is None else missing
+    links = [link for link, count in enumerate(found) if count > 0]
     silent = [rank for rank, event in enumerate(events) if event is None]
     if links:
         reason = "; ".join(f"the link from node {link} to node {(link + 1) % nodes} has not delivered "
-                           f"{missing[link]} words" for link in links)
+                           f"{found[link]} words" for link in links)
         reason += f", and for {rest:,} cycles no word has moved"
+    elif missing is None:
+        reason = "words still arrived long after nodes had given up: a link is slower than TIMEOUT allows"
     elif silent:
         reason = f"node {', '.join(map(str, silent))} gave no event"
     else:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 Vector = npt.NDArray[Any]
 """Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
 
-_SETTLING = 64
+_SETTLING = 8
 """Times that links are waited for to come to rest."""
 
 TIMEOUT = 1 << 17
@@ -619,13 +619,13 @@ class Ring:
 
     # Failures.
 
-    def _settle(self, events: "list[Event | None]") -> tuple[list[int], int]:
+    def _settle(self, events: "list[Event | None]") -> tuple[list[int] | None, int]:
         """Wait until no word moves any more, and take late events.
 
         Returns
         -------
-        list of int
-            Words missing behind each link since the ring was last in order; none where words have not ceased to move.
+        list of int or None
+            Words missing behind each link since the ring was last in order; None where words do not cease to move.
         int
             Cycles for which no word had moved then.
         """
@@ -639,7 +639,7 @@ class Ring:
             before, moved = moved, self._moved()
             if moved == before and event is None:
                 return [_signed(now - then) for now, then in zip(_differences(moved), self._lost, strict=True)], rest
-        return [0] * self.nodes, rest
+        return None, rest
 
     def _moved(self) -> list[tuple[int, int]]:
         """Words that each node has sent, and received."""

@@ -53,6 +53,32 @@ class GoldenRing:
 
     reduced = False
 
+    @property
+    def known_settings(self):
+        return {}
+
+    def restore_settings(self, settings):
+        assert settings == {}
+
+    def recover(self):
+        pass
+
+    def write_weights(self, weights):
+        self.weights = np.tile(weights, (self.nodes, 1))
+
+    def write_master(self, weights):
+        self.master = golden.bits(weights).copy()
+
+    def write_state(self, state, plane, *, packed_state):
+        assert packed_state == self.packed_state
+        self.state[plane] = golden.bits(state).copy()
+
+    def write_errors(self, errors):
+        self.errors = np.stack(errors)
+
+    def write_residual(self, residuals):
+        self.residuals = np.stack(residuals)
+
     def require(self, allocation):
         self.packed_state = allocation.packed_state
         self.state = [np.full(allocation.length, 0x7fc0_0000, dtype=np.uint32) for _ in range(allocation.planes)]

@@ -1,0 +1,136 @@
+# amaranth: UnusedElaboratable=no
+"""A training program, and a writer of checkpoints, that are killed at random instants.
+
+    python -m tests.host.killed folder kills seed
+
+prints a line of JSON: how often they were killed, where they stood, and what came of it. Processes are forked from one
+that has imported everything, since imports take longer than all the rest.
+"""
+
+import functools
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host import checkpoint, cli
+from tests.host.test_gradient_codecs import BOTH, PLAIN
+
+#: Momentum, gradients and weights in mx9: 24 steps.
+ARGUMENTS = ("train --nodes 4 --gradients mx9 --weights mx9 --hidden none --batch 120 --epochs 2 --checkpoint 1 "
+             "--threads 1").split()
+DEADLINE = 60.0
+
+
+def start(action, log):
+    """A process that does something and ends."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1)
+        action()
+        code = 0
+    except SystemExit as error:
+        code = error.code or 0
+    finally:
+        os._exit(code)
+
+
+def train(folder, *options):
+    sys.argv = ["gradring", *ARGUMENTS, "--output", str(folder), *options]
+    cli.main()
+
+
+def write(path):
+    """Checkpoints without end, each of one number alone."""
+    for number in range(1 << 20):
+        checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
+
+
+def wait(pid, log, until, seconds):
+    """Wait for a text in the log, then some seconds more; kill. Tell whether it was killed, and its exit code."""
+    end = time.monotonic() + DEADLINE
+    while until not in log.read_text() if log.exists() else True:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.002)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return code == -signal.SIGKILL, code
+
+
+def results(folder):
+    """Report but for wall times, and trained weights."""
+    report = json.loads((folder / "report.json").read_text())
+    for name in ("stage_seconds", "simulated_cycles_per_second"):
+        del report[name]
+    return report, (folder / "weights.npz").read_bytes()
+
+
+def steps(path):
+    """Of a checkpoint, which must be whole."""
+    if not path.exists():
+        return 0
+    with np.load(path, allow_pickle=False) as archive:
+        header = json.loads(str(archive["header"]))
+    content = checkpoint.load(path, header["identity"])
+    return content["state"]["batches"]["number"]
+
+
+def main(folder, kills, seed):
+    generator = random.Random(seed)
+    cli.NodeConfig = functools.partial(NodeConfig, **PLAIN, state_planes=1)
+    cli.NodeConfig.weight_codec, cli.NodeConfig.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
+    assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == BOTH
+    log = folder / "log"
+    whole, broken = folder / "whole", folder / "broken"
+    pid = start(functools.partial(train, whole), log)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code == 0, log.read_text()
+    killed, ended, stood = 0, 0, []
+    while True:
+        log.unlink(missing_ok=True)
+        pid = start(functools.partial(train, broken, "--resume"), log)
+        # Some while the program starts, most while it trains.
+        until, seconds = ("", 0.5) if killed % 5 == 4 else ("training ", 0.25)
+        died, code = wait(pid, log, until, generator.uniform(0, seconds) if killed < kills else DEADLINE)
+        if died:
+            killed += 1
+            stood.append(steps(broken / checkpoint.NAME))
+            continue
+        assert code == 0, log.read_text()
+        ended += 1
+        if killed >= kills:
+            break
+    same = results(broken) == results(whole)
+
+    path, numbers = folder / "writer.npz", [-1]
+    for _ in range(kills):
+        pid = start(functools.partial(write, path), log)
+        wait(pid, log, "", generator.uniform(0, 0.05))
+        if path.exists():
+            content = checkpoint.load(path, {})
+            assert (content["array"] == content["number"]).all()
+            numbers.append(content["number"])
+    print(json.dumps({"kills": killed, "ended": ended, "stood": stood, "same": same, "written": numbers}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
