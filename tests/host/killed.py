@@ -3,8 +3,8 @@
 
     python -m tests.host.killed folder kills seed
 
-prints a line of JSON: how often they were killed, where they stood, and what came of it. Processes are forked from one
-that has imported everything, since imports take longer than all the rest.
+prints a line of JSON: how often they were killed, where they stood, and what came of it. Processes are forked from
+one that has imported everything, since imports take longer than all the rest.
 """
 
 import functools
@@ -23,8 +23,8 @@ from host import checkpoint, cli
 from tests.host.test_gradient_codecs import BOTH, PLAIN
 
 #: Momentum, gradients and weights in mx9: 24 steps.
-ARGUMENTS = ("train --nodes 4 --gradients mx9 --weights mx9 --hidden none --batch 120 --epochs 2 --checkpoint 1 "
-             "--threads 1").split()
+ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden", "none", "--batch", "120",
+             "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
 DEADLINE = 60.0
 
 
@@ -58,18 +58,22 @@ def write(path):
         checkpoint.save(path, {}, {"number": number, "array": np.full(100_000, number)})
 
 
-def wait(pid, log, until, seconds):
-    """Wait for a text in the log, then some seconds more; kill. Tell whether it was killed, and its exit code."""
+def identity(path):
+    """Of a file, which is another one each time that it is replaced."""
+    return path.stat().st_ino if path.exists() else None
+
+
+def wait(pid, seconds, begun=lambda: True):
+    """Wait until something has begun, then some seconds more; kill. Tell whether it was killed, and its exit code."""
+    def lives():
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     end = time.monotonic() + DEADLINE
-    while until not in log.read_text() if log.exists() else True:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            break
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.002)
+    while lives() and not begun():
+        assert time.monotonic() < end
+        time.sleep(0.001)
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            break
+    while lives() and time.monotonic() < end:
         time.sleep(0.001)
     os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -104,16 +108,20 @@ def main(folder, kills, seed):
     pid = start(functools.partial(train, whole), log)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == 0, log.read_text()
-    killed, ended, stood = 0, 0, []
+    kept, killed, ended, stood = broken / checkpoint.NAME, 0, 0, []
     while True:
         log.unlink(missing_ok=True)
         pid = start(functools.partial(train, broken, "--resume"), log)
-        # Some while the program starts, most while it trains.
-        until, seconds = ("", 0.5) if killed % 5 == 4 else ("training ", 0.25)
-        died, code = wait(pid, log, until, generator.uniform(0, seconds) if killed < kills else DEADLINE)
+        before = identity(kept)
+        if killed >= kills:
+            died, code = wait(pid, DEADLINE)
+        elif killed % 5 == 4:  # at its start
+            died, code = wait(pid, generator.uniform(0, 0.5))
+        else:  # after its first step
+            died, code = wait(pid, generator.uniform(0, 0.1), lambda before=before: identity(kept) != before)
         if died:
             killed += 1
-            stood.append(steps(broken / checkpoint.NAME))
+            stood.append(steps(kept))
             continue
         assert code == 0, log.read_text()
         ended += 1
@@ -124,7 +132,8 @@ def main(folder, kills, seed):
     path, numbers = folder / "writer.npz", [-1]
     for _ in range(kills):
         pid = start(functools.partial(write, path), log)
-        wait(pid, log, "", generator.uniform(0, 0.05))
+        before = identity(path)
+        wait(pid, generator.uniform(0, 0.05), lambda before=before: identity(path) != before)
         if path.exists():
             content = checkpoint.load(path, {})
             assert (content["array"] == content["number"]).all()

@@ -49,7 +49,7 @@ class TestFile:
 
     def test_every_bit_counts(self, path):
         whole = path.read_bytes()
-        for place in range(0, len(whole), 7):
+        for place in range(0, len(whole), 23):
             for bit in (place % 8, (place + 5) % 8):
                 damaged = bytearray(whole)
                 damaged[place] ^= 1 << bit
@@ -61,10 +61,10 @@ class TestFile:
         whole = path.read_bytes()
         for length in [*range(0, len(whole), 61), len(whole) - 1]:
             path.write_bytes(whole[:length])
-            with pytest.raises(checkpoint.CheckpointError, match=r"checkpoint.npz must be a whole checkpoint, not a "):
+            with pytest.raises(checkpoint.CheckpointError, match=r" must be a whole checkpoint, not a damaged "):
                 checkpoint.load(path, IDENTITY)
         path.write_bytes(whole + b"\0")
-        with pytest.raises(checkpoint.CheckpointError, match=rf"its {len(whole) + 1:,} bytes do not end with their SH"):
+        with pytest.raises(checkpoint.CheckpointError, match=rf"its {len(whole) + 1:,} bytes do not end with their "):
             checkpoint.load(path, IDENTITY)
 
     @pytest.mark.parametrize(("identity", "difference"), [
@@ -162,6 +162,19 @@ class Session:
         return 100 * self.ring.steps
 
 
+def interrupt(experiment, number):
+    """Run it, with a signal in the step of that number, of all runs."""
+    signals, done = Signals(), []
+
+    def step(training):
+        if not done or done[-1] is not training.steps[-1]:
+            done.append(training.steps[-1])
+            if len(done) == number:
+                signals.take(signal.SIGTERM, None)
+
+    experiment.run(signals, on_step=step)
+
+
 class TestExperiment:
     CONFIGS = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
 
@@ -174,17 +187,10 @@ class TestExperiment:
     def test_signals_in_any_step_of_both_runs(self, few, tmp_path, steps):
         whole = self.start(few, tmp_path / "whole", steps=steps)
         whole.run(Signals())
-        for number in range(1, 18):
-            experiment, signals, done = self.start(few, tmp_path, steps=steps), Signals(), []
-
-            def step(training):
-                if not done or done[-1] is not training.steps[-1]:
-                    done.append(training.steps[-1])
-                    if len(done) == number:
-                        signals.take(signal.SIGTERM, None)
-
+        for number in (1, 5, 9, 10, 17):
+            experiment = self.start(few, tmp_path, steps=steps)
             with pytest.raises(Interrupted):
-                experiment.run(signals, on_step=step)
+                interrupt(experiment, number)
             assert experiment.kept == number
             assert sum(len(training.steps) for training in experiment.trainings) == number
             again = self.start(few, tmp_path, steps=steps, resume=True)
@@ -202,21 +208,26 @@ class TestExperiment:
         with pytest.raises(ValueError, match=r"^Steps between checkpoints must be zero or more, not -1$"):
             self.start(few, tmp_path, steps=-1)
 
-    def test_when(self, few, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
+    def test_when(self, few, tmp_path, monkeypatch, steps, expected):
         """At the end of each run in any case."""
-        for steps, expected in ((None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])):
-            kept = []
-            monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
-                (content["run"], content["state"]["batches"]["number"])))
-            self.start(few, tmp_path, steps=steps).run(Signals())
-            assert kept == [(run, number) for run in (0, 1) for number in expected]
+        kept = []
+        monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
+            (content["run"], content["state"]["batches"]["number"])))
+        self.start(few, tmp_path, steps=steps).run(Signals())
+        assert kept == [(run, number) for run in (0, 1) for number in expected]
 
     def test_second_signal(self):
         before = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(Interrupted, match="SIGINT") as caught, watching() as signals:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert signals.asked == signal.SIGTERM
-            os.kill(os.getpid(), signal.SIGINT)
+
+        def ask():
+            with watching() as signals:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert signals.asked == signal.SIGTERM
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(Interrupted, match="SIGINT") as caught:
+            ask()
         assert caught.value.signal == signal.SIGINT
         assert signal.getsignal(signal.SIGTERM) is before
 

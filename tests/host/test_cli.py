@@ -1,5 +1,7 @@
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host import bench, cli, weights
+from host import bench, cli, trainer, weights
 from host.errors import ConfigurationError
 from host.failure import RingError
 from host.outcome import Outcome
@@ -272,3 +274,61 @@ class TestBench:
         assert values.shape == (4, bench.LENGTH)
         assert (np.count_nonzero(values, axis=1) == round(density * bench.LENGTH)).all()
         assert (np.count_nonzero(values.any(axis=0))) == round(density * bench.LENGTH)
+
+
+class TestInterrupted:
+    ARGUMENTS = ("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500, "--threads", 1)
+
+    @pytest.fixture
+    def signalled(self, monkeypatch):
+        """Sends the program a signal when it has done so many steps."""
+        def call(number, step):
+            def advance(run):
+                do(run)
+                if len(run.training.steps) == step:
+                    os.kill(os.getpid(), number)
+
+            do = trainer.Run.advance
+            monkeypatch.setattr(trainer.Run, "advance", advance)
+
+        return call
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_goes_on(self, run, tmp_path, signalled, number, code):
+        whole, broken = tmp_path / "whole", tmp_path / "broken"
+        assert run(*self.ARGUMENTS, "--output", whole)[0] == 0
+        signalled(number, 2)
+        found, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
+        assert (found, err) == (code, "")
+        lines = out.splitlines()
+        assert lines[0].endswith("checkpoint.npz: there is none, so training begins at its first step")
+        assert lines[-1].endswith("checkpoint.npz holds 2 steps: the same command with --resume (make: RESUME=1) goes "
+                                  "on from there")
+        assert lines[-1].startswith("interrupted; ")
+        result = json.loads((broken / "report.json").read_text())
+        assert (result["interrupted"], result["steps"], result["accuracy"]) == (True, 2, None)
+        assert not (broken / "weights.npz").exists()
+        assert run(*self.ARGUMENTS, "--output", broken, "--resume")[0] == 0
+        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
+        for result in results:
+            del result["stage_seconds"], result["simulated_cycles_per_second"]
+        assert results[0] == results[1]
+        assert results[0]["interrupted"] is False
+        assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
+
+    def test_refused(self, run, tmp_path):
+        """Before anything is built, in one line."""
+        kept = tmp_path / "checkpoint.npz"
+        kept.write_bytes(b"torn")
+        code, out, err = run(*self.ARGUMENTS, "--output", tmp_path, "--resume")
+        assert (code, out) == (1, "")
+        assert err == (f"error: {kept} must be a whole checkpoint, not a damaged one or another file: its 4 bytes do "
+                       f"not end with their SHA-256; leave out --resume to begin anew\n")
+        assert run(*self.ARGUMENTS, "--checkpoint", -1) == (
+            1, "", "error: Steps between checkpoints must be zero or more, not -1\n")
+
+    def test_output_is_checked_first(self, run, tmp_path, monkeypatch):
+        monkeypatch.setattr(cli, "open_session", None)
+        (tmp_path / "taken").write_text("")
+        assert run(*self.ARGUMENTS, "--output", tmp_path / "taken") == (
+            1, "", f"error: Output must be a folder, not the file {tmp_path / 'taken'}\n")

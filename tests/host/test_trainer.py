@@ -65,9 +65,10 @@ class GoldenRing:
 
     def write_weights(self, weights):
         self.weights = np.tile(weights, (self.nodes, 1))
+        self.master = weights.copy()
 
     def write_master(self, weights):
-        self.master = golden.bits(weights).copy()
+        self.master = weights.copy()
 
     def write_state(self, state, plane, *, packed_state):
         assert packed_state == self.packed_state
@@ -81,6 +82,7 @@ class GoldenRing:
 
     def require(self, allocation):
         self.packed_state = allocation.packed_state
+        self.residuals = np.zeros((self.nodes, allocation.length), dtype=np.uint32)
         self.state = [np.full(allocation.length, 0x7fc0_0000, dtype=np.uint32) for _ in range(allocation.planes)]
 
     @property
