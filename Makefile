@@ -16,6 +16,7 @@ help:
 	@echo "            EPOCHS= STEPS= SEED= THREADS=, OPTIMIZER=sgd, momentum, nesterov, adam or adamw, LEARNING_RATE="
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
+	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
 	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
@@ -57,6 +58,7 @@ sim: $(VENV)/.base
 	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
 	  $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
 	  $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
+	  $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) $(if $(filter-out 0 no,$(RESUME)),--resume) \
 	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
 
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)

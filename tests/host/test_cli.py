@@ -302,8 +302,8 @@ class TestInterrupted:
         assert (found, err) == (code, "")
         lines = out.splitlines()
         assert lines[0].endswith("checkpoint.npz: there is none, so training begins at its first step")
-        assert lines[-1].endswith("checkpoint.npz holds 2 steps: the same command with --resume (make: RESUME=1) goes "
-                                  "on from there")
+        assert lines[-1].endswith("checkpoint.npz holds 2 steps: the same command with --resume (make: RESUME=1) "
+                                  "goes on from there")
         assert lines[-1].startswith("interrupted; ")
         result = json.loads((broken / "report.json").read_text())
         assert (result["interrupted"], result["steps"], result["accuracy"]) == (True, 2, None)
