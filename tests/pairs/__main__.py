@@ -98,7 +98,7 @@ def main(
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Print and return a row for each ring size."""
-    table = Table("nodes", "pairs", "kinds of pairs", "not reached", "words compared", "differences", "CPU s",
+    table = Table("nodes", "pairs", "kinds of pairs", "not reached", "words compared", "differ", "CPU s",
                   title="pairs of commands")
     rows = []
     for size in sorted({result["nodes"] for result in results}):

@@ -174,7 +174,9 @@ class Generator:
         kinds = [operation.name.lower() for operation in _RING] if ring else [
             kind for kind in KINDS if kind != _REFUSED or (self.nodes > 1 and not self._half)]
         self._random.shuffle(kinds)
-        kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind]))
+        # Mostly the kind that was used least, which never is the last one; and so sometimes any.
+        rare = self._random.random() < 0.7
+        kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
         self.last = kind
