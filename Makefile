@@ -48,33 +48,47 @@ $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
 	$(PIP_INSTALL) --editable .[$*]
 	@touch $@
 
+# Options of the commands below, without blanks and lines where a variable is not set: make prints what it runs.
+SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
+  $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
+  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
+  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
+  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
+  $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
+  $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
+  $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
+  $(if $(filter-out 0 no,$(RESUME)),--resume) \
+  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare)))
+SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
+  $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
+  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth))
+QUANTIZE_OPTIONS = $(strip $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
+  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
+  $(call option,PERCENTILE,--percentile) $(call option,SCHEME,--scheme) $(call option,BITS,--bits) \
+  $(call option,ROUNDING,--rounding) $(call option,EXTREMA,--extrema) $(if $(PER_OUTPUT),--per-output) \
+  $(if $(ONNX),--onnx))
+WAVE_OPTIONS = $(strip $(call option,NODES,--nodes))
+TABLE_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,LANES,--lanes) \
+  $(call option,PART,--part))
+VERILOG_OPTIONS = $(strip $(call option,UNIT,--unit) $(call option,LANES,--lanes) $(call option,OPTIONS,--set))
+BITSTREAM_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(if $(NATIVE),--native))
+SYNTH_OPTIONS = $(strip $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
+  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native))
+PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
+
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx
 
 sim: $(VENV)/.base
-	$(BIN)/gradring train $(call option,WORKLOAD,--workload) $(call option,NODES,--nodes) \
-	  $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
-	  $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
-	  $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
-	  $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
-	  $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
-	  $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
-	  $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) $(if $(filter-out 0 no,$(RESUME)),--resume) \
-	  $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare))
+	$(BIN)/gradring train $(SIM_OPTIONS)
 
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
-	$(BIN)/gradring sweep $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
-	  $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
-	  $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth)
+	$(BIN)/gradring sweep $(SWEEP_OPTIONS)
 
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
-	$(BIN)/gradring quantize $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
-	  $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
-	  $(call option,PERCENTILE,--percentile) $(call option,SCHEME,--scheme) $(call option,BITS,--bits) \
-	  $(call option,ROUNDING,--rounding) $(call option,EXTREMA,--extrema) $(if $(PER_OUTPUT),--per-output) \
-	  $(if $(ONNX),--onnx)
+	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
 test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx
-	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS)
+	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test
 	$(BIN)/python -m tests.pairs $(call option,PAIRS,--pairs) $(call option,NODES,--nodes) \
@@ -90,24 +104,22 @@ bench: $(VENV)/.test
 
 synth: $(VENV)/.synth
 ifdef BOARD
-	$(BIN)/python -m boards.bitstream --board $(BOARD) $(call option,SEEDS,--seeds) $(if $(NATIVE),--native)
+	$(BIN)/python -m boards.bitstream --board $(BOARD) $(BITSTREAM_OPTIONS)
 else
-	$(BIN)/python -m boards.synth $(call option,UNIT,--unit) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
-	  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native)
+	$(BIN)/python -m boards.synth $(SYNTH_OPTIONS)
 endif
 
 program: $(VENV)/.synth
-	$(BIN)/python -m boards.bitstream --board "$(BOARD)" --program $(call option,CABLE,--cable) $(if $(NATIVE),--native)
+	$(BIN)/python -m boards.bitstream --board "$(BOARD)" --program $(PROGRAM_OPTIONS)
 
 synth-optimizer: $(VENV)/.synth
-	$(BIN)/python -m boards.optimizer_table $(call option,SEEDS,--seeds) $(call option,LANES,--lanes) \
-	  $(call option,PART,--part)
+	$(BIN)/python -m boards.optimizer_table $(TABLE_OPTIONS)
 
 verilog: $(VENV)/.base
-	$(BIN)/python -m boards.verilog $(call option,UNIT,--unit) $(call option,LANES,--lanes) $(call option,OPTIONS,--set)
+	$(BIN)/python -m boards.verilog $(VERILOG_OPTIONS)
 
 wave: $(VENV)/.base
-	$(BIN)/gradring wave $(call option,NODES,--nodes)
+	$(BIN)/gradring wave $(WAVE_OPTIONS)
 
 clean:
 	rm -rf build $(if $(ALL),$(VENV))

@@ -19,11 +19,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from boards.boards import BOARDS, Board, board
-from boards.tools import RESULTS, Family, SynthesisError, Tools, execute
+from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, prepare, save
 from boards.top import Top
 from hdl.board import BoardTop
 from sim.verilated import toolchain
+
+try:
+    from boards.boards import BOARDS, Board, board
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"error: {missing.name.partition('.')[0]} must be installed to make bitstreams: run 'make .venv/.synth' "
+             f"or 'make setup'")
 
 __all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "steps", "table", "units"]
 
@@ -79,9 +86,10 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         In place of the board's own nodes and link.
     """
     wired, config = board(name)
-    if seeds < 1:
-        raise SynthesisError(f"Seed count must be a positive integer, not {seeds!r}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise SynthesisError(f"Seed count must be a positive integer of at most {MOST_SEEDS:,}, not {seeds!r}")
     tools = Tools(family=wired.family, native=native, pack=True)
+    prepare(RESULTS)
     if design is None:
         design = BoardTop(config=config.node, nodes=config.nodes, clock=config.clock, baud=config.baud)
     progress(f"{name}: design")
@@ -134,7 +142,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "bitstream": bitstream.name,
         "units": units(netlist / "top.json", wired.family),
     }
-    written.write_text(json.dumps(result, indent=2) + "\n")
+    save(written, json.dumps(result, indent=2) + "\n")
     return result
 
 
@@ -329,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(result)
         if values.program:
             program(values.board, RESULTS / result["bitstream"], cable=values.cable)
-    except (SynthesisError, toolchain.ToolError, ValueError) as error:
+    except (SynthesisError, toolchain.ToolError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from boards.synth import DEFAULT_PART, RESULTS, SynthesisError, measure
+from boards.tools import prepare, save
 from sim.verilated import toolchain
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]
@@ -36,6 +37,8 @@ def measure_all(*, units: Sequence[str] = tuple(UNITS), lanes: Sequence[int] = L
     """Place every unit with every lane count; the results of :func:`boards.synth.measure`, with ``rules``, ``lanes``
     and ``parameters_per_second`` beside them.
     """
+    if not 1 <= processes <= 1024:
+        raise SynthesisError(f"Processes must be between 1 and 1024, not {processes!r}")
     unknown = [unit for unit in units if unit not in UNITS]
     if unknown:
         raise SynthesisError(f"Rules must be of {', '.join(UNITS)}, not {unknown[0]!r}")
@@ -71,16 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--processes", type=int, default=2, help="placements at a time")
     values = parser.parse_args(arguments)
+    path = RESULTS / "table" / "optimizer.json"
     try:
+        prepare(path.parent)
         rows = measure_all(units=values.rules or tuple(UNITS), lanes=values.lanes or LANES, seeds=values.seeds,
                            part=values.part, processes=values.processes,
                            progress=lambda text: print(text, file=sys.stderr))
-    except (SynthesisError, toolchain.ToolError, ValueError) as error:
+        save(path, json.dumps({"rows": rows}, indent=2) + "\n")
+    except (SynthesisError, toolchain.ToolError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    path = RESULTS / "table" / "optimizer.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
     print(table(rows))
     return 0
 

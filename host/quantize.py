@@ -22,10 +22,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from rich import box
 from rich.table import Table
 
 from host.data import Dataset
 from host.layers import perceptron
+from host.output import write_json
 from host.quantization import files
 from host.quantization.calibration import Calibration
 from host.quantization.network import (
@@ -38,14 +40,16 @@ from host.quantization.network import (
     node_layers,
     quantize,
 )
+from host.quantization.onnx import Agreement
 from host.quantization.schemes import Extrema, Rounding, Scheme, quantize_weights
 from host.ring import Ring
 from host.trainer import DivergenceError
+from host.versions import program
 from host.weights import TrainedWeights, load
 from host.workloads import WorkloadName
 from sim.verilated.toolchain import BUILD
 
-__all__ = ["INPUT_SCALE", "WIDTH", "Candidate", "advice", "candidates", "check_onnx", "collect", "configuration",
+__all__ = ["INPUT_SCALE", "Candidate", "advice", "candidates", "check_onnx", "collect", "configuration",
            "export", "find_weights", "layers_of", "measure", "on_ring", "skewed", "table", "verdict", "write"]
 
 Row = dict[str, Any]
@@ -54,8 +58,8 @@ Choice = TypeVar("Choice", bound=enum.Enum)
 #: Pixels are multiples of this.
 INPUT_SCALE = 1 / 16
 
-#: Columns that the table takes.
-WIDTH = 128
+#: Of report.json; docs/quantization/schemes.md lists its fields.
+SCHEMA, VERSION = "gradring.quantization", 1
 
 TRAINED, SKEWED = "trained", "skewed"
 
@@ -121,29 +125,31 @@ def check_onnx() -> None:
 
 
 def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConfig, directory: Path, *,
-           onnx: bool = False) -> list[Path]:
-    """Write model.npz and, if asked for, model.onnx; their paths.
+           onnx: bool = False) -> tuple[list[Path], Agreement | None]:
+    """Write model.npz and, if asked for, model.onnx; their paths, and how onnxruntime's answers to the test images
+    compare with those of the integer model.
 
     Raises
     ------
     DivergenceError
-        On some of the test images, onnxruntime's answer is another than the integer model's.
+        On some of the test images, onnxruntime's answer is an output whose integer score is more than one adjusted
+        weight below the largest.
     """
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
-    paths = [directory / "model.npz"]
+    paths, agreement = [directory / "model.npz"], None
     files.save(network, paths[0])
     if onnx:
-        from host.quantization.onnx import export_onnx, run_onnx
+        from host.quantization.onnx import compare_answers, export_onnx, run_onnx
 
         paths.append(directory / "model.onnx")
         export_onnx(network, paths[1])
-        answers = [scores.argmax(axis=1) for scores in (
-            run_onnx(paths[1], data.test_x), network.scores(infer(network, data.test_x)))]
-        wrong = np.flatnonzero(answers[0] != answers[1])
-        if wrong.size:
-            raise DivergenceError(f"{paths[1]}: onnxruntime's answer must be the integer model's, and is not for "
-                                  f"{wrong.size} of {len(data.test_x)} test images, first number {wrong[0]}")
-    return paths
+        agreement = compare_answers(network, infer(network, data.test_x), run_onnx(paths[1], data.test_x))
+        if agreement.wrong.size:
+            raise DivergenceError(
+                f"{paths[1]}: the integer score of onnxruntime's answer must be the largest, or at most one adjusted "
+                f"weight below it, and is not for {agreement.wrong.size} of {len(data.test_x)} test images, first "
+                f"number {agreement.wrong[0]}")
+    return paths, agreement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -330,6 +336,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
         row["lut4"] = units[candidate.unit]
     exact = activations(layers, data.test_x)[-1]
     return {
+        "schema": {"name": SCHEMA, "version": VERSION}, "program": program(),
         "accuracy_float": float((exact.argmax(axis=1) == data.test_y).mean()), "examples": len(data.test_y),
         "layers": [list(layer.weights.shape[::-1]) for layer in layers],
         "nodes": None if ring is None else ring.nodes, "rows": rows,
@@ -354,9 +361,8 @@ def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
     """Write report.json and report.png; their paths."""
     from host.quantization.picture import draw
 
-    directory.mkdir(parents=True, exist_ok=True)
     text, picture = directory / "report.json", directory / "report.png"
-    text.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+    write_json(text, report)
     draw(report, picture, note=verdict(report))
     return text, picture
 
@@ -374,13 +380,16 @@ def verdict(report: dict[str, Any]) -> str:
     if compared := sum(row["bit_exact"] is True for row in report["rows"]):
         sentences.append(f"Scores of all {compared * report['examples']:,} inferences on {report['nodes']} nodes "
                          f"identical to the golden model, bit for bit.")
-    gained, gains = [], []
+    gained: dict[int, list[float]] = {8: [], 4: []}
+    gains = []
     for scale in ("layer", "output"):
-        gained.append(_find(report, TRAINED, 8, Scheme.IAQ_MIN, scale)["accuracy"] - report["accuracy_float"])
+        for bits, found in gained.items():
+            found.append(_find(report, TRAINED, bits, Scheme.IAQ_MIN, scale)["accuracy"] - report["accuracy_float"])
         symmetric, iaq = (_find(report, SKEWED, 4, scheme, scale) for scheme in (Scheme.SYMMETRIC, Scheme.IAQ_MIN))
         gains.append(f"{_difference(iaq, symmetric, 'scores_db'):+.1f} dB and "
                      f"{100 * _difference(iaq, symmetric, 'accuracy'):+.2f} points per {scale}")
-    sentences.append(f"IAQ with 8 bits: {100 * min(gained):+.2f} points to float.")
+    sentences.append("IAQ to float: " + ", ".join(
+        f"{100 * min(found):+.2f} points with {bits} bits" for bits, found in gained.items()) + ".")
     sentences.append(f"Skewed layer with 4 bits, IAQ to symmetric: {', '.join(gains)}.")
     return " ".join(sentences)
 
@@ -393,10 +402,10 @@ def table(report: dict[str, Any]) -> Table:
     """The rows, to be printed: those rounded to nearest, with what truncation makes of them beside."""
     result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
                    caption="multiplications and cycles of one inference; skewed: last layer without negative weights",
-                   caption_justify="left", border_style="dim")
-    for heading in ("bits, scale per", "scheme"):
-        result.add_column(heading, no_wrap=True)
-    for heading in ("accuracy", "truncated", "error < 1 step", "integer mult.", "float mult.", "cycles", "LUT4"):
+                   caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("bits, scale", "scheme"):
+        result.add_column(heading)
+    for heading in ("test", "truncated", "error < 1 step", "integer mult.", "float mult.", "cycles", "LUT4"):
         result.add_column(heading, justify="right")
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]

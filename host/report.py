@@ -4,17 +4,21 @@ docs/training.md lists the fields of the JSON.
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from host.output import write_json
 from host.picture import compresses_alone, draw
 from host.trainer import Training, TrainingConfig
+from host.versions import program
 
 __all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
+
+#: Of report.json; docs/training.md lists its fields.
+SCHEMA, VERSION = "gradring.training", 1
 
 #: Test accuracy for which the epochs are counted.
 TARGET = 0.97
@@ -84,7 +88,7 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "measured_at": training.measured,
         "bit_exact": training.bit_exact,
         "repeats": training.repeats,
-        "cycles_all_reduce": sum(step.cycles for step in steps),
+        "cycles_fused_update": sum(step.cycles for step in steps),
         "bound_cycles": sum(step.bound for step in steps),
         "cycles_scatter_reduce": sum(step.scatter_cycles for step in steps),
         "bound_scatter_reduce": sum(step.scatter_bound for step in steps),
@@ -133,6 +137,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "target_accuracy": TARGET,
         "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
     return {
+        "schema": {"name": SCHEMA, "version": VERSION},
+        "program": program(),
         "workload": "digits" if bigram_loss is None else "text",
         "nodes": training.nodes,
         "steps": len(training.steps),
@@ -155,9 +161,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
 
 def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Write report.json and report.png; their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
     text, picture = directory / "report.json", directory / "report.png"
-    text.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
+    write_json(text, report)
     draw(report, picture, note=verdict(report))
     return text, picture
 
@@ -186,14 +191,14 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
     """What a run cost on the links, or how a node without any has compressed its gradients."""
     if reduced:
         return [
-            ("cycles per fused update", f"{run['cycles_all_reduce'] / steps:,.0f}"),
+            ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
             ("words per compressed gradient", f"{run['words_sent'] / steps:,.0f}"),
             ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
             ("density", _hops(run["density_per_hop"])),
         ]
     return [
-        ("cycles per fused all-reduce", f"{run['cycles_all_reduce'] / steps:,.0f}"),
-        ("… of its link-cycle bound", _ratio(run["cycles_all_reduce"], run["bound_cycles"])),
+        ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
+        ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"])),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
         ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
@@ -210,7 +215,7 @@ def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str
         *_traffic(run, steps, reduced=reduced),
         ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
         ("cycles per sparsify", f"{sparsify:,.0f}" if sparsify else "-"),
-        ("cycles per step, both", f"{sparsify + run['cycles_all_reduce'] / steps:,.0f}"),
+        ("cycles per step, both", f"{sparsify + run['cycles_fused_update'] / steps:,.0f}"),
     ]
 
 

@@ -9,22 +9,26 @@ places. Each pair takes one build of a node per workload, a training run per rin
 import dataclasses
 import importlib
 import importlib.util
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
-from host.sweep_jobs import Job, JobKind, SweepError, load, replace
+from host.output import write_json
+from host.sweep_jobs import Job, JobKind, SweepError, load
 from host.trainer import TrainingConfig
+from host.versions import program
 from host.workloads import WorkloadName
 
-__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "table",
+__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "tables",
            "write"]
 
+#: Of sweep.json; docs/sweep.md lists its fields.
+SCHEMA, VERSION = "gradring.sweep", 1
 #: Formats that are measured in both places at once, where both can have them.
 BOTH = ("mx9", "mx6", "mx4")
 #: Ring sizes, unless others are asked for.
@@ -330,32 +334,47 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
     """Write sweep.json and sweep.png; their paths."""
     from host.sweep_picture import draw
 
-    folder.mkdir(parents=True, exist_ok=True)
     text, picture = folder / "sweep.json", folder / "sweep.png"
-    replace(text, json.dumps({"rows": rows}, indent=2, allow_nan=False) + "\n")
+    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
     draw(rows, picture)
     return text, picture
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The rows, to be printed."""
-    result = Table(title="what each format does", title_justify="left", border_style="dim", padding=(0, 1))
-    for heading in ("workload", "weights", "gradients"):
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """The rows, to be printed in 80 columns: for each workload what was learned and sent, and what codecs take."""
+    found = []
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        mine = [row for row in rows if row["workload"] == workload]
+        learned = _table(f"{workload}, {mine[0]['steps']} steps", "N", "loss", "test", "words/step", "ratio",
+                         "cycles", "of bound")
+        for number, row in enumerate(mine):
+            last = number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row)
+            measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
+            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, f"{row['words']:,.0f}",
+                            _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
+                            f"{row['bound_ratio']:.3f}", end_section=last and len(mine) > 1)
+        found.append(learned)
+    placed = {_formats(row): row for row in rows if row["lut4"] is not None}
+    if placed:
+        codecs = _table("codecs, out of context", "LUT4+carry", "DSP", "BRAM", "MHz")
+        for formats, row in placed.items():
+            codecs.add_row(*formats, f"{row['lut4']:,}+{row['ccu2c']:,}", f"{row['dsp']}", f"{row['bram']}",
+                           _figure(row["fmax_mhz"], ".0f"))
+        found.append(codecs)
+    return found
+
+
+def _formats(row: Row) -> tuple[str, str]:
+    return row["weights"], row["gradients"]
+
+
+def _table(title: str, *headings: str) -> Table:
+    """A table of formats, and of figures under these headings."""
+    result = Table(title=title, title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("weights", "gradients"):
         result.add_column(heading, no_wrap=True)
-    for heading in ("N", "loss", "test", "words/step", "… gradients", "… weights", "ratio", "cycles", "of bound",
-                    "LUT4+carry", "DSP", "BRAM", "MHz", "sim s"):
+    for heading in headings:
         result.add_column(heading, justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        last = number + 1 == len(rows) or any(rows[number + 1][key] != row[key] for key in ("workload", "weights",
-                                                                                          "gradients"))
-        measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
-        area = ("-",) * 4 if row["lut4"] is None else (
-            f"{row['lut4']:,}+{row['ccu2c']:,}", f"{row['dsp']}", f"{row['bram']}", _figure(row["fmax_mhz"], ".0f"))
-        result.add_row(
-            row["workload"], row["weights"], row["gradients"], f"{row['nodes']}", f"{row['loss']:.4f}", measure,
-            f"{row['words']:,.0f}", f"{row['words_gradients']:,.0f}", f"{row['words_weights']:,.0f}",
-            _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}", f"{row['bound_ratio']:.3f}", *area,
-            f"{row['simulation_seconds']:.1f}", end_section=last and len(rows) > 1)
     return result
 
 

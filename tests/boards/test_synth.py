@@ -133,7 +133,7 @@ def test_malformed_option(capsys):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--seeds", "0"], "Seed count must be a positive integer, not 0"),
+    (["--seeds", "0"], "Seed count must be a positive integer of at most 10,000, not 0"),
     (["--part", "LFE5U-85F"], "not 'LFE5U-85F'"),
     (["--part", "iCE40HX8K"], "not 'iCE40HX8K'"),
     (["--set", "depth=0"], "Queue depth must be a positive integer, not 0"),

@@ -22,6 +22,7 @@ from hdl.memory import HostAccess, LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
 from host import cli
+from host.commands import quantize as quantize_command
 from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
@@ -132,13 +133,15 @@ def devices(request):
 @pytest.fixture
 def small(monkeypatch):
     """Has the program make nodes of the kind that other tests build too."""
-    monkeypatch.setattr(cli, "NodeConfig", functools.partial(NodeConfig, **SMALL))
+    for module in (cli, quantize_command):
+        monkeypatch.setattr(module, "NodeConfig", functools.partial(NodeConfig, **SMALL))
 
 
 @pytest.fixture
 def whole(monkeypatch):
     """The same, of nodes that have every engine."""
-    monkeypatch.setattr(cli, "NodeConfig", lambda **options: NodeConfig(**{**WHOLE, **options}))
+    for module in (cli, quantize_command):
+        monkeypatch.setattr(module, "NodeConfig", lambda **options: NodeConfig(**{**WHOLE, **options}))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from boards.synth import UNITS
 from host import cli, quantize, weights
+from host.commands import quantize as command
 from host.quantization import files
 from host.quantization.network import QuantizationConfig, activations
 from host.quantization.schemes import Extrema, Rounding, Scheme
@@ -194,7 +195,8 @@ class TestWeights:
 class TestExport:
     def test_npz(self, tmp_path):
         data, layers = trained()
-        paths = quantize.export(layers, data, QuantizationConfig(bits=4), tmp_path / "new")
+        paths, agreement = quantize.export(layers, data, QuantizationConfig(bits=4), tmp_path / "new")
+        assert agreement is None
         assert paths == [tmp_path / "new" / "model.npz"]
         assert files.load(paths[0]).layers[0].weights.bits == 4
 
@@ -203,11 +205,13 @@ class TestExport:
         from host.quantization import onnx
 
         data, layers = trained()
-        paths = quantize.export(layers, data, QuantizationConfig(), tmp_path, onnx=True)
+        paths, agreement = quantize.export(layers, data, QuantizationConfig(), tmp_path, onnx=True)
+        assert agreement.equal == 360
         assert [path.name for path in paths] == ["model.npz", "model.onnx"]
         monkeypatch.setattr(onnx, "run_onnx", lambda path, x: -activations(layers, x)[-1])
-        with pytest.raises(DivergenceError, match=r"model.onnx: onnxruntime's answer must be the integer model's, "
-                                                  r"and is not for \d+ of 360 test images, first number 0$"):
+        with pytest.raises(DivergenceError, match=r"model.onnx: the integer score of onnxruntime's answer must be "
+                                                  r"the largest, or at most one adjusted weight below it, and is not "
+                                                  r"for \d+ of 360 test images, first number 0$"):
             quantize.export(layers, data, QuantizationConfig(), tmp_path, onnx=True)
 
     def test_without_the_packages(self, monkeypatch):
@@ -273,11 +277,11 @@ class TestCommand:
         def train(ring, task, config, *, on_step):
             task.initialize(config.seed)
 
-        monkeypatch.setattr(cli, "open_session", session)
-        monkeypatch.setattr(cli, "train", train)
+        monkeypatch.setattr(command, "open_session", session)
+        monkeypatch.setattr(command, "train", train)
         code, out, err = run("--train", "--seed", 3, "--onnx", "--output", tmp_path)
         assert (code, err) == (0, "")
-        assert "onnxruntime answers as the integer model does on all 360 test images." in out
+        assert "Answers of onnxruntime to 360 test images: " in out
         trained = weights.load(tmp_path / "weights.npz")
         assert (trained.seed, trained.hidden, trained.parameters.size) == (3, (64,), 4810)
         assert (tmp_path / "model.onnx").exists()
@@ -285,7 +289,7 @@ class TestCommand:
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--scheme", "best"], "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
         (["--bits", 5], "Bits must be 4 or 8, not 5"),
-        (["--percentile", 0], "Percentile must be above 0 and at most 100, not 0.0"),
+        (["--calibration", "percentile", "--percentile", 0], "Percentile must be above 0 and at most 100, not 0.0"),
         (["--weights", "/no/such.npz"], "[Errno 2] No such file or directory: '/no/such.npz'"),
         (["--train", "--nodes", 17], "Ring must have between 1 and 16 nodes, not 17"),
     ])

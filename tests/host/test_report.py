@@ -10,8 +10,9 @@ from host import report
 from host.optimizers import SGD, Adam
 from host.trainer import Step, Training, TrainingConfig
 
-FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_all_reduce", "bound_cycles",
-          "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second", "stage_seconds"}
+FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_fused_update",
+          "bound_cycles", "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second",
+          "stage_seconds"}
 
 
 def simulation(**changes):
@@ -77,7 +78,7 @@ class TestBuild:
         assert set(result) >= FIELDS
         assert result["accuracy"] == 0.97
         assert result["steps"] == 6
-        assert result["cycles_all_reduce"] == 6600
+        assert result["cycles_fused_update"] == 6600
         assert result["bound_cycles"] == 6000
         assert result["cycles_scatter_reduce"] == 3600
         assert result["words_sent"] == 6 * 2700 + 15
@@ -102,7 +103,7 @@ class TestBuild:
         assert other["bit_exact"] is True
         assert other["accuracy_per_epoch"] == [0.5, 0.75, 0.875]
         assert other["loss_per_epoch"] == [2.0, 1.0, 0.75]
-        assert other["cycles_all_reduce"] == 6600
+        assert other["cycles_fused_update"] == 6600
         assert other["words_sent"] == 6 * 2700 + 15
         assert (other["training"]["optimizer"], other["training"]["learning_rate"]) == ("sgd", 1.2)
         assert other["training"]["moments"] is None
@@ -115,7 +116,7 @@ class TestBuild:
         assert (result["training"]["label"], other["training"]["label"]) == ("momentum, 10%", "momentum")
         assert (result["training"]["density"], other["training"]["density"]) == (0.1, None)
         assert (result["cycles_sparsify"], other["cycles_sparsify"]) == (1800, 0)
-        assert (result["cycles_all_reduce"], other["cycles_all_reduce"]) == (4800, 6600)
+        assert (result["cycles_fused_update"], other["cycles_fused_update"]) == (4800, 6600)
         assert (result["words_sent"], other["words_sent"]) == (9000, 16215)
         assert result["words_scatter_reduce"] == 2400
         assert result["density_per_hop"] == pytest.approx([0.08, 0.1, 0.11])
@@ -185,7 +186,7 @@ class TestTable:
         assert rows["… of which gradients"] == ["400", "0"]
         assert rows["density hop by hop"][0] == "8.0% → 10.0% → 11.0%"
         assert rows["… mean"][0] == "9.67%"
-        assert rows["cycles per fused all-reduce"] == ["800", "1,100"]
+        assert rows["cycles per fused update"] == ["800", "1,100"]
         assert rows["cycles per sparsify"] == ["300", "-"]
         assert rows["cycles per step, both"] == ["1,100", "1,100"]
         console = Console(width=100)

@@ -21,6 +21,7 @@ from host import cli, sweep, sweep_jobs, sweep_picture
 from host.sweep import BASE, Formats, SweepConfig
 from host.sweep_jobs import Failure, Job, JobKind
 from host.workloads import WorkloadName
+from sim.verilated import toolchain
 from tests.host.rings import library
 
 DIGITS, TEXT = WorkloadName.DIGITS, WorkloadName.TEXT
@@ -133,19 +134,23 @@ BUILD = Job(kind=JobKind.BUILD, name="build", parameters={"configuration": {}})
 RUN = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, needs=("build",))
 
 
+def built(folder):
+    """A library in a folder that is complete."""
+    return toolchain.cached(folder / "ring", lambda fresh: (fresh / "ring.so").touch()) / "ring.so"
+
+
 class TestResults:
     def test_kept_and_found(self, tmp_path):
-        library = tmp_path / "ring.so"
-        library.touch()
+        library = built(tmp_path / "built")
         assert sweep_jobs.pending([BUILD, RUN], tmp_path) == [BUILD, RUN]
         sweep_jobs.store(tmp_path, BUILD, {"library": str(library)}, 3.0)
         assert sweep_jobs.load(tmp_path, BUILD) == {"library": str(library)}
         assert sweep_jobs.pending([BUILD, RUN], tmp_path) == [RUN]
-        library.unlink()
+        library.write_text("another")
         assert sweep_jobs.pending([BUILD, RUN], tmp_path) == [BUILD, RUN]
         sweep_jobs.store(tmp_path, RUN, {"loss": 1.0}, 3.0)
         assert sweep_jobs.pending([BUILD, RUN], tmp_path) == []  # nothing needs the library
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([BUILD.file, RUN.file])
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["built", BUILD.file, RUN.file])
 
     def test_stale(self, tmp_path, monkeypatch):
         sweep_jobs.store(tmp_path, RUN, {"loss": 1.0}, 3.0)
@@ -342,7 +347,7 @@ def results(plan, folder, *, without=()):
         if any(part in job.name for part in without):
             continue
         if job.kind is JobKind.BUILD:
-            result = {"library": str(folder)}
+            result = {"library": str(built(folder / "built"))}
         elif job.kind is JobKind.PLACE:
             result = {name: 100 * number + place for place, name in enumerate(sweep.CELLS)}
             result["fmax_mhz"] = {"median": 100.0 + number}
@@ -385,13 +390,15 @@ class TestRows:
         assert rows[0]["lut4"] is not None
         assert (rows[1]["lut4"], rows[1]["fmax_mhz"]) == (None, None)
         sweep.write(rows, tmp_path)
-        assert sweep.table(rows).row_count == 7
+        assert [table.row_count for table in sweep.tables(rows)] == [3, 4, 1]
 
     def test_written(self, plan, tmp_path):
         results(plan, tmp_path)
         rows = sweep.collect(plan, tmp_path)
         text, picture = sweep.write(rows, tmp_path / "new")
-        assert json.loads(text.read_text()) == {"rows": rows}
+        found = json.loads(text.read_text())
+        assert (found["rows"], found["schema"]) == (rows, {"name": "gradring.sweep", "version": 1})
+        assert found["program"]["name"] == "gradring"
         assert picture.stat().st_size > 20_000
         assert sorted(path.name for path in text.parent.iterdir()) == ["sweep.json", "sweep.png"]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from host.quantization.network import FloatLayer, QuantizationConfig, infer, quantize
-from host.quantization.onnx import export_onnx, import_onnx, run_onnx
+from host.quantization.onnx import compare_answers, export_onnx, import_onnx, run_onnx
 from host.quantization.schemes import Extrema, Rounding, Scheme
 from tests.host.quantization.networks import assert_same, trained
 
@@ -38,6 +38,40 @@ def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_chan
     imported = import_onnx(path)
     assert_same(network, imported)
     np.testing.assert_array_equal(infer(imported, data.test_x), sums)
+
+
+def test_answers_are_compared_by_their_integer_scores():
+    """Equal, another output with the same score, one within an adjusted weight, and one beyond."""
+    data, layers = trained()
+    network = quantize(layers, data.train_x, QuantizationConfig(bits=4), input_scale=SCALE)
+    most = int(np.abs(network.layers[-1].weights.adjusted).max())
+    sums = np.zeros((5, 10), np.int64)
+    sums[:, 3] = 1000
+    sums[1, 7] = 1000
+    sums[2, 7], sums[3, 7] = 1000 - most, 999 - most
+    found = np.zeros((5, 10), np.float32)
+    found[0, 3] = found[1:4, 7] = found[4, 0] = 1
+    agreement = compare_answers(network, sums, found)
+    assert (agreement.equal, agreement.tied, agreement.within, agreement.wrong.tolist()) == (1, 1, 1, [3, 4])
+    assert str(agreement) == ("1 equal, 1 of another output with the same integer score, 1 within one adjusted "
+                              "weight of the largest")
+
+
+def test_ties_do_not_refuse_an_export(tmp_path):
+    """Outputs that add the same numbers in another order: integer sums are equal, and those of floats are rounded."""
+    generator = np.random.default_rng(5)
+    first = np.tile(generator.standard_normal((1, 6)).astype(np.float32), (8, 1))
+    weights = generator.standard_normal(8).astype(np.float32)
+    last = np.stack([generator.permutation(weights) for _ in range(10)])
+    layers = [FloatLayer(first, np.full(8, 0.3, np.float32)), FloatLayer(last, np.zeros(10, np.float32))]
+    x = (generator.integers(0, 16, (200, 6)) / 16).astype(np.float32)
+    network = quantize(layers, x, QuantizationConfig(bits=4), input_scale=SCALE)
+    export_onnx(network, tmp_path / "model.onnx")
+    found, sums = run_onnx(tmp_path / "model.onnx", x), infer(network, x)
+    assert (found.argmax(axis=1) != sums.argmax(axis=1)).any()
+    agreement = compare_answers(network, sums, found)
+    assert agreement.tied > 0
+    assert agreement.wrong.size == 0
 
 
 def test_signed_activations_and_other_settings(tmp_path):

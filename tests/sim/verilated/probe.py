@@ -48,6 +48,14 @@ class Probe(wiring.Component):
                 self.ring_o.last.eq(self.host_i.p.last),
             ]
 
+        with m.FSM(name="sender"):
+            with m.State("Rest"):
+                with m.If(first & ~self.host_i.p.last):
+                    m.next = "Send"
+            with m.State("Send"):
+                with m.If(self.host_i.valid & self.host_i.ready & self.host_i.p.last):
+                    m.next = "Rest"
+
         m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=65, depth=1024)
         second = Signal()
         m.d.comb += [

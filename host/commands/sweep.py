@@ -1,0 +1,127 @@
+"""The command `gradring sweep`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bars
+
+from host import sweep, sweep_jobs
+from host.commands.console import make_console, shown
+from host.output import prepare
+from host.run_options import COUNT, check_range
+from host.workloads import WorkloadName
+from sim.verilated import toolchain
+
+__all__ = ["sweep_command"]
+
+
+class _SweepProgress:
+    """How far a sweep is, as bars on a terminal; a line for each job that has ended, as well elsewhere."""
+
+    def __init__(self, console: Console, jobs: int):
+        self._console = console
+        self._done = 0
+        self._jobs = jobs
+        self._bars = Bars(
+            SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bars.add_task("sweep", total=jobs, note="")
+
+    def __enter__(self) -> "_SweepProgress":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+    def tick(self, state: sweep_jobs.State) -> None:
+        """Something goes on."""
+        running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
+        self._bars.update(self._task, completed=state.done,
+                          note=f"{_minutes(state.spent)}, {_minutes(state.left)} to go: {running}")
+
+    def ended(self, job: sweep_jobs.Job, seconds: float, error: str | None) -> None:
+        """A job has ended."""
+        self._done += 1
+        how = "" if error is None else "   failed"
+        self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True,
+                            markup=False)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(filter(None, (part.strip() for part in text.split(","))))
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"Ring sizes must be numbers with commas between them, not {text!r}") from None
+
+
+def sweep_command(
+    formats: Annotated[str | None, typer.Option(
+        help="Formats to compare with raw weights and zero-value gradients, with commas between them. [default: all, "
+             "and on text the main ones]", show_default=False)] = None,
+    nodes: Annotated[str | None, typer.Option(
+        help="Ring sizes, with commas between them. [default: digits 2,4,8, text 4]", show_default=False)] = None,
+    workload: Annotated[WorkloadName | None, typer.Option(
+        help="The only workload. [default: both]", show_default=False)] = None,
+    jobs: Annotated[int | None, typer.Option(
+        help="Jobs at a time. [default: one per core]", show_default=False)] = None,
+    full: Annotated[bool, typer.Option(
+        "--full", help="Train for as long as train does, and on text with all formats.")] = False,
+    epochs: Annotated[int | None, typer.Option(
+        help=f"Of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
+    steps: Annotated[int | None, typer.Option(
+        help=f"Of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
+    synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
+    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs. [default: build/sweep]",
+                                          show_default=False)
+                      ] = toolchain.BUILD / "sweep",
+) -> None:
+    """Show what each format does to loss, traffic, cycles, LUTs and Fmax."""
+    check_range("Jobs at a time", jobs, 1, 1024)
+    check_range("Epochs", epochs, 1, COUNT)
+    check_range("Steps", steps, 1, COUNT)
+    if epochs is not None and workload is WorkloadName.TEXT:
+        raise ValueError("Option --epochs is for workload digits, not text: leave it out")
+    if steps is not None and workload is WorkloadName.DIGITS:
+        raise ValueError("Option --steps is for workload text, not digits: leave it out")
+    config = sweep.SweepConfig(
+        formats=_names(formats), nodes=_sizes(nodes),
+        workloads=tuple(WorkloadName) if workload is None else (workload,), full=full, epochs=epochs, steps=steps,
+        synth=synth)
+    count = (os.cpu_count() or 1) if jobs is None else jobs
+    console = make_console()
+    planned = sweep.plan(config)
+    prepare(output, files=("sweep.json", "sweep.png"))
+    folder = prepare(output / "jobs")
+    left = sweep_jobs.pending(planned.jobs, folder)
+    seconds = sweep_jobs.estimate(left, folder, count)
+    console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
+                  + (f", {_minutes(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
+    try:
+        with _SweepProgress(console, len(left)) as progress:
+            failures = sweep_jobs.execute(planned.jobs, folder, processes=count, ended=progress.ended,
+                                          tick=progress.tick)
+    except KeyboardInterrupt:
+        console.print("interrupted; what is done is kept, and the same command goes on from there", soft_wrap=True)
+        raise typer.Exit(130) from None
+    rows = sweep.collect(planned, folder)
+    if rows:
+        for table in sweep.tables(rows):
+            console.print(table)
+        console.print(" · ".join(shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
+    for failure in failures:
+        console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
+    if failures:
+        raise typer.Exit(1)

@@ -1,0 +1,64 @@
+"""The command `gradring wave`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdl.config import NodeConfig
+from hdl.node import Node
+from host.allocation import Allocation
+from host.commands.console import Nodes, Progress, make_console, shown
+from host.optimizers import SGD
+from host.output import prepare
+from host.session import open_session
+from sim.verilated import toolchain
+from sim.verilated.verilog import convert
+
+__all__ = ["wave_command"]
+
+
+def name_values(config: NodeConfig, wave: Path, *, nodes: int) -> Path:
+    """Write what shows states of machines and members of enumerations by name, beside a waveform: the save file."""
+    from sim.verilated.names import encodings, write_gtkw
+
+    node, identity = Node(config), f"Node({config})"
+    design = convert(node, name="node", identity=identity)
+    save = wave.with_suffix(".gtkw")
+    write_gtkw(save, wave, encodings(node, design, identity=identity), nodes=nodes)
+    return save
+
+
+def wave_command(
+    nodes: Nodes = 2,
+    length: Annotated[int, typer.Option(help="Elements to reduce.")] = 1024,
+    output: Annotated[Path, typer.Option(help="The waveform. [default: build/wave/ring.fst]", show_default=False)
+                      ] = toolchain.BUILD / "wave" / "ring.fst",
+) -> None:
+    """Write a waveform of one fused update."""
+    import numpy as np
+
+    console = make_console()
+    config, allocation = NodeConfig(), Allocation(length=length)
+    config.check_ring(nodes)
+    allocation.check(config, nodes=nodes)
+    prepare(output.parent, files=(output.name,))
+    with Progress(console) as progress:
+        with open_session(config, nodes=nodes, wave=output, announce=progress.stage) as session:
+            progress.stage("run")
+            ring = session.ring
+            ring.require(allocation)
+            generator = np.random.default_rng(0)
+            gradients = generator.standard_normal((nodes, length)).astype(np.float32)
+            gradients[generator.random((nodes, length)) < 0.5] = 0
+            ring.write_weights(np.zeros(length, dtype=np.float32))
+            ring.write_gradients(list(gradients))
+            ring.write_settings(SGD(learning_rate=0.1).settings(1, gradient_scale=1 / nodes))
+            outcome = ring.fused_update(length)
+            cycles = session.cycle
+            progress.stage("names")
+            names = name_values(config, output, nodes=nodes)
+    console.print(f"{shown(output)}: {cycles:,} cycles, of which the last {outcome.cycles:,} are a fused update of "
+                  f"{length:,} elements on {nodes} nodes", soft_wrap=True)
+    console.print(f"open it with GTKWave, states and operations by name: gtkwave {shown(names)}; or with Surfer",
+                  soft_wrap=True)

@@ -1,0 +1,34 @@
+"""The version of the program, for reports: that of the package, and the commit where it runs from a repository."""
+
+import functools
+import importlib.metadata
+import subprocess
+from pathlib import Path
+from typing import Any
+
+__all__ = ["commit", "program", "version"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def version() -> str:
+    """Version of the package."""
+    return importlib.metadata.version("gradring")
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the repository that this file is in, with a + behind it where files differ from it; else None."""
+    if not (_ROOT / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"], cwd=_ROOT,
+                               capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository of this user
+        return None
+    return found.stdout.strip() or None
+
+
+def program() -> dict[str, Any]:
+    """Name, version and commit, as reports have them."""
+    return {"name": "gradring", "version": version(), "commit": commit()}

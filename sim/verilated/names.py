@@ -1,0 +1,184 @@
+"""Names of the values of signals: states of finite state machines, and members of enumerations.
+
+A waveform has numbers. Amaranth knows what they stand for, and Verilog does not hand that on to Verilator.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from amaranth.hdl import Fragment, Value
+from amaranth.hdl._ir import build_netlist
+from amaranth.lib.wiring import Component
+from vcd.gtkw import GTKWSave, make_translation_filter
+
+from hdl.control.protocol import Operation
+from sim.verilated import toolchain
+from sim.verilated.verilog import Design, sources
+
+__all__ = ["Encoding", "encodings", "write_gtkw"]
+
+
+#: Of the member of a command that says what it does. Commands may have any number there, so it is no enumeration.
+_OPERATION_BITS = 8
+#: Between the scope of a node and its component in a waveform.
+_SCOPES = ("ring_node", "node")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """Names of the values of one signal.
+
+    Members
+    -------
+    path : tuple of str
+        Modules from the top one, which is left out, to that of the signal.
+    signal : str
+        Its name in that module; that of a member of a structure has a dot in it.
+    width : int
+        Bits.
+    values : dict
+        Name by value.
+    machine : bool
+        Whether the values are states of a finite state machine.
+    """
+
+    path: tuple[str, ...]
+    signal: str
+    width: int
+    values: dict[int, str]
+    machine: bool
+
+
+def encodings(component: Component, design: Design, *, identity: str | None = None) -> tuple[Encoding, ...]:
+    """All signals of a component whose values have names, in the order of their modules.
+
+    Parameters
+    ----------
+    component : Component
+    design : Design
+        The same component as Verilog; what it has no wire of is left out.
+    identity : str or None
+        As of :func:`~sim.verilated.verilog.convert`: where it is given, names are kept for the next run.
+    """
+    known = sources() if identity is not None else None
+    if identity is None or known is None:
+        found = _encodings(component, design)
+    else:
+        key = toolchain.digest("names", identity, known, toolchain.version("amaranth"), design.text)
+
+        def build(folder: Path) -> None:
+            rows = [dataclasses.asdict(one) for one in _encodings(component, design)]
+            (folder / "names.json").write_text(json.dumps(rows))
+
+        folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{design.name}-names-{key}", build)
+        found = [Encoding(**{**row, "path": tuple(row["path"]),
+                             "values": {int(value): name for value, name in row["values"].items()}})
+                 for row in json.loads((folder / "names.json").read_text())]
+    return tuple(found)
+
+
+def _encodings(component: Component, design: Design) -> list[Encoding]:
+    netlist = build_netlist(Fragment.get(component, None), ports=_ports(component), name=design.name)
+    wires = _wires(design)
+    found = []
+    for module in netlist.modules:
+        path = tuple(module.name[1:])
+        here = wires.get(".".join(module.name), frozenset())
+        for signal, name in module.signal_names.items():
+            if name not in here:
+                continue
+            states = _states(signal)
+            if states:
+                found.append(Encoding(path, name, len(signal), states, True))
+            for parts, field in netlist.signal_fields[signal].items():
+                full = "".join([name, *(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)])
+                width = len(field.value) if parts else len(signal)
+                values = dict(field.enum_variants or {})
+                if not values and width == _OPERATION_BITS and _leaf(name, parts) == "operation":
+                    values = {operation.value: operation.name for operation in Operation}
+                if values and full in here:
+                    found.append(Encoding(path, full, width, values, False))
+    return found
+
+
+def _leaf(name: str, parts: tuple[object, ...]) -> str:
+    """Name of a member of a structure, or of a signal that is none."""
+    return str(parts[-1]) if parts else name.partition("$")[0].rpartition("__")[2]
+
+
+def _ports(component: Component) -> list[tuple[str, object, None]]:
+    return [("__".join(map(str, path)), Value.cast(value), None)
+            for path, _, value in component.signature.flatten(component)]
+
+
+def _states(signal: object) -> dict[int, str]:
+    """States of a machine whose state a signal is, by their numbers; none of other signals."""
+    decoder = getattr(signal, "decoder", None)
+    if not callable(decoder) or isinstance(decoder, type):
+        return {}
+    found = {}
+    for value in range(1 << len(signal)):  # type: ignore[arg-type]
+        try:
+            name, _, number = decoder(value).rpartition("/")
+        except KeyError:  # fewer states than a power of two
+            continue
+        if number != f"{value}":
+            return {}
+        found[value] = name
+    return found
+
+
+def _wires(design: Design) -> dict[str, frozenset[str]]:
+    """Names of the wires of each module, by the module's name."""
+    found = {}
+    for part in re.split(r"^module ", design.text, flags=re.MULTILINE)[1:]:
+        name = part[:part.index("(")].strip().lstrip("\\")
+        found[name] = frozenset(match.lstrip("\\") for match in re.findall(
+            r"^  (?:(?:input|output|wire|reg) )+(?:\[\d+:\d+\] )?(\S+?)(?: ?;| = )", part, flags=re.MULTILINE))
+    return found
+
+
+def _filter(one: Encoding) -> str:
+    """Values in binary and their names, one per line."""
+    return str(make_translation_filter(sorted(one.values.items()), datafmt="bin", size=one.width)) + "\n"
+
+
+def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int) -> list[Path]:
+    """Write a save file for GTKWave, which shows the machines of all nodes by the names of their states, and beside
+    it the files that it takes names from; the paths of all.
+
+    Parameters
+    ----------
+    path : Path
+        The save file.
+    wave : Path
+        The waveform.
+    found : iterable of Encoding
+    nodes : int
+        Ring size.
+    """
+    every = sorted(found, key=lambda one: (not one.machine, one.path, one.signal))
+    folder = path.with_suffix(".names")
+    folder.mkdir(parents=True, exist_ok=True)
+    filters: dict[str, Path] = {}
+    for one in every:
+        text = _filter(one)
+        if text not in filters:
+            name = re.sub(r"\W+", "_", ".".join((*one.path, one.signal)))
+            filters[text] = folder / f"{name}.txt"
+            filters[text].write_text(text)
+    with path.open("w") as file:
+        save = GTKWSave(file)
+        save.dumpfile(str(wave.resolve()))
+        for node in range(nodes):
+            with save.group(f"node {node}", closed=node > 0):
+                for one in every:
+                    text = _filter(one)
+                    scope = ".".join((f"node{node}", *_SCOPES, *one.path, one.signal))
+                    bits = f"[{one.width - 1}:0]" if one.width > 1 else ""
+                    save.trace(scope + bits, alias=".".join((*one.path, one.signal)), datafmt="bin",
+                               translate_filter_file=str(filters[text].resolve()))
+    return [path, *filters.values()]

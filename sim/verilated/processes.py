@@ -1,0 +1,194 @@
+"""Programs that a build runs, and how they end when the build does.
+
+A signal that ends this process ends what it has started: :func:`ended_by_signals` turns it into an exception, and
+:func:`run` and :func:`in_parallel` let no program outlive one.
+"""
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TypeVar
+
+__all__ = ["EndedError", "ToolError", "ended_by_signals", "in_parallel", "run"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Lines of a failed program's output that an error shows.
+_TAIL = 40
+#: Seconds that a program has to end, before it is killed.
+_GRACE = 2.0
+
+
+class _Group:
+    """Programs that run for one call of :func:`in_parallel`; once it has ended, none is started."""
+
+    def __init__(self) -> None:
+        self.running: set[subprocess.Popen[str]] = set()
+        self.ended = False
+        self.lock = threading.Lock()
+
+
+#: The group of each thread that belongs to one.
+_local = threading.local()
+
+
+class ToolError(RuntimeError):
+    """A program is missing, or failed."""
+
+
+class EndedError(SystemExit):
+    """A signal has asked this process to end. It exits with 128 and the signal's number, as a shell would say.
+
+    Members
+    -------
+    signal : Signals
+    """
+
+    def __init__(self, number: int):
+        self.signal = signal.Signals(number)
+        super().__init__(128 + number)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that what is begun is tidied up.
+
+    A signal that is ignored, as under ``nohup``, stays so, and one that the program handles already is left to it.
+    In another thread than the main one nothing changes.
+    """
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # what is tidied up must not be ended as well
+        raise EndedError(number)
+
+    before: dict[int, signal._HANDLER] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for handled, handler in before.items():
+            signal.signal(handled, handler)
+
+
+def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run a program to its end and return what it printed.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments.
+    cwd : Path
+        Folder it runs in. Programs compiled to WebAssembly see nothing above it.
+    log : Path or None
+        A log that the program writes itself; its end becomes part of the error, since a program compiled to
+        WebAssembly may lose its standard output on the way.
+    env : mapping or None
+        Environment, in place of this process's own.
+
+    Raises
+    ------
+    ToolError
+        The program cannot be started, or has failed.
+    """
+    group: _Group | None = getattr(_local, "group", None)
+    with contextlib.nullcontext() if group is None else group.lock:
+        if group is not None and group.ended:
+            raise ToolError(f"{command[0]} was not started, since the build has ended")
+        try:
+            process = subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, text=True, errors="replace")
+        except OSError as error:
+            raise ToolError(f"{command[0]} could not be started: {error}") from None
+        if group is not None:
+            group.running.add(process)
+    try:
+        output, _ = process.communicate()
+    except BaseException:
+        _end(process)
+        raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+        if group is not None:
+            group.running.discard(process)
+    if process.returncode != 0:
+        lines = output.splitlines()[-_TAIL:]
+        if log is not None and log.exists():
+            lines += [f"--- end of {log.name} ---", *log.read_text(errors="replace").splitlines()[-_TAIL:]]
+        program = " ".join(command[:4])
+        raise ToolError("\n".join([f"{program} ... failed with exit code {process.returncode}", *lines]))
+    return output
+
+
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Results of ``work`` for all items, in their order, on every core.
+
+    When one fails, or this thread is interrupted, none is begun any more, and programs that :func:`run` has started
+    for the others are ended.
+    """
+    group = _Group()
+
+    def join() -> None:
+        _local.group = group
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count(), initializer=join) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with group.lock:
+                group.ended = True
+                running = list(group.running)
+            for process in running:
+                _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a program and those that it has started, which a compiler's driver leaves behind."""
+    if process.poll() is None:
+        family = _stopped(process.pid)
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            for member in family:
+                _send(member, number)
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            for member in family:
+                _send(member, signal.SIGKILL)
+            process.wait()
+
+
+def _stopped(process: int) -> list[int]:
+    """Numbers of a process and its descendants, as far as the system tells them, all stopped so that they make no
+    others meanwhile."""
+    _send(process, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            if state in "TtZX":
+                break
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has ended, or there is no /proc
+        children = []
+    return [process, *(number for child in children for number in _stopped(int(child)))]
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)

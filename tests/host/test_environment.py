@@ -1,0 +1,246 @@
+"""What surrounds the program: full disks, folders that cannot be written, plain terminals, numbers out of range."""
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from host import bench, cli, sweep_jobs
+from host.commands import quantize as quantize_command
+from host.commands import wave as wave_command
+from host.report import table
+from host.run_options import WORDS, fitted
+from sim.verilated.toolchain import ToolError
+from tests.host import test_report
+
+ROOT = Path(__file__).parents[2]
+BUILT = "something is built"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the program up to where it would build something: exit code, standard output, standard error."""
+    @contextlib.contextmanager
+    def refuse(*arguments, **options):
+        raise ToolError(BUILT)
+        yield
+
+    def stop(*arguments, **options):
+        raise ToolError(BUILT)
+
+    for module in (cli, quantize_command, wave_command):
+        monkeypatch.setattr(module, "open_session", refuse)
+    monkeypatch.setattr(bench, "collect", stop)
+    monkeypatch.setattr(sweep_jobs, "execute", stop)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return call
+
+
+LARGE = 10**22 + 7
+NUMBERS = {
+    "train": ["nodes", "epochs", "steps", "seed", "threads", "learning-rate", "momentum", "dampening", "weight-decay",
+              "clip", "density", "batch", "hidden", "interval", "link-latency", "checkpoint"],
+    "train --device /dev/null": ["baud", "reconnect"],
+    "quantize --train --no-synth --calibration percentile": ["nodes", "seed", "threads", "percentile", "bits"],
+    "sweep --no-synth --formats raw": ["nodes", "jobs", "epochs", "steps"],
+    "wave": ["nodes", "length"],
+}
+
+
+@pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
+                                                 for option in options])
+def test_numbers_out_of_range(run, command, option, tmp_path):
+    """One line says which numbers there may be, before anything is built; no traceback whatever the number."""
+    for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
+        code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
+        assert code in (1, 2), (value, out)
+        lines = [line for line in err.splitlines() if line and not line.startswith(("Usage:", "Try "))]
+        assert len(lines) == 1, (value, err)
+        assert "Traceback" not in err
+        # Numbers of threads beyond the nodes' are taken for as many, and large ones are ordinary binary32.
+        allowed = option == "dampening" or (value == LARGE and option in (
+            "threads", "learning-rate", "momentum", "weight-decay", "clip"))
+        if value in (LARGE, -LARGE, -1, "nan") and not allowed:
+            assert BUILT not in err, (value, err)
+
+
+@pytest.mark.parametrize("command", [["train"], ["quantize", "--train", "--no-synth"], ["bench"],
+                                     ["sweep", "--no-synth", "--formats", "raw"]])
+@pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
+def test_output_that_cannot_be_written(run, command, kind, tmp_path):
+    """It is found before anything is built, and named."""
+    (tmp_path / "file").write_text("")
+    results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "sweep": "sweep.png"}
+    (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
+    output = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "new", "device": Path("/dev/full"),
+              "proc": Path("/proc/new"), "result is a folder": tmp_path / "folder"}[kind]
+    code, _, err = run(*command, "--output", output)
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("error: ")
+    assert BUILT not in err
+    assert str(output) in err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--length", 0], "Vector must have at least 1 element, not 0"),
+    (["--length", 16385], "Vector must have at most the 16,384 elements of a node's memories, not 16,385: take a "
+                          "smaller model, or nodes with larger memories"),
+    (["--nodes", 17], "Ring must have between 1 and 16 nodes, not 17"),
+])
+def test_wave_is_checked_first(run, arguments, message, tmp_path):
+    assert run("wave", *arguments, "--output", tmp_path / "new" / "ring.fst") == (1, "", f"error: {message}\n")
+
+
+def test_wave_output_is_checked_first(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = run("wave", "--output", tmp_path / "file" / "ring.fst")
+    assert (code, err) == (1, f"error: Output must be a folder, not the file {tmp_path / 'file'}\n")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("--workload text --hidden 3", "--hidden is for workload digits, not text"),
+    ("--optimizer adam --momentum 0.8", "--momentum is for optimizers momentum and nesterov, not adam"),
+    ("--optimizer nesterov --dampening 0", "--dampening is for optimizer momentum, not nesterov"),
+    ("--optimizer sgd --moments bf16", "--moments is for optimizers with state, not sgd"),
+    ("--transport pysim --threads 2", "--threads is for transport verilated, not pysim"),
+    ("--transport board --link-latency 3", "--link-latency is for transports verilated and pysim, not board"),
+    ("--baud 115200", "--baud is for a board's serial port, which --device names"),
+    ("--reconnect 3", "--reconnect is for transports board and serial, not verilated"),
+    ("--device /dev/null --transport pysim", "--transport must be serial for --device, not pysim"),
+])
+def test_options_that_do_not_apply(run, arguments, message, tmp_path):
+    found = run("train", *arguments.split(), "--output", tmp_path)
+    assert found == (1, "", f"error: Option {message}: leave it out\n")
+
+
+class TestNodesThatFit:
+    @pytest.mark.parametrize("arguments", [["--hidden", "300"], ["--hidden", "300", "--weights", "mx9"],
+                                           ["--hidden", "400,200", "--nodes", "3", "--optimizer", "adam"],
+                                           ["--hidden", "300", "--density", "0.1"]])
+    def test_simulated(self, run, arguments, tmp_path):
+        """A build begins: memories have room."""
+        assert run("train", *arguments, "--output", tmp_path) == (1, "", f"error: {BUILT}\n")
+
+    def test_a_board_has_what_it_has(self, run, tmp_path):
+        code, _, err = run("train", "--board", "ulx3s-85f", "--hidden", 300, "--output", tmp_path)
+        assert (code, err) == (1, "error: Vector must have at most the 6,144 elements of a node's memories, not "
+                                  "22,510: take a smaller model, or nodes with larger memories\n")
+
+    def test_words(self):
+        from hdl.config import NodeConfig
+        from host.allocation import Allocation
+
+        node = NodeConfig()
+        assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
+        found = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
+        assert (found.gradient_words, found.weight_words, found.state_words) == (32_768, 65_536, 16_384)
+        Allocation(length=22_510, planes=1, errors=True).check(found, nodes=2)
+        with pytest.raises(ValueError, match=r"^Model must have at most 16,777,216 parameters, which the largest"):
+            fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
+
+
+#: Prints a report's table as the program does.
+PRINT = """
+import json, sys
+from host.commands.console import make_console
+from host.plain_text import tolerate
+from host.report import table
+tolerate(sys.stdout, sys.stderr)
+make_console().print(table(json.load(open(sys.argv[1]))))
+print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
+"""
+
+
+@pytest.mark.parametrize(("environment", "encoding", "arrow"), [
+    ({"PYTHONIOENCODING": "ascii"}, "ascii", "->"), ({"PYTHONIOENCODING": "latin-1"}, "latin-1", "->"),
+    ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "ascii", "->"),
+    ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
+])
+def test_plain_terminals(environment, encoding, arrow, tmp_path):
+    """The table and every line come out, in line, whatever standard output can show."""
+    import json
+
+    (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
+    found = subprocess.run([sys.executable, "-c", PRINT, tmp_path / "report.json"], cwd=ROOT, capture_output=True,
+                           env={**clean, **environment}, timeout=60, check=True)
+    lines = found.stdout.decode(encoding).splitlines()
+    assert found.stderr == b""
+    assert any(f"1.5000 {arrow} 0.2500" in line for line in lines)
+    assert len({len(line) for line in lines[1:-1]}) == 1
+    assert lines[-1].startswith(f"1 {arrow} 2 ")
+    assert lines[-1][-1] == ("\u4e2d" if encoding == "utf-8" else "?")
+
+
+#: Trains with a limit on the size of files, as a full disk has for its last file.
+FULL = """
+import resource, signal, sys
+from host import cli, report
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+write, room = report.write_report, int(sys.argv.pop())
+def full(result, directory):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    return write(result, directory)
+report.write_report = full
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
+def test_disk_full_while_results_are_written(room, file, tmp_path):
+    """The file is named, what was whole stays, and there is no other traceback."""
+    (tmp_path / "report.json").write_text("{}")
+    command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none", "--batch",
+               "1500", "--output", str(tmp_path), str(room)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"error: {tmp_path / file} cannot be written: ")
+    assert found.stderr.count("\n") == 1
+    assert ((tmp_path / "report.json").read_text() == "{}") is (file == "report.json")
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
+
+
+@pytest.mark.parametrize("make", [test_report.build, test_report.build_comparison, test_report.build_sparse,
+                                  test_report.build_text])
+def test_tables_fit_80_columns(make):
+    from rich.console import Console
+
+    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with console.file:
+        console.print(table(make()))
+    assert max(map(len, console.export_text().splitlines())) <= 80
+
+
+class TestVersion:
+    def test_shown(self, run):
+        code, out, err = run("--version")
+        assert (code, err) == (0, "")
+        assert out.startswith("gradring ")
+        assert all(name in out for name in ("amaranth", "verilator", "numpy"))
+
+    @pytest.mark.parametrize("command", ["train", "bench", "sweep", "quantize", "info", "wave"])
+    def test_help_names_no_folder_of_this_machine(self, run, command):
+        code, out, _ = run(command, "--help")
+        assert code == 0
+        assert str(ROOT) not in "".join(out.split())
+        assert "site-packages" not in out
+
+
+def test_make_prints_no_blank_lines():
+    for target, options in itertools.product(("sim", "sweep", "quantize", "synth", "wave"), ([], ["NODES=3"])):
+        found = subprocess.run(["make", "--dry-run", target, *options], cwd=ROOT, capture_output=True, text=True,
+                               timeout=60, check=True)
+        last = found.stdout.rstrip("\n").splitlines()[-1]
+        assert last.startswith((".venv/bin/gradring", ".venv/bin/python"))
+        assert "  " not in last

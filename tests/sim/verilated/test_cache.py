@@ -1,0 +1,233 @@
+import concurrent.futures
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sim.verilated import toolchain
+from sim.verilated.cache import MANIFEST, cached, complete
+
+ROOT = Path(__file__).parents[3]
+
+
+def built(folder):
+    """What there is, apart from locks."""
+    return [path.name for path in folder.iterdir() if not path.name.endswith(".lock")]
+
+
+def test_builds_once(tmp_path):
+    calls = []
+
+    def build(folder):
+        calls.append(folder)
+        (folder / "product").write_text("done")
+
+    for _ in range(2):
+        directory = cached(tmp_path / "thing", build)
+        assert (directory / "product").read_text() == "done"
+    assert len(calls) == 1
+    assert built(tmp_path) == ["thing"]
+
+
+def test_keeps_nothing_of_a_failure(tmp_path):
+    def build(folder):
+        (folder / "half").write_text("half")
+        raise toolchain.ToolError("no")
+
+    with pytest.raises(toolchain.ToolError, match=r"^no$"):
+        cached(tmp_path / "thing", build)
+    assert built(tmp_path) == []
+
+
+def test_waits_for_another(tmp_path):
+    """Of several that want the same thing at once, one builds it, and all find it."""
+    calls = []
+
+    def build(folder):
+        calls.append(folder)
+        both_wait.wait(timeout=10)
+        (folder / "product").write_text("done")
+
+    def want():
+        both_wait.set()
+        return (cached(tmp_path / "thing", build) / "product").read_text()
+
+    both_wait = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        found = [future.result(timeout=10) for future in [pool.submit(want) for _ in range(3)]]
+    assert found == ["done"] * 3
+    assert len(calls) == 1
+    assert built(tmp_path) == ["thing"]
+
+
+
+class Builds:
+    """Builds a product and a folder beside it, and counts how often."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, folder):
+        self.count += 1
+        (folder / "product").write_bytes(bytes(range(256)) * 16)
+        (folder / "other").write_text("other")
+        (folder / "between").mkdir()
+        (folder / "between" / "file").write_text("between")
+
+
+def truncate(path):
+    data = path.read_bytes()
+    path.write_bytes(data[:len(data) // 2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[77] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["product", MANIFEST])
+@pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
+def test_builds_again_what_is_damaged(tmp_path, damage, name):
+    """Whatever has become of a file, and also within the process that has found it complete before."""
+    build = Builds()
+    for _ in range(2):
+        directory = cached(tmp_path / "thing", build)
+    assert build.count == 1
+    damage(directory / name)
+    assert complete(directory) is False
+    for _ in range(2):
+        assert (cached(tmp_path / "thing", build) / "product").stat().st_size == 4096
+    assert build.count == 2
+    assert built(tmp_path) == ["thing"]
+    assert sorted(path.name for path in directory.iterdir()) == ["between", MANIFEST, "other", "product"]
+
+
+def test_what_was_built_before_there_were_manifests(tmp_path):
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / "product").write_text("")
+    build = Builds()
+    assert (cached(tmp_path / "thing", build) / "product").stat().st_size == 4096
+    assert build.count == 1
+
+
+def test_what_is_in_folders_and_what_came_later_may_change(tmp_path):
+    build = Builds()
+    directory = cached(tmp_path / "thing", build)
+    (directory / "between" / "file").write_text("changed")
+    (directory / "later").write_text("later")
+    assert cached(tmp_path / "thing", build) == directory
+    assert build.count == 1
+
+
+@pytest.mark.parametrize("ending", ["design.v", "ring.so"])
+def test_damaged_product_ends_no_process(tmp_path, ending):
+    """A library that was cut short ends by a signal whoever loads it; here it is built again."""
+    source = tmp_path / "one.cpp"
+    source.write_text('extern "C" int one() { return 1; }')
+
+    def build(folder):
+        toolchain.run([toolchain.compiler(), "-shared", "-fPIC", str(source), "-o", str(folder / ending)], cwd=folder)
+
+    path = cached(tmp_path / "thing", build) / ending
+    with path.open("r+b") as file:
+        file.truncate(4096)
+    code = ("import ctypes, sys\nfrom pathlib import Path\nfrom sim.verilated.cache import cached\n"
+            "from sim.verilated import toolchain\n"
+            f"path = cached(Path({str(tmp_path / 'thing')!r}), lambda folder: toolchain.run([toolchain.compiler(), "
+            f"'-shared', '-fPIC', {str(source)!r}, '-o', {ending!r}], cwd=folder)) / {ending!r}\n"
+            "assert ctypes.CDLL(str(path)).one() == 1")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+#: Builds for as long as it is let, with a program of a program as compilers have them.
+BUILDER = """
+import os
+import sys
+from pathlib import Path
+from sim.verilated.cache import cached
+from sim.verilated.processes import ended_by_signals, in_parallel, run
+
+def build(folder):
+    (folder / "large").write_bytes(bytes(4 << 20))
+    script = "import subprocess, sys; subprocess.run(['sleep', '300'])"
+    def work(number):
+        os.write(1, b"started\\n")
+        run([sys.executable, "-c", script], cwd=folder)
+    in_parallel(work, range(8))
+
+with ended_by_signals():
+    cached(Path(sys.argv[1]), build)
+"""
+
+
+def begin(directory):
+    """A process in the middle of a build."""
+    process = subprocess.Popen([sys.executable, "-c", BUILDER, str(directory)], cwd=ROOT, stdout=subprocess.PIPE,
+                               text=True)
+    assert process.stdout.readline() == "started\n"
+    deadline = time.monotonic() + 30
+    while not descendants(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def descendants(process):
+    """Processes whose parents are this one and its children, and theirs."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = [process]
+    for number in found:
+        found += parents.get(number, [])
+    return found[1:]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_nothing(tmp_path, number):
+    """Neither a folder nor a program."""
+    process = begin(tmp_path / "thing")
+    children = descendants(process.pid)
+    process.send_signal(number)
+    code = process.wait(timeout=20)
+    process.stdout.close()
+    assert code == (-2 if number is signal.SIGINT else 128 + number)
+    assert built(tmp_path) == []
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_next_build_removes_what_a_kill_has_left(tmp_path):
+    """Of whatever name, and nothing of a build that goes on."""
+    killed, going = begin(tmp_path / "killed"), begin(tmp_path / "going")
+    children = descendants(killed.pid)
+    killed.kill()
+    killed.wait(timeout=20)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    left = sorted(name.rpartition("-")[0] for name in built(tmp_path))
+    assert left.count(".killed") == left.count(".going") == 2
+    cached(tmp_path / "third", Builds())
+    assert sorted(name.rpartition("-")[0] for name in built(tmp_path)) == ["", ".going", ".going"]
+    assert (tmp_path / "third").is_dir()
+    going.terminate()
+    assert going.wait(timeout=20) == 128 + signal.SIGTERM
+    assert built(tmp_path) == ["third"]
+    for process in (killed, going):
+        process.stdout.close()

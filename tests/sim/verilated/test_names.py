@@ -1,0 +1,107 @@
+import ast
+import inspect
+import re
+import textwrap
+
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.command_queue import CommandQueue
+from hdl.control.host_port import HostPort
+from hdl.control.protocol import Operation
+from sim.verilated.build import build_ring
+from sim.verilated.names import encodings, write_gtkw
+from sim.verilated.ring import VerilatedRing
+from sim.verilated.verilog import convert
+from tests.sim.verilated.probe import Probe
+from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
+
+
+def states(unit):
+    """States of the machines in a class, in the order in which they stand there."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(unit)))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
+             and isinstance(node.func, ast.Attribute) and node.func.attr == "State"]
+    return [call.args[0].value for call in sorted(calls, key=lambda call: call.lineno)]
+
+
+@pytest.mark.parametrize("unit", [HostPort, CommandQueue])
+def test_machines_have_the_states_of_their_source(unit):
+    component = unit(config=NodeConfig())
+    design = convert(component, name="unit")
+    found = [one for one in encodings(component, design) if one.machine and not one.path]
+    expected = states(unit)
+    assert [set(one.values.values()) for one in found] == [set(expected)]
+    assert sorted(found[0].values) == list(range(len(expected)))
+    initial = re.search(rf"reg \[{found[0].width - 1}:0\] {found[0].signal} = \d+'h(\w+);", design.text)
+    assert found[0].values[int(initial[1], 16)] == expected[0]
+
+
+def test_enumerations():
+    component = CommandQueue(config=NodeConfig())
+    found = {one.signal: one for one in encodings(component, convert(component, name="unit")) if not one.path}
+    assert found["rule"].values == {0: "SGD", 1: "MOMENTUM", 2: "ADAM", 3: "ADAMW"}
+    operations = [one for name, one in found.items() if name.endswith("operation")]
+    assert operations
+    for one in (found["rule"], *operations):
+        assert not one.machine
+    for one in operations:
+        assert (one.width, one.values) == (8, {member.value: member.name for member in Operation})
+
+
+def signals(hierarchy):
+    """Names of all signals of a waveform, with those of their scopes."""
+    scopes, found, at = [], set(), 0
+
+    def text():
+        nonlocal at
+        end = hierarchy.index(0, at)
+        part, at = hierarchy[at:end].decode(), end + 1
+        return part
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = hierarchy[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(hierarchy):
+        tag = hierarchy[at]
+        at += 1
+        if tag == 254:  # a scope begins
+            at += 1
+            scopes.append(text())
+            text()
+        elif tag == 255:
+            scopes.pop()
+        else:
+            at += 1
+            found.add(".".join([*scopes, text().replace(" [", "[")]))
+            number()
+            number()
+    return found
+
+
+def test_save_file_names_signals_of_the_wave(tmp_path):
+    """Every trace is in the waveform, and refers to a file with the right names."""
+    component = Probe()
+    with VerilatedRing(build_ring(component, traced=True), nodes=2) as ring:
+        ring.start_wave(tmp_path / "ring.fst")
+        ring.run(50)
+        ring.stop_wave()
+    found = encodings(component, convert(component, name="node"))
+    assert [(one.signal, one.values) for one in found if one.machine] == [("sender_state", {0: "Rest", 1: "Send"})]
+    paths = write_gtkw(tmp_path / "ring.gtkw", tmp_path / "ring.fst", found, nodes=2)
+    present = signals(unpack_lz4(*(lambda block: (block[8:], int.from_bytes(block[:8], "big")))(
+        dict(blocks((tmp_path / "ring.fst").read_bytes()))[HIERARCHY])))
+    text = paths[0].read_text()
+    traces = re.findall(r"^\+\{.*\} (\S+)$", text, flags=re.MULTILINE)
+    assert [f"node{node}.ring_node.node.sender_state" in traces for node in (0, 1)] == [True, True]
+    assert set(traces) <= present
+    assert re.findall(r"^\^1 (.*)$", text, flags=re.MULTILINE)[0] == str(paths[1])
+    assert paths[1].read_text() == "0 Rest\n1 Send\n"

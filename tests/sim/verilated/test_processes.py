@@ -1,0 +1,67 @@
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from sim.verilated import toolchain
+from sim.verilated.processes import EndedError, ended_by_signals, in_parallel, run
+
+
+def test_run_shows_the_end_of_output_and_log(tmp_path):
+    (tmp_path / "tool.log").write_text("from the log\n")
+    program = "print('from the output'); raise SystemExit(3)"
+    expected = "exit code 3\nfrom the output\n--- end of tool.log ---\nfrom the log"
+    with pytest.raises(toolchain.ToolError, match=expected):
+        toolchain.run([sys.executable, "-c", program], cwd=tmp_path, log=tmp_path / "tool.log")
+
+
+def test_run_says_what_cannot_be_started(tmp_path):
+    with pytest.raises(toolchain.ToolError, match=r"^/no/such/program could not be started: .*No such file"):
+        run(["/no/such/program"], cwd=tmp_path)
+
+
+def test_in_parallel_keeps_the_order():
+    assert in_parallel(lambda number: number * number, range(9)) == [number * number for number in range(9)]
+
+
+def test_in_parallel_ends_what_goes_on_after_a_failure(tmp_path):
+    begun = time.monotonic()
+
+    def work(number):
+        if number == 1:
+            raise ValueError("number 1")
+        run(["sleep", "300"], cwd=tmp_path)
+
+    with pytest.raises(ValueError, match=r"^number 1$"):
+        in_parallel(work, range(2))
+    assert time.monotonic() - begun < 30
+
+
+class TestSignals:
+    def test_exit_code(self):
+        with pytest.raises(EndedError) as caught, ended_by_signals():
+            signal.raise_signal(signal.SIGTERM)
+        assert (caught.value.code, caught.value.signal) == (143, signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def test_one_that_is_ignored_stays_so(self):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with ended_by_signals():
+                signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+    def test_in_another_thread(self):
+        before = []
+
+        def work():
+            with ended_by_signals():
+                before.append(signal.getsignal(signal.SIGTERM))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(timeout=10)
+        assert before == [signal.SIG_DFL]
