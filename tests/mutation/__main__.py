@@ -42,18 +42,16 @@ class Run:
         self._begun = time.monotonic()
         self._print = threading.Lock()
 
-    def _request(self, target: Target, expected: str) -> dict[str, Any]:
+    def _request(self, target: Target, expected: dict[str, str]) -> dict[str, Any]:
         return {"target": target.file, "expected": expected, "cpu": self._budget, "wall": 10 * self._budget}
 
     def _key(self, target: Target, source: str, *more: str) -> str:
-        tests = [test.partition("::")[0] for test in target.tests]
-        machinery = ["tests/mutation/server.py", "tests/mutation/targets.py"]
-        files = dependencies(self._tree, [target.file, *tests, *machinery[:1]])
-        files = [file for file in files if file not in (self._tree / machinery[1], self._tree / machinery[0])]
-        return digest(self._tree, files, target.file, source, repr(target.tests), *more)
+        files = [file for file in dependencies(self._tree, [target.file, *target.tests])
+                 if file != self._tree / target.file]
+        return digest(self._tree, files, target.file, source, repr((target.tests, target.first, target.rest)), *more)
 
-    def baseline(self, worker: Worker, target: Target) -> str:
-        """Run the tests of a file as it is, which must pass, and return the digest of its gateware.
+    def baseline(self, worker: Worker, target: Target) -> dict[str, str]:
+        """Run the tests of a file as it is, which must pass, and return the digests of its gateware.
 
         What the tests build of the unchanged tree stays, for mutants that leave it as it is.
         """
@@ -61,20 +59,21 @@ class Run:
         key = self._key(target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
         if known is None:
-            known = worker.run(self._request(target, ""), file=target.file, source=source, keep=True)
+            known = worker.run(self._request(target, {}), file=target.file, source=source, keep=True)
             if known["status"] != "survived":
                 raise MutationError(f"The tests of {target.file} must pass as it is, not end with {known['status']} "
                                     f"({known.get('test')}):\n{known['log']}")
             self._store.put(key, known)
             self.tell(f"{target.file}: its {known['passed']} tests pass in {known['cpu']:.0f} CPU seconds")
-        return str(known["gateware"])
+        result: dict[str, str] = known["gateware"]
+        return result
 
-    def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: str) -> Row:
+    def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
         """Run one mutant, or take what an earlier run has found."""
         source = mutant.apply((self._tree / target.file).read_text())
         key = self._key(target, source)
         result = self._store.get(key)
-        if result is None or result["status"] == "timeout" and result["budget"] < self._budget:
+        if result is None or (result["status"] == "timeout" and result["budget"] < self._budget):
             result = worker.run(self._request(target, expected), file=target.file, source=source)
             self._store.put(key, {**result, "budget": self._budget})
         return _row(target, mutant, result["status"], result.get("test", ""), result.get("cpu", 0.0))
@@ -112,7 +111,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
             jobs.put((target, mutant))
 
     def work(number: int) -> None:
-        expected: dict[str, str] = {}
+        expected: dict[str, dict[str, str]] = {}
         try:
             with Worker(TREE, TREE / f"build/mutate/tree-{number}") as worker:
                 while True:

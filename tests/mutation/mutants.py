@@ -8,7 +8,7 @@ statement   an assignment is left out
 state       an FSM goes to another state, or stays
 condition   ``m.If(c)`` and ``m.Elif(c)`` have the opposite condition
 operand     one operand of ``&`` or ``|`` is left out
-operator    ``&`` and ``|``, ``+`` and ``-``, ``<<`` and ``>>``, ``any`` and ``all`` are exchanged, ``^`` becomes ``|``
+operator    ``&`` and ``|``, ``+`` and ``-``, ``<<`` and ``>>``, ``any`` and ``all`` are exchanged, ``^`` is ``|``
 comparison  ``==`` and ``!=``, ``<`` and ``<=``, ``>`` and ``>=`` are exchanged
 negation    ``~`` is left out, also of ``~0``
 mux         ``Mux(c, a, b)`` becomes ``a``, ``b`` or ``Mux(c, b, a)``

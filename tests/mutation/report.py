@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Row", "SCORED", "score", "survivors", "table", "write"]
+__all__ = ["SCORED", "Row", "score", "survivors", "table", "write"]
 
 #: What counts: killed by a test, or by its time being over, out of these and the survivors.
 SCORED = ("killed", "timeout", "survived")

@@ -1,7 +1,7 @@
 """The process that runs mutants, one after the other, each in a fork of it that need not load numpy or pytest again.
 
 It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
-Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers lines on its output.
+Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers on its output.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,33 @@ import cocotb_tools.runner
 import numpy
 import pytest
 
-from tests.mutation.targets import TARGETS
+from tests.mutation.targets import TARGETS, Target
 
 LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 
 
-class Recorder:
-    """Remembers the first test that has failed."""
+class Tests:
+    """Puts tests in order, and remembers the first that has failed.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    first : iterable of str
+        Beginnings of names.
+    rest : bool
+        Whether to run the others as well.
+    """
+
+    def __init__(self, first: Iterable[str], rest: bool) -> None:
+        self._first, self._rest = tuple(first), rest
         self.failed: str | None = None
         self.passed = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        def place(item: Any) -> int:
+            return next((n for n, name in enumerate(self._first) if item.name.startswith(name)), len(self._first))
+
+        items[:] = [item for item in sorted(items, key=place) if self._rest or place(item) < len(self._first)]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and self.failed is None:
@@ -42,28 +59,28 @@ class Recorder:
         self.passed += report.passed and report.when == "call"
 
 
-def gateware(target: str) -> str:
-    """Digest of the gateware of a target's units."""
-    state = hashlib.sha256()
+def gateware(target: str) -> dict[str, str]:
+    """Digest of the gateware of each of a target's units."""
     gc.disable()  # elaboration makes many objects that stay
-    for number, unit in enumerate(TARGETS[target].units()):
-        state.update(amaranth.back.rtlil.convert(unit, name=f"unit{number}", emit_src=False).encode())
+    found = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
+             for name, unit in TARGETS[target].units().items()}
     gc.enable()
-    return state.hexdigest()
+    return found
 
 
-def run_tests(target: str) -> tuple[int, Recorder]:
-    """Run a target's tests up to the first that fails."""
+def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
+    """Run a target's tests up to the first that fails, those of units that have changed before all others."""
     from sim.verilated import build
 
     # Rings are simulated for a few thousand cycles: to optimize them takes several times as long. The two sets of
     # options must differ, since headers are precompiled by their names.
     build._FAST, build._SLOW = ("-O0",), ("-O0", "-g0")
     build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW)
-    recorder = Recorder()
-    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header",
-                        *TARGETS[target].tests], plugins=[recorder])
-    return int(code), recorder
+    order = [*changed, *(name for name in target.first if name not in changed)]
+    tests = Tests((test for name in order for test in target.first.get(name, ())), target.rest)
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *target.tests],
+                       plugins=[tests])
+    return int(code), tests
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
@@ -72,19 +89,20 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
     ``status`` is "invalid", "same", "survived" or "killed".
     """
     begun = time.monotonic()
+    target, expected = TARGETS[request["target"]], request["expected"]
     try:
-        found = gateware(request["target"])
-    except Exception:  # whatever a mutant makes of a constructor or of Amaranth
+        found = gateware(target.file)
+    except Exception as error:  # whatever a mutant makes of a constructor or of Amaranth
         print(traceback.format_exc(), flush=True)
-        return {"status": "invalid", "test": sys.exc_info()[0].__name__}  # type: ignore[union-attr]
-    if found == request["expected"]:
-        return {"status": "same", "gateware": found}
-    code, recorder = run_tests(request["target"])
+        return {"status": "invalid", "test": type(error).__name__}
+    if found == expected:
+        return {"status": "same"}
+    code, tests = run_tests(target, [name for name in found if found[name] != expected.get(name)])
     seconds = time.monotonic() - begun
     if code == pytest.ExitCode.OK:
-        return {"status": "survived", "gateware": found, "seconds": seconds, "passed": recorder.passed}
-    if recorder.failed is not None:
-        return {"status": "killed", "gateware": found, "seconds": seconds, "test": recorder.failed}
+        return {"status": "survived", "gateware": found, "seconds": seconds, "passed": tests.passed}
+    if tests.failed is not None:
+        return {"status": "killed", "seconds": seconds, "test": tests.failed}
     # Nothing has run: the tests could not even be collected, or there are none.
     return {"status": "invalid", "test": f"pytest has ended with {code}"}
 

@@ -6,7 +6,7 @@ all of them is no mutant.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["TARGETS", "Target"]
@@ -21,127 +21,165 @@ class Target:
     file : str
         Path from the root of the tree.
     units : callable
-        Makes components of the file; it imports what it needs.
+        Makes components of the file, by name; it imports what it needs.
     tests : tuple of str
-        Arguments of pytest, in order.
+        Files of tests.
+    first : dict
+        By the name of a unit, beginnings of test names, of those that come first where the unit has changed.
+    rest : bool
+        Whether all other tests of the files are run as well.
     """
 
     file: str
-    units: Callable[[], Iterable[Any]]
+    units: Callable[[], dict[str, Any]]
     tests: tuple[str, ...]
+    first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    rest: bool = True
 
 
-def _packet() -> Iterable[Any]:
+def _packet() -> dict[str, Any]:
     from hdl.compression.codecs import WEIGHT_CODECS
     from hdl.ring.packet import Codec, Depacketizer, Packetizer
 
-    return (Packetizer(), Depacketizer(), Depacketizer(codec=WEIGHT_CODECS["mx9"]),
-            Depacketizer(codec=WEIGHT_CODECS["table32"], second=(Codec.MX9, WEIGHT_CODECS["mx9"])))
+    return {"packetizer": Packetizer(), "depacketizer": Depacketizer(),
+            "coded": Depacketizer(codec=WEIGHT_CODECS["mx9"]), "table": Depacketizer(codec=WEIGHT_CODECS["table32"]),
+            "second": Depacketizer(codec=WEIGHT_CODECS["table32"], second=(Codec.MX9, WEIGHT_CODECS["mx9"]))}
 
 
-def _link() -> Iterable[Any]:
+def _link() -> dict[str, Any]:
     from hdl.ring.link import LinkReceiver, LinkTransmitter
 
-    return (LinkReceiver(segments=3, packet_words=13), LinkTransmitter(segments=3, egress_words=13))
+    return {"receiver": LinkReceiver(segments=3, packet_words=13),
+            "transmitter": LinkTransmitter(segments=3, egress_words=13)}
 
 
-def _schedule() -> Iterable[Any]:
+def _schedule() -> dict[str, Any]:
     from hdl.ring.schedule import Planner, Walk
 
-    return (Planner(elements=4096, segment=64), Walk(elements=4096, segment=64))
+    return {"planner": Planner(elements=4096, segment=64), "walk": Walk(elements=4096, segment=64)}
 
 
-def _command_queue() -> Iterable[Any]:
+def _command_queue() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandChecker, CommandQueue
 
     config = {"gradient_words": 320, "weight_words": 256, "state_words": 96, "nodes_max": 12}
-    return (CommandQueue(config=NodeConfig(**config), depth=3), CommandQueue(config=NodeConfig(**config), depth=1),
-            CommandChecker(config=NodeConfig(**config, quantization=True, weight_codec="mx9")))
+    return {"checker": CommandChecker(config=NodeConfig(**config, quantization=True)),
+            "master": CommandChecker(config=NodeConfig(**config, weight_codec="mx9")),
+            "queue": CommandQueue(config=NodeConfig(**config), depth=3),
+            "short": CommandQueue(config=NodeConfig(**config), depth=1)}
 
 
-def _host_port() -> Iterable[Any]:
+def _host_port() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.host_port import HostPort
 
-    return (HostPort(config=NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)),)
+    return {"port": HostPort(config=NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32))}
 
 
-def _registers() -> Iterable[Any]:
+def _registers() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.registers import RegisterFile
 
-    return (RegisterFile(config=NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)),)
+    config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
+    return {"registers": RegisterFile(config=config)}
 
 
-def _runner() -> Iterable[Any]:
+def _runner() -> dict[str, Any]:
     from hdl.control.protocol import EventStatus
     from hdl.control.runner import CommandRunner
 
-    return (CommandRunner(failure=EventStatus.BAD_MASK, most=4), CommandRunner(failure=EventStatus.BAD_MASK))
+    return {"runner": CommandRunner(failure=EventStatus.BAD_MASK, most=4)}
 
 
-def _zero_value() -> Iterable[Any]:
+def _zero_value() -> dict[str, Any]:
     from hdl.compression.zero_value import Adder, Decoder, Encoder
 
-    return (Encoder(lanes=1), Encoder(lanes=4), Decoder(lanes=1), Decoder(lanes=8), Adder())
+    return {"encoder": Encoder(lanes=4), "encoder1": Encoder(lanes=1), "decoder": Decoder(lanes=2),
+            "decoder8": Decoder(lanes=8), "adder": Adder()}
 
 
-def _burst() -> Iterable[Any]:
+def _burst() -> dict[str, Any]:
     from hdl.optimizer.burst import StreamedOptimizer
     from hdl.optimizer.fixed_point import INT16
     from hdl.optimizer.rules import Rule
 
-    return (StreamedOptimizer(workers=2, lanes=4, depth=64, update_lanes=2, rules=tuple(Rule)),
-            StreamedOptimizer(workers=4, lanes=2, depth=8, update_lanes=1, broadcasts=4, rules=tuple(Rule)),
-            StreamedOptimizer(workers=2, lanes=1, depth=16, update_interval=2, rules=tuple(Rule)),
-            StreamedOptimizer(workers=2, lanes=2, depth=16, format=INT16, rules=(Rule.SGD, Rule.MOMENTUM)))
+    return {"parts": StreamedOptimizer(workers=2, lanes=4, depth=64, update_lanes=2, rules=tuple(Rule)),
+            "ports": StreamedOptimizer(workers=4, lanes=2, depth=8, update_lanes=1, broadcasts=4, rules=tuple(Rule)),
+            "slow": StreamedOptimizer(workers=2, lanes=1, depth=16, update_interval=2, rules=tuple(Rule)),
+            "fixed": StreamedOptimizer(workers=2, lanes=2, depth=16, format=INT16, rules=(Rule.SGD, Rule.MOMENTUM))}
 
 
-def _gradient_buffer() -> Iterable[Any]:
+def _gradient_buffer() -> dict[str, Any]:
     from hdl.optimizer.gradient_buffer import GradientBuffer
 
-    return (GradientBuffer(lanes=4, read_lanes=2, depth=8), GradientBuffer(lanes=4, depth=12, banks=3),
-            GradientBuffer(lanes=1, depth=2, width=2))
+    return {"slices": GradientBuffer(lanes=4, read_lanes=2, depth=8),
+            "whole": GradientBuffer(lanes=4, depth=12, banks=3)}
 
 
-def _reducer() -> Iterable[Any]:
+def _reducer() -> dict[str, Any]:
     from hdl.optimizer.reducer import Reducer
 
-    return tuple(Reducer(workers=workers) for workers in (1, 6, 7))
+    return {f"reducer{workers}": Reducer(workers=workers) for workers in (1, 6, 7)}
 
 
-def _generator() -> Iterable[Any]:
+def _generator() -> dict[str, Any]:
     from hdl.masking.generator import MaskGenerator
 
-    return tuple(MaskGenerator(lanes=lanes, index_bits=8) for lanes in (1, 2, 8))
+    return {f"generator{lanes}": MaskGenerator(lanes=lanes, index_bits=8) for lanes in (1, 2, 8)}
 
 
-def _multiplexer() -> Iterable[Any]:
+def _multiplexer() -> dict[str, Any]:
     from hdl.masking.multiplexer import MaskMultiplexer
 
-    return tuple(MaskMultiplexer(lanes=lanes, width=8) for lanes in (1, 4))
+    return {f"multiplexer{lanes}": MaskMultiplexer(lanes=lanes, width=8) for lanes in (1, 4)}
 
 
-_PACKET, _LINK = "tests/hdl/ring/test_packet.py", "tests/hdl/ring/test_link.py"
-_QUEUE, _ZERO = "tests/hdl/control/test_command_queue.py", "tests/hdl/compression/test_zero_value.py"
-_BURST = "tests/hdl/optimizer/test_burst.py"
+_RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 
 _ALL = (
-    Target("hdl/ring/packet.py", _packet, (f"{_PACKET}::test_packetizer_timing", _PACKET)),
-    Target("hdl/ring/link.py", _link, (_LINK,)),
-    Target("hdl/ring/schedule.py", _schedule, ("tests/hdl/ring/test_schedule.py",)),
-    Target("hdl/control/command_queue.py", _command_queue, (_QUEUE,)),
-    Target("hdl/control/host_port.py", _host_port, ("tests/hdl/control/test_host_port.py",)),
-    Target("hdl/control/registers.py", _registers, ("tests/hdl/control/test_registers.py",)),
-    Target("hdl/control/runner.py", _runner, ("tests/hdl/control/test_runner.py",)),
-    Target("hdl/compression/zero_value.py", _zero_value, (_ZERO,)),
-    Target("hdl/optimizer/burst.py", _burst, (_BURST,)),
-    Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, ("tests/hdl/optimizer/test_gradient_buffer.py",
-                                                                  _BURST)),
-    Target("hdl/optimizer/reducer.py", _reducer, ("tests/hdl/optimizer/test_reducer.py",)),
-    Target("hdl/masking/generator.py", _generator, ("tests/hdl/masking/test_generator.py",)),
-    Target("hdl/masking/multiplexer.py", _multiplexer, ("tests/hdl/masking/test_multiplexer.py",)),
+    Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
+        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
+        "depacketizer": ("test_depacketizer_timing", "test_depacketizer[none]", "test_damage[none",
+                         "test_depacketizer["),
+        "coded": ("test_depacketizer_of_weights[none-mx9]", "test_depacketizer_of_weights[geometric-mx9]"),
+        "table": ("test_depacketizer_of_weights[none-table32]", "test_depacketizer_of_weights[geometric-table32]"),
+        "second": ("test_depacketizer_of_gradients[table32]", "test_depacketizer_of_gradients[raw]")}),
+    Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
+        "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
+        "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
+    Target("hdl/ring/schedule.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
+        "master": ("test_checker[0-Rule.SGD",),
+        "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1"),
+        "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
+    Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
+    Target("hdl/control/registers.py", _registers, (f"{_CONTROL}/test_registers.py",)),
+    Target("hdl/control/runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
+    Target("hdl/compression/zero_value.py", _zero_value, ("tests/hdl/compression/test_zero_value.py",), {
+        "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
+        "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",
+                    "test_decoder_cut_streams[2-"),
+        "decoder8": ("test_decoder_latency[8]", "test_decoder_lockstep[8-"),
+        "adder": ("test_adder_known", "test_adder_unequal", "test_adder_latency", "test_adder_is_dense",
+                  "test_adder_never_hangs", "test_adder_")}),
+    # Of all the shapes that the tests know, those that differ most, and for these the patterns that find most.
+    Target("hdl/optimizer/burst.py", _burst, (f"{_OPTIMIZER}/test_burst.py",), {
+        "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
+        "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
+                  "test_steady_bursts[1-3]", "test_lockstep[1-3-", "test_dead_port", "test_slow_ports", "test_reset",
+                  "test_settings", "test_lockstep[8-1-mixed]", "test_lockstep[9-0-mixed]"),
+        "ports": ("test_lockstep[3-2-mixed]", "test_lockstep[3-1-geometric]"),
+        "slow": ("test_latencies[10]", "test_isolated_burst[10-3]", "test_steady_bursts[10-3]",
+                 "test_lockstep[10-2-mixed]")}, rest=False),
+    Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),
+    Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
+    Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
+        name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
+               f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
+        for lanes, name in ((2, "generator2"), (8, "generator8"))}),
+    Target("hdl/masking/multiplexer.py", _multiplexer, (f"{_MASKING}/test_multiplexer.py",), {
+        "multiplexer4": ("test_lockstep[4-8-geometric-geometric]", "test_cocotb[4-32-none]")}),
 )
 
 TARGETS = {target.file: target for target in _ALL}
