@@ -37,7 +37,7 @@ class Run:
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:
-        self._tree, self._budget = tree, budget
+        self._budget = budget
         self._store = Store(tree / "build/mutate/results")
         self._begun = time.monotonic()
         self._print = threading.Lock()
@@ -45,18 +45,18 @@ class Run:
     def _request(self, target: Target, expected: dict[str, str]) -> dict[str, Any]:
         return {"target": target.file, "expected": expected, "cpu": self._budget, "wall": 10 * self._budget}
 
-    def _key(self, target: Target, source: str, *more: str) -> str:
-        files = [file for file in dependencies(self._tree, [target.file, *target.tests])
-                 if file != self._tree / target.file]
-        return digest(self._tree, files, target.file, source, repr((target.tests, target.first, target.rest)), *more)
+    def _key(self, tree: Path, target: Target, source: str, *more: str) -> str:
+        files = [file for file in dependencies(tree, [target.file, *target.tests]) if file != tree / target.file]
+        return digest(tree, files, target.file, source, repr((target.tests, target.first, target.rest)), *more)
 
     def baseline(self, worker: Worker, target: Target) -> dict[str, str]:
         """Run the tests of a file as it is, which must pass, and return the digests of its gateware.
 
         What the tests build of the unchanged tree stays, for mutants that leave it as it is.
         """
-        source = (self._tree / target.file).read_text()
-        key = self._key(target, source, "baseline", str(worker.folder))
+        # The copy's: the tree itself may change while mutants run.
+        source = (worker.folder / target.file).read_text()
+        key = self._key(worker.folder, target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
         if known is None:
             known = worker.run(self._request(target, {}), file=target.file, source=source, keep=True)
@@ -70,8 +70,8 @@ class Run:
 
     def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
         """Run one mutant, or take what an earlier run has found."""
-        source = mutant.apply((self._tree / target.file).read_text())
-        key = self._key(target, source)
+        source = mutant.apply((worker.folder / target.file).read_text())
+        key = self._key(worker.folder, target, source)
         result = self._store.get(key)
         if result is None or (result["status"] == "timeout" and result["budget"] < self._budget):
             result = worker.run(self._request(target, expected), file=target.file, source=source)

@@ -47,10 +47,8 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
         self._process.terminate()
-        self._process.wait()
+        self._process.communicate()
         self._log.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def test_lockstep(lanes, width, source, sink):
     willing, ready = stall_array(source, count, seed=3), stall_array(sink, count, seed=4)
     unit = _unit(lanes, width)
     unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows, willing)}, sinks={"o": ready}, inputs={"alternative": alternatives})
+    trace = unit.lockstep(sources={"i": Feed(rows, willing)}, sinks={"o": ready},
+                          inputs={"alternative": alternatives})
     expected = queue(depth=1, latency=1, beats=count, willing=willing, ready=ready)
     for name in ("i_valid", "i_ready", "o_valid"):
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), name)
