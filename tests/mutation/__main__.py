@@ -110,10 +110,10 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
         for mutant in picked[target.file]:
             jobs.put((target, mutant))
 
-    def work(number: int) -> None:
+    def work() -> None:
         expected: dict[str, dict[str, str]] = {}
         try:
-            with Worker(TREE, TREE / f"build/mutate/tree-{number}") as worker:
+            with Worker(TREE, TREE / "build/mutate") as worker:
                 while True:
                     try:
                         target, mutant = jobs.get_nowait()
@@ -126,7 +126,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
         except Exception as error:  # of a thread: it is raised again where rows are taken
             done.put(error)
 
-    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(workers)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     ended = 0
@@ -142,7 +142,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
 
 def main(
     files: Annotated[str, typer.Option(help="Files or folders of hdl/, with commas between them.")] = "",
-    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file.")] = 30,
+    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a third where it takes a ring.")] = 30,
     seed: Annotated[int, typer.Option(help="Chooses the mutants.")] = 0,
     budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 60,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
@@ -152,7 +152,7 @@ def main(
         targets = chosen_targets(files)
         every = {target.file: find((TREE / target.file).read_text()) for target in targets}
         listed = equivalents.match(equivalents.load(), every)
-        picked = {file: sample(found, mutants, seed) for file, found in every.items()}
+        picked = {file: sample(found, max(1, mutants // TARGETS[file].cost), seed) for file, found in every.items()}
         rows = [_row(target, mutant, "equivalent", listed[target.file, mutant].reason, 0.0)
                 for target in targets for mutant in picked[target.file] if (target.file, mutant) in listed]
         left = {file: [one for one in found if (file, one) not in listed] for file, found in picked.items()}

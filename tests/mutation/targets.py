@@ -28,6 +28,8 @@ class Target:
         By the name of a unit, beginnings of test names, of those that come first where the unit has changed.
     rest : bool
         Whether all other tests of the files are run as well.
+    cost : int
+        The file has one mutant where others have as many.
     """
 
     file: str
@@ -35,6 +37,7 @@ class Target:
     tests: tuple[str, ...]
     first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     rest: bool = True
+    cost: int = 1
 
 
 def _packet() -> dict[str, Any]:
@@ -57,6 +60,39 @@ def _schedule() -> dict[str, Any]:
     from hdl.ring.schedule import Planner, Walk
 
     return {"planner": Planner(elements=4096, segment=64), "walk": Walk(elements=4096, segment=64)}
+
+
+def _control() -> dict[str, Any]:
+    from hdl.ring.control import CollectiveControl
+
+    return {"control": CollectiveControl()}
+
+
+def _nodes() -> dict[str, Any]:
+    """Nodes of the tests of rings that are built soonest: as they are by default, and with codecs of both kinds."""
+    from hdl.config import NodeConfig
+
+    memories = {"gradient_words": 1024, "weight_words": 1024, "state_words": 1024, "state_planes": 1}
+    return {"plain": NodeConfig(lanes=1, segment=32, ingress_segments=2, multiplier_dsps=1, **memories),
+            "coded": NodeConfig(gradient_codec="mx9", weight_codec="mx9", **memories)}
+
+
+def _collective() -> dict[str, Any]:
+    from hdl.ring.collective import CollectiveEngine
+
+    return {name: CollectiveEngine(config=config) for name, config in _nodes().items()}
+
+
+def _director() -> dict[str, Any]:
+    from hdl.ring.director import Director
+
+    return {name: Director(config=config) for name, config in _nodes().items()}
+
+
+def _dataflow() -> dict[str, Any]:
+    from hdl.ring.dataflow import Dataflow
+
+    return {name: Dataflow(config=config) for name, config in _nodes().items()}
 
 
 def _command_queue() -> dict[str, Any]:
@@ -137,6 +173,13 @@ def _multiplexer() -> dict[str, Any]:
 
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 
+# Whole rings take 20 to 30 seconds to build: of their tests those that see most of what a ring does.
+_RINGS = (f"{_RING}/test_collective.py", "tests/pairs/test_pairs.py", "tests/host/test_gradient_codecs.py")
+_OF_RINGS = {
+    "plain": ("test_values[small]", "test_sample[3-", "test_sample[1-", "test_sample[9-", "test_no_length",
+              "test_quiesce"),
+    "coded": ("test_every_operation[3-mx9]", "test_every_operation[1-mx9]", "test_random_damage_never_hangs[mx9]")}
+
 _ALL = (
     Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
         "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
@@ -149,6 +192,9 @@ _ALL = (
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
     Target("hdl/ring/schedule.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
+    *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=3)
+      for name, units in (("collective", _collective), ("director", _director), ("dataflow", _dataflow))),
     Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1"),

@@ -1,5 +1,7 @@
 """Copies of the tree in which mutants are run, each with a process that does it."""
 
+import fcntl
+import itertools
 import json
 import shutil
 import subprocess
@@ -25,12 +27,11 @@ class Worker:
     tree : Path
         The tree that is copied.
     folder : Path
-        Where the copy is; what its last one has built is kept.
+        Where copies are, each in the first folder there that no other run has; what was built in it before is kept.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder = self._claim(folder)
         for name in _COPIED:
             source, target = tree / name, folder / name
             if source.is_file():
@@ -43,6 +44,19 @@ class Worker:
             [sys.executable, "-m", "tests.mutation.server"], cwd=folder, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self._log, text=True)
 
+    def _claim(self, parent: Path) -> Path:
+        for number in itertools.count():
+            folder = parent / f"tree-{number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("w")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._lock.close()
+            else:
+                break
+        return folder
+
     def __enter__(self) -> Self:
         return self
 
@@ -50,6 +64,7 @@ class Worker:
         self._process.terminate()
         self._process.communicate()
         self._log.close()
+        self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
         """Run one source of a file, with ``keep`` as that of the unchanged tree, and return the answer.
