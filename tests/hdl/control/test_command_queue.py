@@ -271,6 +271,7 @@ async def runs_what_may_run(dut):
     assert seen >= {EventStatus.OK, EventStatus.BAD_CRC, EventStatus.WAIT_TIMEOUT, EventStatus.BAD_LENGTH}
     assert [command["tag"] for command in engine.started] == [event["tag"] for event in engine.ended]
     await cycles(dut, 2)
+    assert int(dut.queue_status.value) == 0
     last = [event for event in events if event["status"] != EventStatus.OK][-1]
     assert int(dut.last_error.value) == to_int(event_layout(), last) & 0xFFFFFFFF
 
