@@ -263,7 +263,10 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]))
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    packets = [random_packet(generator) for _ in range(p["packets"])]
+    # A count that is wrong for the operation, and as many words.
+    packets = [[opcode << 24 | count, *words(generator, count)]
+               for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 7, 9)]
+    packets += [random_packet(generator) for _ in range(p["packets"])]
 
     async def feed():
         for packet in packets:
