@@ -157,6 +157,7 @@ class Node(State):
             self.dut.bus__done.value = 1
             self.dut.bus__writable.value = writable
             await edge
+            assert not self.dut.bus__request.value, "A request that is done must not be made again"
             self.dut.bus__done.value = 0
 
     async def _serve_reads(self):
