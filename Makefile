@@ -27,7 +27,7 @@ help:
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
-	@echo "            SEED= BUDGET=60 WORKERS=2); it goes on where an earlier run has ended"
+	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make synth  the bitstream of a board (BOARD=ulx3s-85f SEEDS=3 NATIVE=1), or one unit out of context"

@@ -144,7 +144,7 @@ def main(
     files: Annotated[str, typer.Option(help="Files or folders of hdl/, with commas between them.")] = "",
     mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a third where it takes a ring.")] = 30,
     seed: Annotated[int, typer.Option(help="Chooses the mutants.")] = 0,
-    budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 60,
+    budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
 ) -> None:
     """Change hdl/ in one place at a time, and see whether a test of the file fails."""
