@@ -172,6 +172,23 @@ class TestLinkReset:
         check_usable(ring, epoch=2)
 
 
+class TestAlone:
+    def test_has_nobody_to_wait_for(self):
+        """A ring of one moves nothing on its links, and takes longer than its time-out."""
+        length = 1300
+        with open_ring(CONFIG, nodes=1) as opened:
+            ring = Ring([Device(opened.transports[0], CONFIG)], timeout=500)
+            ring.connect()
+            gradients = np.random.default_rng(5).standard_normal(length).astype(np.float32)
+            ring.write_gradients([gradients])
+            (device,) = ring.devices
+            device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=1, length=length))
+            event = device.pop_event(20 * TIMEOUT)
+            assert (event.status, event.detail) == (EventStatus.OK, 0)
+            assert event.cycles > 2 * 500
+            assert (ring.read_gradients(length).view(np.uint32) == golden.bits(gradients)).all()
+
+
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
         """Commands reach the nodes far apart; what comes early waits at the link."""
