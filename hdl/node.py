@@ -172,7 +172,7 @@ class Node(wiring.Component):
                     m.d.comb += [queue.completions.valid.eq(1), queue.completions.payload.eq(unit.event.payload)]
         counts = {name: engine.count[name] for name in engine.count.shape().members}
         for unit, _ in apart:
-            m.d.comb += unit.weight_version.eq(engine.weight_version)
+            m.d.comb += [unit.weight_version.eq(engine.weight_version), unit.link_reset.eq(registers.link_reset)]
             for name in unit.count.shape().members:
                 counts[name] = counts.get(name, 0) | unit.count[name]
         for name, count in counts.items():

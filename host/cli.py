@@ -251,7 +251,7 @@ def train_command(
             result = report.build_report(config, experiment.trainings[0], simulation, bigram_loss=bigram_loss,
                                          interrupted=True)
             write_json(output / "report.json", result)
-        console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True)
+        console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
     result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss)

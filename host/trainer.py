@@ -453,9 +453,26 @@ class Run:
         self.training = Training.from_figures(state["training"])
         self.due = state["due"]
         self._interval_loss, self._interval_count = state["interval_loss"], state["interval_count"]
+        self._reference.restore(state["memory"]["reference"])
         self._ring.clear_counters()
+        self._counters = self._ring.counters()
+        repeats = self.training.repeats
+        self._repeat("first command", lambda: self._warm_up(state["settings"]))
+        self.training.repeats = repeats  # a run that was not stopped has none here
         self._recall(state["memory"])
         self._ring.restore_settings(state["settings"])
+
+    def _warm_up(self, settings: dict[str, int | float]) -> None:
+        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn, so
+        that cycles depend a little on whose turn it is, and on new nodes it is another's than after a step."""
+        ring = self._ring
+        ring.restore_settings(settings)
+        gradient = self._form.weights(self._workload.parameters)
+        ring.write_gradients([gradient] * ring.nodes)
+        if self._config.density is not None:
+            ring.sparsify(self._length, threshold=0)
+            ring.write_gradients([gradient] * ring.nodes)
+        ring.fused_update(self._length)
 
 
 def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,

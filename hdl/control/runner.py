@@ -17,7 +17,8 @@ class CommandRunner(wiring.Component):
 
     From the acceptance of a command to :attr:`start` it is two cycles, and from :attr:`done` or :attr:`bad` to the
     offer of the event one; the next command is accepted in the cycle after that of the event. The cycles of the event
-    are all from the one after the acceptance to that of :attr:`done` or :attr:`bad`.
+    are all from the one after the acceptance to that of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a
+    command that is not done in this cycle ends in it.
 
     Parameters
     ----------
@@ -32,6 +33,7 @@ class CommandRunner(wiring.Component):
         What of it the datapath needs is to be sampled when it is taken.
     event : Out(stream of event_layout())
         Its detail is the sum of :attr:`progress`, or of a wrong command :attr:`number`.
+    link_reset : In(1)
     weight_version : In(32)
         For the event.
     reset : Out(1)
@@ -56,6 +58,7 @@ class CommandRunner(wiring.Component):
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
+            "link_reset": In(1),
             "weight_version": In(32),
             "reset": Out(1),
             "start": Out(1),
@@ -70,6 +73,10 @@ class CommandRunner(wiring.Component):
         m = Module()
         event = self.event.payload
         active = Signal()
+
+        def stop():
+            m.d.sync += event.status.eq(EventStatus.LINK_RESET)
+            m.next = "Report"
 
         with m.FSM() as fsm:
             with m.State("Idle"):
@@ -88,10 +95,14 @@ class CommandRunner(wiring.Component):
             # What a memory still had to answer to the command before is gone when the datapath leaves its reset.
             with m.State("Settle"):
                 m.next = "Launch"
+                with m.If(self.link_reset):
+                    stop()
 
             with m.State("Launch"):
                 m.d.comb += self.start.eq(1)
                 m.next = "Run"
+                with m.If(self.link_reset):
+                    stop()
 
             with m.State("Run"):
                 m.d.sync += event.detail.eq(event.detail + self.progress)
@@ -100,6 +111,8 @@ class CommandRunner(wiring.Component):
                     m.next = "Report"
                 with m.Elif(self.done):
                     m.next = "Report"
+                with m.Elif(self.link_reset):
+                    stop()
 
             with m.State("Report"):
                 m.d.comb += [self.event.valid.eq(1), event.weight_version.eq(self.weight_version)]

@@ -466,6 +466,8 @@ class MaskEngine(wiring.Component):
     event : Out(stream of event_layout())
         One for each command. The detail is the number of elements replaced, or that of the wrong job.
     alternative, threshold : In(32)
+    link_reset : In(1)
+        Ends a command, of which a part may be done.
     weight_version : In(32)
         For the event.
     count : Out(counts_layout())
@@ -483,6 +485,7 @@ class MaskEngine(wiring.Component):
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
+            "link_reset": In(1),
             "alternative": In(32),
             "threshold": In(32),
             "weight_version": In(32),
@@ -514,6 +517,7 @@ class MaskEngine(wiring.Component):
             sparsify.eq(given.operation == Operation.SPARSIFY),
             flow.setup.eq(setup),
             flow.start.eq(runner.start),
+            runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
             runner.progress.eq(flow.replaced),
             runner.done.eq(flow.done),

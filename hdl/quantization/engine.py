@@ -308,6 +308,8 @@ class InferenceEngine(wiring.Component):
     event : Out(stream of event_layout())
         One for each command. The detail is the number of cycles in which all lanes have multiplied, or that of the
         wrong layer.
+    link_reset : In(1)
+        Ends a command, of which a part may be done.
     weight_version : In(32)
         For the event.
     count : Out(counts_layout())
@@ -328,6 +330,7 @@ class InferenceEngine(wiring.Component):
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
+            "link_reset": In(1),
             "weight_version": In(32),
             "count": Out(counts_layout()),
             "gradient_read": Out(read_signature(gradient_rows, lanes)).array(2),
@@ -354,6 +357,7 @@ class InferenceEngine(wiring.Component):
         m.d.comb += [
             flow.setup.eq(setup),
             flow.start.eq(runner.start),
+            runner.link_reset.eq(self.link_reset),
             runner.weight_version.eq(self.weight_version),
             runner.progress.eq(flow.multiplied),
             runner.done.eq(flow.done),

@@ -1,6 +1,6 @@
 """The collective engine: runs one command after the other on the ring, or gives it up in good order."""
 
-from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -8,6 +8,7 @@ from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
+from hdl.ring.control import CollectiveControl
 from hdl.ring.dataflow import Dataflow, codebook_ports
 from hdl.ring.director import longest_vector, setup_layout
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
@@ -49,8 +50,8 @@ class CollectiveEngine(wiring.Component):
     """Runs collective operations between the memories of a node and its ring.
 
     A command is planned (:class:`~hdl.ring.schedule.Planner`), run by the :class:`~hdl.ring.dataflow.Dataflow`, and
-    reported by one event. The settings are sampled when the command is taken, so that a change never lands inside
-    one.
+    reported by one event, as :class:`~hdl.ring.control.CollectiveControl` says. The settings are sampled when the
+    command is taken, so that a change never lands inside one.
 
     A packet that does not belong, a peer that has given up, a ring that stands still for ``timeout`` cycles or a held
     ``link_reset`` ends the command early. The engine then resets the datapath, ends the packet that it is sending so
@@ -119,12 +120,13 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        idle = Signal()  # the datapath is held in reset, unless a command runs
         longest_packet = packet_words(config.segment)
 
-        m.submodules.planner = planner = Planner(elements=longest_vector(config), segment=config.segment)
+        m.submodules.control = control = CollectiveControl()
+        planner = Planner(elements=longest_vector(config), segment=config.segment)
+        m.submodules.planner = ResetInserter(~control.planning)(planner)
         dataflow = Dataflow(config=config)
-        m.submodules.dataflow = ResetInserter(idle)(dataflow)
+        m.submodules.dataflow = ResetInserter(~control.active)(dataflow)
         m.submodules.packetizer = packetizer = Packetizer()
         second = None
         if config.has_residual:  # what has none is either raw or of zero-value compression
@@ -159,7 +161,6 @@ class CollectiveEngine(wiring.Component):
 
         command = Signal(command_layout())
         setup = Signal(setup_layout(config))
-        event = self.event.payload
         last_rank = command.size - 1
         has_gather = Signal()
         has_scatter = Signal()
@@ -171,15 +172,19 @@ class CollectiveEngine(wiring.Component):
             is_broadcast.eq(command.operation == Operation.BROADCAST),
             steps.eq(last_rank),
             dataflow.setup.eq(setup),
+            dataflow.start.eq(control.launch),
+            planner.start.eq(control.plan),
             planner.length.eq(command.length),
             # A broadcast moves the whole vector as one block.
             planner.size.eq(Mux(is_broadcast, 1, command.size)),
             planner.rank.eq(Mux(is_broadcast, 0, command.rank)),
         ]
 
-        def prepare():
-            """Sample all that the command depends on."""
-            given = self.command.payload
+        # All that a command depends on is sampled when it is taken.
+        given = self.command.payload
+        connect_stream(m, self.command, control.command)
+        connect_stream(m, control.event, self.event)
+        with m.If(self.command.ready):
             m.d.sync += [
                 command.eq(given),
                 setup.fused.eq(given.operation == Operation.FUSED_UPDATE),
@@ -198,11 +203,6 @@ class CollectiveEngine(wiring.Component):
                 setup.state_row.eq(given.state_base // config.lanes),
                 setup.settings.eq(self.settings),
                 setup.packed_state.eq(self.packed_state),
-                event.tag.eq(given.tag),
-                event.status.eq(EventStatus.OK),
-                event.flags.eq(0),
-                event.detail.eq(0),
-                event.cycles.eq(0),
             ]
 
         def tour(target, steps, block, start):
@@ -234,130 +234,62 @@ class CollectiveEngine(wiring.Component):
                 gives = has_gather & ~has_scatter & ~alone
                 tour(setup.own_gather, gives, setup.successor, planner.following)
 
-        # Packets that the datapath has handed out and that are not through yet.
-        leaving, coming = Signal(4), Signal(4)
-        running = Signal()
-        finished = Signal()
-        waited = Signal(32)  # cycles since a word last moved on the ring
-        sent, arrived = Signal(16), Signal(16)
-        aborted, abort_seen = Signal(), Signal()
-        stranded = Signal()  # the ABORT cannot leave, or the predecessor's does not come
+        # Planned tours are taken over in every cycle of planning; those of the last one count.
+        leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.o.valid & arriving.o.ready
-        m.d.comb += finished.eq(~dataflow.busy & (leaving == 0) & (coming == 0))
         m.d.sync += [
             leaving.eq(leaving + (dataflow.header.valid & dataflow.header.ready) - packet_leaves),
             coming.eq(coming + (dataflow.expected.valid & dataflow.expected.ready) - depacketizer.done),
-            sent.eq(sent + (self.ring_o.valid & self.ring_o.last)),
-            arrived.eq(arrived + (word_taken & arriving.o.payload.last)),
-            waited.eq(Mux(self.ring_o.valid | word_taken, 0, waited + 1)),
         ]
+        with m.If(control.planning):
+            assign_tours()
+            m.d.sync += [leaving.eq(0), coming.eq(0)]
 
+        pulses, fault, running = dataflow.pulses, control.fault, control.running
         abort_header = packetizer.abort_header
         m.d.comb += [
+            control.timeout.eq(self.timeout),
+            control.link_reset.eq(self.link_reset),
+            self.weight_version.eq(control.weight_version),
+            control.kind.immediate.eq(command.operation == Operation.QUIESCE),
+            control.kind.alone.eq(setup.alone),
+            control.kind.updates.eq(~setup.sum),
+            control.planned.eq(planner.done),
+            control.finished.eq(~dataflow.busy & (leaving == 0) & (coming == 0)),
+            fault.found.eq(depacketizer.error | receiver.overrun | pulses.malformed),
+            fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
+            fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
+            control.moved.eq(self.ring_o.valid | word_taken),
+            control.packet_sent.eq(self.ring_o.valid & self.ring_o.last),
+            control.packet_received.eq(word_taken & arriving.o.payload.last),
+            control.egress_stalled.eq(packetizer.stalled),
+            control.local_nan.eq(pulses.local_nan),
+            control.not_finite.eq(pulses.not_finite),
+            control.abort_sent.eq(packetizer.aborted),
+            control.abort_received.eq(depacketizer.abort_seen),
             abort_header.type.eq(PacketType.ABORT),
             abort_header.source.eq(setup.rank),
             abort_header.destination.eq(setup.successor),
             abort_header.epoch.eq(setup.epoch),
             abort_header.iteration.eq(setup.iteration),
             packetizer.may_start.eq(transmitter.may_start),
+            packetizer.give_up.eq(control.give_up),
+            packetizer.clear.eq(self.link_reset | control.stranded),
             depacketizer.epoch.eq(setup.epoch),
             depacketizer.active.eq(running),
+            depacketizer.drain.eq(control.drain),
+            depacketizer.clear.eq(self.link_reset),
             transmitter.reset_link.eq(self.link_reset),
             receiver.reset_link.eq(self.link_reset),
-            packetizer.clear.eq(self.link_reset | stranded),
-            depacketizer.clear.eq(self.link_reset),
         ]
-
-        def give_up(status, detail):
-            m.d.sync += [event.status.eq(status), event.detail.eq(detail), waited.eq(0)]
-            m.next = "Abort"
-
-        timed_out = Signal()
-        m.d.comb += timed_out.eq((waited >= self.timeout) & ~setup.alone)
-        counts = Cat(sent, arrived)
-        with m.If(dataflow.pulses.local_nan):
-            m.d.sync += event.flags[0].eq(1)
-        with m.If(dataflow.pulses.not_finite):
-            m.d.sync += event.flags[1].eq(1)
-        with m.If(depacketizer.abort_seen):
-            m.d.sync += abort_seen.eq(1)
-        with m.FSM() as fsm:
-            with m.State("Idle"):
-                m.d.comb += self.command.ready.eq(1)
-                prepare()
-                with m.If(self.command.valid):
-                    m.next = "Plan"
-
-            with m.State("Plan"):
-                m.d.comb += planner.start.eq(1)
-                m.next = "Deal"
-                with m.If(self.link_reset):
-                    m.d.sync += event.status.eq(EventStatus.LINK_RESET)
-                    m.next = "Report"
-                with m.Elif(command.operation == Operation.QUIESCE):
-                    m.next = "Report"
-
-            with m.State("Deal"):
-                assign_tours()
-                m.d.sync += [leaving.eq(0), coming.eq(0), sent.eq(0), arrived.eq(0), waited.eq(0)]
-                m.d.sync += [aborted.eq(0), abort_seen.eq(0)]
-                with m.If(planner.done):
-                    m.next = "Launch"
-
-            with m.State("Launch"):
-                m.d.comb += dataflow.start.eq(1)
-                m.next = "Settle"
-
-            with m.State("Settle"):
-                m.next = "Run"
-
-            with m.State("Run"):
-                m.d.comb += running.eq(1)
-                with m.If(depacketizer.error):
-                    give_up(depacketizer.code, depacketizer.detail)
-                with m.Elif(receiver.overrun | dataflow.pulses.malformed):
-                    give_up(EventStatus.OVERRUN, counts)
-                with m.Elif(self.link_reset):
-                    give_up(EventStatus.LINK_RESET, counts)
-                with m.Elif(timed_out):
-                    give_up(
-                        Mux(packetizer.stalled, EventStatus.EGRESS_TIMEOUT, EventStatus.INGRESS_TIMEOUT), counts
-                    )
-                with m.Elif(finished):
-                    with m.If(~setup.sum):
-                        m.d.sync += self.weight_version.eq(self.weight_version + 1)
-                    m.next = "Report"
-
-            with m.State("Abort"):
-                m.d.comb += [packetizer.give_up.eq(~aborted), depacketizer.drain.eq(~abort_seen)]
-                with m.If(packetizer.aborted):
-                    m.d.sync += aborted.eq(1)
-                m.d.sync += waited.eq(waited + 1)
-                with m.If((aborted & abort_seen) | self.link_reset):
-                    m.next = "Report"
-                with m.Elif(waited >= self.timeout):
-                    m.d.comb += stranded.eq(1)
-                    m.next = "Report"
-
-            with m.State("Report"):
-                m.d.comb += [self.event.valid.eq(1), event.weight_version.eq(self.weight_version)]
-                with m.If(self.event.ready):
-                    m.next = "Idle"
-
-        m.d.comb += idle.eq(~(fsm.ongoing("Launch") | fsm.ongoing("Settle") | fsm.ongoing("Run")))
-        busy = ~fsm.ongoing("Idle") & ~fsm.ongoing("Report")
-        with m.If(busy):
-            m.d.sync += event.cycles.eq(event.cycles + 1)
-
-        pulses = dataflow.pulses
         m.d.comb += [
             self.count.words_sent.eq(self.ring_o.valid),
             self.count.packets_sent.eq(self.ring_o.valid & self.ring_o.last),
             self.count.words_received.eq(self.ring_i.valid),
             self.count.packets_received.eq(self.ring_i.valid & self.ring_i.last),
             self.count.scatter_reduce_cycles.eq(running & pulses.scatter_reduce),
-            self.count.command_cycles.eq(busy),
+            self.count.command_cycles.eq(control.busy),
             self.count.stall_no_credit.eq(running & packetizer.stalled),
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),

@@ -294,9 +294,9 @@ class Depacketizer(wiring.Component):
     WRONG_LENGTH           the packet ends inside its header            0xffff; 0xffff
     =====================  ===========================================  ==============================================
 
-    ``destination`` is not looked at. After an error nothing is taken until ``drain`` has been high. While it is,
-    whole packets are discarded, the word on offer at ``payload`` is withdrawn, ``done`` and ``error`` stay low, and
-    records are not taken. A packet of which a part was discarded is discarded to its end.
+    ``destination`` is not looked at. After an error nothing is taken until ``drain`` has been high or ``active`` low.
+    While ``drain`` is high, whole packets are discarded, the word on offer at ``payload`` is withdrawn, ``done`` and
+    ``error`` stay low, and records are not taken. A packet of which a part was discarded is discarded to its end.
 
     Parameters
     ----------
@@ -614,7 +614,9 @@ class Depacketizer(wiring.Component):
 
         if has_tables:
             m.d.comb += in_payload.eq(fsm.ongoing("Payload"))
-        with m.If(self.error):
+        with m.If(~self.active):  # the command that the error has ended is over
+            m.d.sync += halted.eq(0)
+        with m.Elif(self.error):
             m.d.sync += halted.eq(1)
         with m.If(self.drain):
             m.d.sync += [discarded.eq(1), halted.eq(0), self.payload.valid.eq(0)]

@@ -68,7 +68,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True, markup=False)
 
     def step(self, training: Training) -> None:
         """A step of training has ended, or a measurement."""

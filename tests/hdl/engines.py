@@ -20,8 +20,9 @@ class Bench(wiring.Component):
     Parameters
     ----------
     engine : wiring.Component
-        With streams ``command`` and ``event``, ``weight_version``, ``count``, and of ``gradient_read``,
-        ``gradient_write``, ``weight_read`` and ``weight_write`` those that it has, alone or as arrays.
+        With streams ``command`` and ``event``, ``link_reset``, ``weight_version``, ``count``, and of
+        ``gradient_read``, ``gradient_write``, ``weight_read`` and ``weight_write`` those that it has, alone or as
+        arrays.
     config : NodeConfig
     settings : tuple of str
         Inputs of 32 bits that the engine has besides.
@@ -35,7 +36,7 @@ class Bench(wiring.Component):
         accesses = stream.Signature(access_layout())
         super().__init__({
             "command": In(stream.Signature(command_layout())), "event": Out(stream.Signature(event_layout())),
-            **dict.fromkeys(self._settings, In(32)), "count": Out(engine.count.shape()),
+            "link_reset": In(1), **dict.fromkeys(self._settings, In(32)), "count": Out(engine.count.shape()),
             "host_read": In(accesses), "host_data": Out(words), "host_write": In(accesses), "host_words": In(words),
         })
 
@@ -64,7 +65,7 @@ class Bench(wiring.Component):
             connect_stream(m, outer, inner)
         connect_stream(m, engine.event, self.event)
         connect_stream(m, access.read.data, self.host_data)
-        m.d.comb += [self.count.eq(engine.count), *(
+        m.d.comb += [self.count.eq(engine.count), engine.link_reset.eq(self.link_reset), *(
             getattr(engine, name).eq(getattr(self, name)) for name in self._settings)]
         return m
 

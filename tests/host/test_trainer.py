@@ -9,6 +9,7 @@ from host.clustering import codebook
 from host.data import Dataset, digits
 from host.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
 from host.outcome import MaskOutcome, Outcome, SparsifyOutcome
+from host.settings import Settings
 from host.text import Text, collate, topics
 from host.trainer import DivergenceError, TrainingConfig, TrainingError, train
 from host.transformer import ALTERNATIVE, TransformerConfig
@@ -55,10 +56,10 @@ class GoldenRing:
 
     @property
     def known_settings(self):
-        return {}
+        return dataclasses.asdict(self.settings)
 
     def restore_settings(self, settings):
-        assert settings == {}
+        self.settings = Settings(**settings)
 
     def recover(self):
         pass
@@ -82,7 +83,8 @@ class GoldenRing:
 
     def require(self, allocation):
         self.packed_state = allocation.packed_state
-        self.residuals = np.zeros((self.nodes, allocation.length), dtype=np.uint32)
+        self.residuals, self.errors = (np.zeros((self.nodes, allocation.length), dtype=np.uint32) for _ in range(2))
+        self.weights, self.master = self.errors.copy(), self.errors[0].copy()
         self.state = [np.full(allocation.length, 0x7fc0_0000, dtype=np.uint32) for _ in range(allocation.planes)]
 
     @property

@@ -466,6 +466,44 @@ def test_decoder_short_streams(lanes):
         assert trace["error"].sum() == 1
 
 
+def _whole_beats(words, lanes):
+    """Elements of a stream that may end inside a group, and whether it does: zeros from the first beat on of which
+    a value is missing."""
+    groups, at, short = [], 0, False
+    while at < len(words):
+        places = np.flatnonzero(int(words[at]) >> np.arange(GROUP) & 1)
+        values = words[at + 1:at + 1 + len(places)]
+        group = np.zeros(GROUP, np.uint32)
+        group[places[:len(values)]] = values
+        if short := len(values) < len(places):
+            group[places[len(values)] // lanes * lanes:] = 0
+        groups.append(group)
+        at += 1 + len(places)
+    return np.concatenate(groups), short
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("lanes", LANES)
+def test_decoder_cut_streams(lanes, sink):
+    """Streams that are cut anywhere, into a sink that stalls: one group may wait while that behind it is cut."""
+    for seed in range(3):
+        generator = np.random.default_rng([seed, lanes])
+        streams = [model.encode(vector) for vector in _vectors(generator, 3_000)]
+        streams += [words[:generator.integers(1, len(words) + 1)] for words in streams]
+        streams = [streams[number] for number in generator.permutation(len(streams))]
+        expected, shorts = zip(*(_whole_beats(words, lanes) for words in streams), strict=True)
+        count = 40_000
+        unit = _unit(Decoder, lanes)
+        unit.reset()
+        source = Feed(_words(streams), stall_array("geometric", count, seed=seed, rate=0.9))
+        trace = unit.lockstep(sources={"i": source}, sinks={"o": stall_array(sink, count, seed=seed)})
+        payload, _ = _taken(trace, beat_layout(lanes))
+        np.testing.assert_array_equal(payload["elements"].reshape(-1), np.concatenate(expected), f"{seed=}")
+        ends = np.cumsum([len(elements) // lanes for elements in expected]) - 1
+        np.testing.assert_array_equal(np.flatnonzero(payload["last"]), ends, f"{seed=}")
+        assert trace["error"].sum() == sum(shorts) > 10, f"{seed=}"
+
+
 # --- handshakes, proven
 
 

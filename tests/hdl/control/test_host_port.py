@@ -157,6 +157,7 @@ class Node(State):
             self.dut.bus__done.value = 1
             self.dut.bus__writable.value = writable
             await edge
+            assert not self.dut.bus__request.value, "A request that is done must not be made again"
             self.dut.bus__done.value = 0
 
     async def _serve_reads(self):
@@ -263,7 +264,10 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]))
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    packets = [random_packet(generator) for _ in range(p["packets"])]
+    # A count that is wrong for the operation, and as many words.
+    packets = [[opcode << 24 | count, *words(generator, count)]
+               for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 7, 9)]
+    packets += [random_packet(generator) for _ in range(p["packets"])]
 
     async def feed():
         for packet in packets:

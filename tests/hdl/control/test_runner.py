@@ -29,19 +29,23 @@ class Model:
         return {"reset": not (running and self.age >= 1), "start": running and self.age == 1, "busy": running,
                 "command": self.state == "idle", "event": self.event if self.state == "report" else None}
 
-    def step(self, *, command, taken, progress, done, bad, number):
+    def step(self, *, command, taken, progress, done, bad, number, link_reset):
         if self.state == "idle" and command is not None:
             self.event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
             self.state, self.age = ("run", 0) if command["length"] else ("report", 0)
         elif self.state == "run":
             self.event["cycles"] += 1
             self.age += 1
-            if self.age > 2:
+            runs = self.age > 2
+            if runs:
                 self.event["detail"] += progress
                 if bad:
                     self.event.update(status=EventStatus.BAD_MASK, detail=number)
-                if bad or done:
-                    self.state = "report"
+            ended = runs and (bad or done)
+            if link_reset and not ended:
+                self.event["status"] = EventStatus.LINK_RESET
+            if link_reset or ended:
+                self.state = "report"
         elif self.state == "report" and taken:
             self.state = "idle"
 
@@ -57,7 +61,8 @@ async def follows_the_model(dut):
             offered = {"operation": Operation.MASK, "tag": generator.getrandbits(16),
                        "length": generator.choice([0, 1, 1 << 31, generator.getrandbits(32)])}
         inputs = {"progress": generator.randrange(MOST + 1), "done": generator.random() < 0.05,
-                  "bad": generator.random() < 0.02, "number": generator.getrandbits(32)}
+                  "bad": generator.random() < 0.02, "number": generator.getrandbits(32),
+                  "link_reset": generator.random() < 0.05}
         taken, version, reset = generator.random() < p["taken"], generator.getrandbits(32), generator.random() < 0.002
         for name, value in inputs.items():
             getattr(dut, name).value = value
@@ -87,7 +92,8 @@ async def follows_the_model(dut):
                 offered = None
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]
-    assert min(map(statuses.count, (EventStatus.OK, EventStatus.BAD_MASK))) > EXPECTED, f"seed {p['seed']}"
+    for status in (EventStatus.OK, EventStatus.BAD_MASK, EventStatus.LINK_RESET):
+        assert statuses.count(status) > EXPECTED, f"seed {p['seed']}"
     assert any(event["cycles"] == 0 for event in ended)
 
 

@@ -85,16 +85,28 @@ def test_throughput(lanes, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_lockstep(lanes, width, source, sink):
-    """A queue of one beat, empty after a reset whatever the last run has left."""
+    """A queue of one beat, empty after a reset whatever the last run has left, and with another alternative in each
+    cycle: a beat takes that of the cycle in which it is taken."""
     count = 2_000
-    rows, want, alternative = _beats(2, count, lanes, width)
+    generator = np.random.default_rng(2)
+    elements = masks.elements(generator, count, lanes, width)
+    mask, keep = generator.random((2, count, lanes)) < 0.5
+    last = generator.random(count) < 0.2
+    alternatives = generator.integers(0, 1 << width, count).astype(elements.dtype)
+    rows = pack(masked_beat_layout(lanes, width), {
+        "elements": elements, "mask": masks.number(mask), "keep": masks.number(keep), "last": last})
     willing, ready = stall_array(source, count, seed=3), stall_array(sink, count, seed=4)
     unit = _unit(lanes, width)
     unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(rows, willing)}, sinks={"o": ready}, inputs={"alternative": alternative})
+    trace = unit.lockstep(sources={"i": Feed(rows, willing)}, sinks={"o": ready},
+                          inputs={"alternative": alternatives})
     expected = queue(depth=1, latency=1, beats=count, willing=willing, ready=ready)
     for name in ("i_valid", "i_ready", "o_valid"):
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), name)
+    taken = np.flatnonzero(expected.i_valid & expected.i_ready)
+    instead = alternatives[taken, None]
+    want = masks.data_rows(np.where(mask[:len(taken)], elements[:len(taken)], instead), keep[:len(taken)],
+                           last[:len(taken)], width)
     valid = expected.o_valid
     np.testing.assert_array_equal(trace["o__payload"][valid], want[expected.offered[valid]])
 

@@ -4,14 +4,15 @@ import re
 import numpy as np
 import pytest
 from amaranth.hdl import Assert, Module, Mux, Signal
-from amaranth.lib import wiring
+from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.stream import beat_layout
 from sim.formal import prove
+from sim.payload import unpack
 from sim.verilated.optimizer import beats
-from sim.verilated.vectors import Unit
+from sim.verilated.vectors import Feed, Unit
 
 
 @pytest.mark.parametrize(("parameters", "message"), [
@@ -49,6 +50,40 @@ def test_fill_and_drain():
     slices = [[1, 2], [3, 4], [5, 0], [0, 0], [6, 7], [8, 9], [0, 0], [0, 0]]
     assert given[8 + buffer.latency:16 + buffer.latency].tolist() == slices
     assert not given[16 + buffer.latency:].any()
+
+
+@pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
+def test_fills_of_any_length(lanes, read_lanes, depth, banks):
+    """Whatever a bank has no room for is ignored, down to a part of a beat; what is not filled is zeros, and nothing
+    is left of the fill before, also where a burst ends early."""
+    slices = depth // read_lanes
+    generator = np.random.default_rng(lanes)
+    lengths = [97, 1, *range(depth + 3 * lanes, 0, -1), 97, *generator.integers(1, 3 * depth, 40).tolist()]
+    lengths.append(depth)
+    fills = [generator.integers(1, 1 << 32, length, dtype=np.uint32) for length in lengths]
+    takes = [slices if number % 3 else int(generator.integers(1, slices + 1)) for number in range(len(fills))]
+    period = 97 // lanes + slices + 8
+    first = np.arange(1, len(fills) + 1) * period
+    cycles = int(first[-1]) + period
+    claim, take, finish = (np.zeros(cycles, bool) for _ in range(3))
+    for at, count in zip(first, takes, strict=True):
+        claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
+    buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
+    trace = Unit(buffer).lockstep(sources={"i": Feed(beats(fills, beat_layout(lanes)))}, sinks={}, cycles=cycles,
+                                  inputs={"claim": claim, "take": take, "finish": finish})
+    assert trace["filled"][first].all()
+    rows = unpack(wrapped(buffer.o.shape()), trace["o"])["slice"]
+    due = np.zeros((cycles, read_lanes), np.uint32)
+    for at, count, fill in zip(first, takes, fills, strict=True):
+        bank = np.zeros(depth, np.uint32)
+        bank[:len(fill)] = fill[:depth]
+        due[at + buffer.latency:at + buffer.latency + count] = bank.reshape(slices, read_lanes)[:count]
+    np.testing.assert_array_equal(rows, due)
+
+
+def wrapped(shape):
+    """A layout of one field, whose rows can be unpacked."""
+    return data.StructLayout({"slice": shape})
 
 
 class Forgetful(wiring.Component):

@@ -118,6 +118,25 @@ class TestRefusal:
         assert set(np.unique(ring.read_gradients(2000))) <= {1.0, 3.0}
         check_usable(ring, epoch=3)
 
+    @pytest.mark.parametrize("word", [238, *range(616, 868, 36)])
+    def test_queued_behind_damage(self, opened, word):
+        """A command of the next epoch, queued behind one that a damaged word ends, is not touched by that: neither
+        where a node has an ABORT without a packet cut short before it, nor where packets come right behind one."""
+        ring, simulation = opened
+        gradients = np.random.default_rng(word).standard_normal((3, 1200)).astype(np.float32)
+        ring.write_gradients(list(gradients))
+        link = simulation.links[0]
+        link.corrupt(word=link.status().words_carried + word, bit=3)
+        for rank, device in enumerate(ring.devices):
+            for epoch, base in ((10, 0), (11, 608)):
+                device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=3, length=592, epoch=epoch,
+                                    gradient_base=base))
+        events = [[device.pop_event(20 * TIMEOUT) for device in ring.devices] for _ in range(2)]
+        assert set(statuses(events[0])) == {EventStatus.BAD_CRC, EventStatus.PEER_ABORT}
+        assert statuses(events[1]) == [EventStatus.OK] * 3
+        expected = golden.all_reduce(golden.bits(gradients[:, 608:1200]))[0]
+        assert (ring.read_gradients(1200)[:, 608:].view(np.uint32) == expected).all()
+
     def test_random_damage_never_hangs_nor_corrupts(self, opened):
         ring, simulation = opened
         generator = np.random.default_rng(11)
@@ -151,6 +170,23 @@ class TestLinkReset:
             assert event.status == EventStatus.LINK_RESET, f"after {delay} cycles"
             ring.recover()
         check_usable(ring, epoch=2)
+
+
+class TestAlone:
+    def test_has_nobody_to_wait_for(self):
+        """A ring of one moves nothing on its links, and takes longer than its time-out."""
+        length = 1300
+        with open_ring(CONFIG, nodes=1) as opened:
+            ring = Ring([Device(opened.transports[0], CONFIG)], timeout=500)
+            ring.connect()
+            gradients = np.random.default_rng(5).standard_normal(length).astype(np.float32)
+            ring.write_gradients([gradients])
+            (device,) = ring.devices
+            device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=1, length=length))
+            event = device.pop_event(20 * TIMEOUT)
+            assert (event.status, event.detail) == (EventStatus.OK, 0)
+            assert event.cycles > 2 * 500
+            assert (ring.read_gradients(length).view(np.uint32) == golden.bits(gradients)).all()
 
 
 class TestTime:

@@ -396,7 +396,11 @@ async def accepts_what_was_expected(dut):
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
-    packets = random_packets(random.Random(p["seed"]), 60, codecs=p.get("codecs", [RAW, ZERO_VALUE]))
+    generator, codecs = random.Random(p["seed"]), p.get("codecs", [RAW, ZERO_VALUE])
+    packets = random_packets(generator, 60, codecs=codecs)
+    if p["stalls"] == "none":
+        for codec, length in itertools.product(dict.fromkeys(codecs), (128, 129, 255, 256, 2048, 4095)):
+            packets += random_packets(generator, 1, codecs=[codec], length=length)
     bench.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
     await bench.said("done", count=len(packets))
     await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
@@ -433,6 +437,7 @@ async def takes_a_word_per_cycle(dut):
 HEADER = Header(codec=ZERO_VALUE, source=4, epoch=EPOCH, sequence=77, iteration=1000, block=3, segment=9, length=40)
 PAYLOAD = (0b101, 11, 12, 0x81, 13, 14)
 RAW_HEADER = dataclasses.replace(HEADER, codec=RAW, length=3)
+LONG_HEADER = dataclasses.replace(HEADER, codec=RAW, length=4095)
 
 
 def resealed(words, **changes):
@@ -481,6 +486,13 @@ REFUSED = {
     "abort": (packet(Header(type=ABORT, source=2, epoch=EPOCH, length=8)), None, Refusal.PEER_ABORT, 2 << 16 | 8),
     "abort_when_expecting": (packet(Header(type=ABORT, source=2, epoch=EPOCH)), HEADER, Refusal.PEER_ABORT, 2 << 16),
     "lone_word": ([0], None, Refusal.BAD_CRC, 0),
+    "lone_inverse": ([0xFFFFFFFF], None, Refusal.BAD_CRC, 0),
+    "short_of_many": (packet(LONG_HEADER, range(6)), LONG_HEADER, Refusal.WRONG_LENGTH, 4089 << 16 | 0xFFFF),
+    "short_of_128": (packet(dataclasses.replace(LONG_HEADER, length=128), range(127)),
+                     dataclasses.replace(LONG_HEADER, length=128), Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),
+    "short_of_many_groups": (packet(dataclasses.replace(LONG_HEADER, codec=ZERO_VALUE), (0, 0)),
+                             dataclasses.replace(LONG_HEADER, codec=ZERO_VALUE), Refusal.WRONG_LENGTH,
+                             126 << 16 | 0xFFFF),
     "short_raw": (resealed(packet(RAW_HEADER, (1, 2))), RAW_HEADER, Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF),
     "long_raw": (packet(RAW_HEADER, (1, 2, 3, 4)), RAW_HEADER, Refusal.WRONG_LENGTH, 0xFFFF),
     "no_payload": (packet(RAW_HEADER), RAW_HEADER, Refusal.WRONG_LENGTH, 3 << 16 | 0xFFFF),
@@ -542,6 +554,77 @@ async def drops_old_packets_and_waits(dut):
     await bench.expected.send([record(HEADER)])
     await bench.said("done")
     assert bench.words()[-1] == (PAYLOAD[-1], 1)
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def tells_old_epochs_from_new_ones(dut):
+    """In every kind of epoch: the 128 before are old, the 127 behind are not due, and an ABORT packet of this one is
+    refused."""
+    await start(dut)
+    bench = Receiving(dut)
+    for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
+        def header(difference, epoch=epoch, **fields):
+            return dataclasses.replace(Header(source=4, epoch=(epoch + difference) % 256), **fields)
+
+        dut.epoch.value = epoch
+        await cycles(dut, 1)
+        old = [packet(header(-age, type=kind, length=length), range(length) if kind != ABORT else ())
+               for age in (1, 2, 3, 64, 127, 128) for kind in (1, ABORT) for length in (0, 2)]
+        bench.log.clear()
+        bench.taken = 0
+        bench.offer(old)
+        await bench.swallowed(sum(map(len, old)))
+        await cycles(dut, 5)
+        assert bench.log == [], f"epoch {epoch}"
+        due = header(0)
+        for difference in (1, 2, 64, 127):
+            for kind in (1, ABORT):
+                words = packet(header(difference, type=kind))
+                bench.log.clear()
+                bench.taken = 0
+                bench.offer([words])
+                await cycles(dut, 8)
+                assert (bench.taken, bench.log) == (1, []), f"epoch {epoch}, {difference} later"
+                await bench.expected.send([record(due)])
+                await bench.said("error")
+                one = verdict(words, due, epoch=epoch)
+                assert bench.log == [("error", one.code, one.detail)], f"epoch {epoch}, {difference} later"
+                assert one.code == Refusal.WRONG_SEQUENCE
+                await bench.recover()
+        words = packet(header(0, type=ABORT, length=9))
+        bench.log.clear()
+        bench.offer([words])
+        await bench.said("error")
+        assert set(bench.log) == {("error", Refusal.PEER_ABORT, 4 << 16 | 9), ("abort",)}, f"epoch {epoch}"
+        await bench.recover()
+        bench.log.clear()
+        bench.offer([packet(due)], [due])
+        await bench.said("done")
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def refuses_every_mask_bit_beyond_the_length(dut):
+    """Of every length modulo 32, each bit behind the last element; the last element's own bit is right."""
+    await start(dut)
+    bench = Receiving(dut)
+    for length in range(1, 33):
+        header = dataclasses.replace(HEADER, length=length)
+        for bit in range(length - 1, 32):
+            words = packet(header, (1 << bit, 7))
+            bench.log.clear()
+            bench.offer([words], [header])
+            if bit < length:
+                await bench.said("done")
+                assert ("error",) not in {entry[:1] for entry in bench.log}, f"bit {bit} of length {length}"
+                continue
+            await bench.said("error")
+            assert [entry for entry in bench.log if entry[0] == "error"] == [
+                ("error", Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF)], f"bit {bit} of length {length}"
+            assert bench.words() == [], f"bit {bit} of length {length}"
+            dut.drain.value = 1
+            await cycles(dut, 2)
+            dut.drain.value = 0
+            await cycles(dut, 1)
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
@@ -725,7 +808,7 @@ def test_depacketizer(kind):
 def test_depacketizer_timing():
     regression.run(Depacketizer(), **DEPACKETIZER, testcase=[
         "takes_a_word_per_cycle", "drops_old_packets_and_waits", "judges_waiting_packet_by_new_epoch", "drains",
-        "resynchronises_when_cleared",
+        "resynchronises_when_cleared", "tells_old_epochs_from_new_ones", "refuses_every_mask_bit_beyond_the_length",
     ])
 
 

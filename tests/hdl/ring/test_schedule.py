@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Mux
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -20,24 +20,22 @@ FIELDS = ("phase", "segment", "block", "group", "length", "first", "last")
 
 
 class Bench(wiring.Component):
-    """A planner, and the walk of all that a node sends, which it starts."""
+    """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
 
-    length: In(range(ELEMENTS + 1))
-    size: In(range(17))
-    rank: In(range(16))
-    steps: In(2)  # whether there is a scatter, a gather
-    start: In(1)
-    done: Out(1)
-    busy: Out(1)
-    previous: Out(8)
-    own: Out(8)
-    following: Out(8)
-    records: Out(stream.Signature(record_layout(ELEMENTS, SEGMENT)))
+    def __init__(self, segment):
+        self._segment = segment
+        group = Planner(elements=ELEMENTS, segment=segment).own.shape()
+        super().__init__({
+            "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
+            "steps": In(2),  # whether there is a scatter, a gather
+            "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(group), "own": Out(group),
+            "following": Out(group), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
+        })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=SEGMENT)
-        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=SEGMENT)
+        m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
+        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment)
         connect_stream(m, walk.o, self.records)
         for name in ("length", "size", "rank", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
@@ -45,7 +43,7 @@ class Bench(wiring.Component):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
         m.d.comb += [self.busy.eq(walk.busy), walk.plan.eq(planner.plan), walk.start.eq(planner.done)]
         with m.If(self.steps[0]):
-            m.d.comb += walk.scatter.steps.eq(self.size - 1)
+            m.d.comb += walk.scatter.steps.eq(Mux(self.size == 1, 1, self.size - 1))
         with m.If(self.steps[1]):
             m.d.comb += walk.gather.steps.eq(self.size - 1)
         m.d.comb += [
@@ -64,19 +62,22 @@ def starts(length, size):
     return [block * quotient + min(block, remainder) for block in range(size)]
 
 
-def order(length, size, rank, scatters, gathers):
+def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
     """What the records have to be, from the specification of the order."""
     bounds, first = block_bounds(length, size), starts(length, size)
     widest = max((stop - start for start, stop in bounds), default=0)
-    segments = -(-widest // SEGMENT)
+    segments = -(-widest // length_of_segment)
+    gathers = gathers and size > 1
     records = []
 
     def phase(which, segment):
-        for step in range(size - 1):
+        steps = max(size - 1, 1)
+        for step in range(steps):
             block = (rank + which.value - step) % size
-            group = first[block] + segment * (SEGMENT // GROUP)
-            left = max(0, min(bounds[block][1] - bounds[block][0] - segment * SEGMENT, SEGMENT))
-            records.append((which.value, segment, block, group, left, step == 0, step == size - 2))
+            group = first[block] + segment * (length_of_segment // GROUP)
+            left = bounds[block][1] - bounds[block][0] - segment * length_of_segment
+            left = max(0, min(left, length_of_segment))
+            records.append((which.value, segment, block, group, left, step == 0, step == steps - 1))
 
     if segments and scatters and gathers:
         phase(Phase.SCATTER, 0)
@@ -102,17 +103,18 @@ def test_constructor_errors():
         Planner(elements=100, segment=64)
 
 
-@pytest.mark.parametrize("pattern", ["none", "geometric", "freeze"])
-def test_order(pattern):
-    unit = Unit(Bench(), name="ScheduleBench")
-    latency = Planner(elements=ELEMENTS, segment=SEGMENT).latency
+@pytest.mark.parametrize(("pattern", "segment"), [
+    ("none", SEGMENT), ("geometric", SEGMENT), ("freeze", SEGMENT), ("none", GROUP)])
+def test_order(pattern, segment):
+    unit = Unit(Bench(segment), name="ScheduleBench")
+    latency = Planner(elements=ELEMENTS, segment=segment).latency
     generator = random.Random(5)
     cases = [(length, size) for length in (0, 1, 31, 32, 33, 500, ELEMENTS) for size in (1, 2, 3, 16)]
     cases += [(generator.randrange(ELEMENTS + 1), generator.randint(1, 16)) for _ in range(60)]
     for seed, (length, size) in enumerate(cases):
         rank = generator.randrange(size)
-        steps = generator.choice([0b11, 0b01, 0b10])
-        cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32)
+        steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
+        cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32) * SEGMENT // segment
         start = np.zeros(cycles, dtype=np.uint8)
         start[0] = 1
         trace = unit.lockstep(
@@ -129,8 +131,8 @@ def test_order(pattern):
         assert trace["own"][-1] == first[rank], case
         assert trace["following"][-1] == first[(rank + 1) % size], case
         taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
-        records = unpack(record_layout(ELEMENTS, SEGMENT), trace["records__payload"][taken])
-        expected = order(length, size, rank, steps & 1, steps >> 1)
+        records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
+        expected = order(length, size, rank, steps & 1, steps >> 1, segment)
         columns = [records[field].tolist() for field in FIELDS]
         assert meaning(zip(*columns, strict=True)) == meaning(expected), case
         assert not trace["busy"][-1], case

@@ -1,0 +1,241 @@
+# amaranth: UnusedElaboratable=no
+"""The control of the collective engine: every cycle against a model, and proofs that nothing keeps it from ending."""
+
+import random
+
+import cocotb
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetInserter, ResetSignal, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+from cocotb.triggers import FallingEdge
+
+from hdl.control.protocol import EventStatus, command_layout, event_layout
+from hdl.ring.control import CollectiveControl, fault_layout, kind_layout
+from hdl.ring.schedule import Planner
+from hdl.stream import connect_stream
+from sim import formal, regression
+from sim.payload import from_int, to_int
+from sim.streams import cycles, start
+
+EXPECTED = 20
+_TIMEOUT = 5
+
+#: Inputs of one bit, and how often each is high.
+INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
+          "packet_received": 0.3, "egress_stalled": 0.5, "local_nan": 0.1, "not_finite": 0.1, "abort_sent": 0.2,
+          "abort_received": 0.1}
+
+
+class Model:
+    """The docstring of the control, cycle by cycle: outputs of a cycle, then what its inputs make of the next one."""
+
+    def __init__(self):
+        self.state = "idle"
+        self.version = 0
+        self.waited = self.sent = self.received = 0
+        self.aborted = self.abort_seen = False
+        self.event = None
+
+    def outputs(self, inputs, kind):
+        state = self.state
+        aborting = state == "abort"
+        stays = (self.aborted and self.abort_seen) or inputs["link_reset"]
+        return {
+            "planning": state in ("plan", "deal"), "active": state in ("launch", "settle", "run"),
+            "plan": state == "plan" and not inputs["link_reset"] and not kind["immediate"],
+            "launch": state == "launch", "running": state == "run", "busy": state not in ("idle", "report"),
+            "give_up": aborting and not self.aborted,
+            "drain": aborting and not (self.abort_seen or inputs["abort_received"]),
+            "stranded": aborting and not stays and self.waited >= inputs["timeout"],
+            "weight_version": self.version,
+        }
+
+    def step(self, inputs, kind, fault, *, command, taken):
+        if self.state not in ("idle", "report"):
+            self.event["cycles"] += 1
+        packets = self.received << 16 | self.sent
+        state, waited = self.state, self.waited
+        self.waited = 0 if inputs["moved"] else waited + 1
+        self.sent = (self.sent + inputs["packet_sent"]) % (1 << 16)
+        self.received = (self.received + inputs["packet_received"]) % (1 << 16)
+        aborted, abort_seen = self.aborted, self.abort_seen
+        self.abort_seen = abort_seen or inputs["abort_received"]
+        if state == "idle":
+            if command is not None:
+                self.event = {"tag": command["tag"], "status": EventStatus.OK, "flags": 0, "detail": 0, "cycles": 0}
+                self.state = "plan"
+        elif state in ("plan", "deal"):
+            if state == "deal":
+                self.waited = self.sent = self.received = 0
+                self.aborted = self.abort_seen = False
+            if inputs["link_reset"]:
+                self.event["status"] = EventStatus.LINK_RESET
+                self.state = "report"
+            elif state == "plan":
+                self.state = "report" if kind["immediate"] else "deal"
+            elif inputs["planned"]:
+                self.state = "launch"
+        elif state in ("launch", "settle"):
+            self.state = {"launch": "settle", "settle": "run"}[state]
+        elif state == "run":
+            self.event["flags"] |= inputs["local_nan"] | inputs["not_finite"] << 1
+            ended = None
+            if fault["found"]:
+                ended = fault["status"], fault["detail"]
+            elif inputs["link_reset"]:
+                ended = EventStatus.LINK_RESET, packets
+            elif waited >= inputs["timeout"] and not kind["alone"]:
+                side = EventStatus.EGRESS_TIMEOUT if inputs["egress_stalled"] else EventStatus.INGRESS_TIMEOUT
+                ended = side, packets
+            if ended is not None:
+                self.event.update(status=ended[0], detail=ended[1])
+                self.state, self.waited = "abort", 0
+            elif inputs["finished"]:
+                self.version += kind["updates"]
+                self.state = "report"
+        elif state == "abort":
+            self.waited = waited + 1
+            self.aborted = aborted or inputs["abort_sent"]
+            if (aborted and abort_seen) or inputs["link_reset"] or waited >= inputs["timeout"]:
+                self.state = "report"
+        elif taken:
+            self.state = "idle"
+
+
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def follows_the_model(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "alone", "updates"), 0)
+    timeout = 0
+    for _ in range(16_000):
+        if model.state == "idle" and generator.random() < 0.5:
+            timeout = generator.choice([3, 12, 30, 1000])
+        if offered is None and generator.random() < p["given"]:
+            offered = {"tag": generator.getrandbits(16)}
+        inputs = {name: int(generator.random() < chance) for name, chance in INPUTS.items()} | {"timeout": timeout}
+        # For some time nothing moves.
+        if timeout < 20 and model.state == "run":
+            inputs |= {"moved": int(generator.random() < 0.03), "finished": 0}
+        fault = {"found": int(generator.random() < 0.01), "status": generator.getrandbits(8),
+                 "detail": generator.getrandbits(32)}
+        taken, reset = generator.random() < p["taken"], generator.random() < 0.001
+        for name, value in inputs.items():
+            getattr(dut, name).value = value
+        dut.kind.value = to_int(kind_layout(), kind)
+        dut.fault.value = to_int(fault_layout(), fault)
+        dut.rst.value = reset
+        dut.command__valid.value = offered is not None
+        dut.command__payload.value = to_int(command_layout(), {
+            name: (offered or {}).get(name, 0) for name, _ in command_layout()})
+        dut.event__ready.value = taken
+        await FallingEdge(dut.clk)
+        where = f"in state {model.state}, seed {p['seed']}"
+        expected = model.outputs(inputs, kind)
+        found = {name: int(getattr(dut, name).value) for name in expected}
+        assert found == {name: int(value) for name, value in expected.items()}, where
+        assert dut.command__ready.value == (model.state == "idle"), where
+        assert dut.event__valid.value == (model.state == "report"), where
+        if model.state == "report":
+            event = from_int(event_layout(), int(dut.event__payload.value))
+            assert event == {**model.event, "weight_version": model.version}, where
+            if taken and not reset:
+                ended.append(event)
+        accepted = model.state == "idle" and offered is not None and not reset
+        if reset:
+            model = Model()
+        else:
+            model.step(inputs, kind, fault, command=offered, taken=taken)
+        if accepted:
+            offered = None
+            kind = {"immediate": int(generator.random() < 0.1), "alone": int(generator.random() < 0.2),
+                    "updates": generator.getrandbits(1)}
+        await cycles(dut, 1)
+    statuses = [event["status"] for event in ended]
+    for status in (EventStatus.OK, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT):
+        assert statuses.count(status) > EXPECTED, f"{status.name}, seed {p['seed']}"
+    assert {event["flags"] for event in ended} == {0, 1, 2, 3}
+    assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)
+
+
+@pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.2)])
+def test_control(given, taken):
+    regression.run(CollectiveControl(), module=__name__, testcase="follows_the_model",
+                   parameters={"given": given, "taken": taken, "seed": 31})
+
+
+class EndsByReset(wiring.Component):
+    """Claims that a command is over ``reset_cycles`` after ``link_reset`` has risen, as long as that is held, and
+    that it is in Abort for ``timeout`` + 1 cycles at most without that."""
+
+    def __init__(self):
+        self._unit = CollectiveControl()
+        super().__init__(self._unit.signature)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit
+        connect_stream(m, self.command, unit.command)
+        connect_stream(m, unit.event, self.event)
+        for name, member in unit.signature.members.items():
+            if member.is_port:
+                outer, inner = getattr(self, name), getattr(unit, name)
+                m.d.comb += inner.eq(outer) if member.flow is In else outer.eq(inner)
+        held, aborting = Signal(range(unit.reset_cycles + 2)), Signal(range(_TIMEOUT + 3))
+        m.d.sync += [held.eq(held + 1), aborting.eq(aborting + 1)]
+        with m.If(~self.link_reset | ~unit.busy):
+            m.d.sync += held.eq(0)
+        with m.If(~unit.busy | unit.planning | unit.active):
+            m.d.sync += aborting.eq(0)
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            Assume(self.timeout == _TIMEOUT),
+            Assert(held <= unit.reset_cycles),
+            Assert(aborting <= _TIMEOUT + 1),
+        ]
+        return m
+
+
+class PlansAfterReset(wiring.Component):
+    """Claims that a planner which was reset in the last cycle plans within its latency, whatever it did before."""
+
+    reset: In(1)
+    start: In(1)
+    size: In(range(17))
+    rank: In(range(16))
+    length: In(range(65))
+
+    def elaborate(self, platform):
+        m = Module()
+        unit = Planner(elements=64, segment=32)
+        m.submodules.unit = ResetInserter(self.reset)(unit)
+        was_reset, begun = Signal(), Signal()
+        passed = Signal(range(unit.latency + 2))
+        before = {name: Signal.like(getattr(self, name), name=f"{name}_before")
+                  for name in ("size", "rank", "length")}
+        m.d.sync += [was_reset.eq(self.reset), passed.eq(passed + 1)]
+        m.d.sync += [value.eq(getattr(self, name)) for name, value in before.items()]
+        m.d.comb += [unit.start.eq(self.start), Assume(~ResetSignal())]
+        for name, value in before.items():
+            m.d.comb += getattr(unit, name).eq(getattr(self, name))
+            with m.If(begun):
+                m.d.comb += Assume(getattr(self, name) == value)
+        with m.If(was_reset & self.start & ~self.reset):
+            m.d.comb += [Assume((self.size >= 1) & (self.size <= 16)), Assume(self.rank < self.size)]
+            m.d.sync += [begun.eq(1), passed.eq(1)]
+        with m.Elif(self.reset | unit.done):
+            m.d.sync += begun.eq(0)
+        m.d.comb += Assert(~begun | (passed <= unit.latency))
+        return m
+
+
+def test_ends_by_reset():
+    """By induction, so from every state, be it reachable or not."""
+    formal.prove(EndsByReset(), depth=_TIMEOUT + 3)
+
+
+def test_plans_after_reset():
+    """By induction as well; the engine holds its planner in reset whenever it does not plan."""
+    formal.prove(PlansAfterReset(), depth=25)

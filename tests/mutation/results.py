@@ -1,0 +1,89 @@
+"""Results that are kept, by the digest of all that they depend on."""
+
+import ast
+import functools
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Store", "dependencies", "digest"]
+
+#: Packages of the tree; others are pinned.
+_OURS = ("hdl", "sim", "boards", "host", "tests")
+#: What is not Python, and is compiled or read all the same.
+_OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "constraints.txt", "pyproject.toml", "tests/conftest.py")
+
+
+def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
+    """The files, and all modules of the tree that they import, directly or not, in order of their names.
+
+    Parameters
+    ----------
+    tree : Path
+        Root of the tree.
+    files : iterable of str
+        Paths from there.
+    """
+    found: set[Path] = set()
+    waiting = [tree / file for file in files]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += _imported(tree, path)
+    for pattern in _OTHERS:
+        found.update(tree.glob(pattern))
+    return sorted(found)
+
+
+@functools.cache
+def _imported(tree: Path, path: Path) -> list[Path]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    paths = [tree / f"{name.replace('.', '/')}.py" for name in names if name.partition(".")[0] in _OURS]
+    return [path for path in paths if path.exists()]
+
+
+def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
+    """Digest of the files' names and contents, of the Python version and of what else is given."""
+    state = hashlib.sha256(platform.python_version().encode())
+    for part in (*more, *(part for file in files for part in (str(file.relative_to(tree)), file.read_text()))):
+        encoded = part.encode()
+        state.update(len(encoded).to_bytes(8, "little") + encoded)
+    return state.hexdigest()[:32]
+
+
+class Store:
+    """Results on disk, one file of JSON for each.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The result of that key, or None."""
+        try:
+            result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves none, or a part of one
+            return None
+        return result
+
+    def put(self, key: str, result: dict[str, Any]) -> None:
+        """Keep a result."""
+        fresh = self._folder / f".{key}"
+        fresh.write_text(json.dumps(result))
+        fresh.rename(self._folder / f"{key}.json")

@@ -1,0 +1,156 @@
+"""The process that runs mutants, one after the other, each in a fork of it that need not load numpy or pytest again.
+
+It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
+Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers on its output.
+"""
+
+import contextlib
+import gc
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import amaranth.back.rtlil
+import cocotb_tools.check_results
+import cocotb_tools.runner
+import numpy
+import pytest
+
+from tests.mutation.targets import TARGETS, Target
+
+LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
+
+
+class Tests:
+    """Puts tests in order, and remembers the first that has failed.
+
+    Parameters
+    ----------
+    first : iterable of str
+        Beginnings of names.
+    rest : bool
+        Whether to run the others as well.
+    """
+
+    def __init__(self, first: Iterable[str], rest: bool) -> None:
+        self._first, self._rest = tuple(first), rest
+        self.failed: str | None = None
+        self.passed = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        def place(item: Any) -> int:
+            return next((n for n, name in enumerate(self._first) if item.name.startswith(name)), len(self._first))
+
+        items[:] = [item for item in sorted(items, key=place) if self._rest or place(item) < len(self._first)]
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and self.failed is None:
+            self.failed = report.nodeid
+        self.passed += report.passed and report.when == "call"
+
+
+def gateware(target: str) -> dict[str, str]:
+    """Digest of the gateware of each of a target's units."""
+    gc.disable()  # elaboration makes many objects that stay
+    found = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
+             for name, unit in TARGETS[target].units().items()}
+    gc.enable()
+    return found
+
+
+def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
+    """Run a target's tests up to the first that fails, those of units that have changed before all others."""
+    from sim.verilated import build
+
+    # Rings are simulated for a few thousand cycles: to optimize them takes several times as long. The two sets of
+    # options must differ, since headers are precompiled by their names.
+    build._FAST, build._SLOW = ("-O0",), ("-O0", "-g0")
+    build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW)
+    order = [*changed, *(name for name in target.first if name not in changed)]
+    tests = Tests((test for name in order for test in target.first.get(name, ())), target.rest)
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *target.tests],
+                       plugins=[tests])
+    return int(code), tests
+
+
+def trial(request: dict[str, Any]) -> dict[str, Any]:
+    """Elaborate the units and, unless they are the expected ones, run the tests: in the fork.
+
+    ``status`` is "invalid", "same", "survived" or "killed".
+    """
+    begun = time.monotonic()
+    target, expected = TARGETS[request["target"]], request["expected"]
+    try:
+        found = gateware(target.file)
+    except Exception as error:  # whatever a mutant makes of a constructor or of Amaranth
+        print(traceback.format_exc(), flush=True)
+        return {"status": "invalid", "test": type(error).__name__}
+    if found == expected:
+        return {"status": "same"}
+    code, tests = run_tests(target, [name for name in found if found[name] != expected.get(name)])
+    seconds = time.monotonic() - begun
+    if code == pytest.ExitCode.OK:
+        return {"status": "survived", "gateware": found, "seconds": seconds, "passed": tests.passed}
+    if tests.failed is not None:
+        return {"status": "killed", "seconds": seconds, "test": tests.failed}
+    # Nothing has run: the tests could not even be collected, or there are none.
+    return {"status": "invalid", "test": f"pytest has ended with {code}"}
+
+
+def fork(request: dict[str, Any]) -> dict[str, Any]:
+    """Run a trial in a process group of its own, and end all of it when its time is over."""
+    begun = time.monotonic()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os.setsid()
+            os.close(reading)
+            # A simulation that hangs is one process, which spins.
+            resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"] + 1))
+            log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.write(writing, json.dumps(trial(request)).encode())
+            sys.stdout.flush()
+        os._exit(0)
+    os.close(writing)
+    ready, _, _ = select.select([reading], [], [], request["wall"])
+    answer = os.read(reading, 1 << 16) if ready else b""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    os.close(reading)
+    _, code, usage = os.wait4(child, 0)
+    result: dict[str, Any]
+    if answer:
+        result = json.loads(answer)
+    elif ready and os.WIFSIGNALED(code) and os.WTERMSIG(code) not in (signal.SIGXCPU, signal.SIGKILL):
+        result = {"status": "killed", "test": f"signal {os.WTERMSIG(code)}"}
+    else:
+        result = {"status": "timeout"}
+    result.setdefault("seconds", time.monotonic() - begun)
+    result["cpu"] = usage.ru_utime + usage.ru_stime
+    return result
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        Path(request["log"]).parent.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(fork(request)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

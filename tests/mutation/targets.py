@@ -1,0 +1,232 @@
+"""What is mutated, and which tests see it: for each file of hdl/ its units, and tests in the order in which they run.
+
+The order decides the cost: what kills most mutants in the shortest time comes first, then all the rest of the file.
+Units are small ones in which every line of the file takes part: a mutant that elaborates to the very same gateware in
+all of them is no mutant.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["TARGETS", "Target"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A file of hdl/.
+
+    Members
+    -------
+    file : str
+        Path from the root of the tree.
+    units : callable
+        Makes components of the file, by name; it imports what it needs.
+    tests : tuple of str
+        Files of tests.
+    first : dict
+        By the name of a unit, beginnings of test names, of those that come first where the unit has changed.
+    rest : bool
+        Whether all other tests of the files are run as well.
+    cost : int
+        The file has one mutant where others have as many.
+    """
+
+    file: str
+    units: Callable[[], dict[str, Any]]
+    tests: tuple[str, ...]
+    first: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    rest: bool = True
+    cost: int = 1
+
+
+def _packet() -> dict[str, Any]:
+    from hdl.compression.codecs import WEIGHT_CODECS
+    from hdl.ring.packet import Codec, Depacketizer, Packetizer
+
+    return {"packetizer": Packetizer(), "depacketizer": Depacketizer(),
+            "coded": Depacketizer(codec=WEIGHT_CODECS["mx9"]), "table": Depacketizer(codec=WEIGHT_CODECS["table32"]),
+            "second": Depacketizer(codec=WEIGHT_CODECS["table32"], second=(Codec.MX9, WEIGHT_CODECS["mx9"]))}
+
+
+def _link() -> dict[str, Any]:
+    from hdl.ring.link import LinkReceiver, LinkTransmitter
+
+    return {"receiver": LinkReceiver(segments=3, packet_words=13),
+            "transmitter": LinkTransmitter(segments=3, egress_words=13)}
+
+
+def _schedule() -> dict[str, Any]:
+    from hdl.ring.schedule import Planner, Walk
+
+    return {"planner": Planner(elements=4096, segment=64), "walk": Walk(elements=4096, segment=64)}
+
+
+def _control() -> dict[str, Any]:
+    from hdl.ring.control import CollectiveControl
+
+    return {"control": CollectiveControl()}
+
+
+def _nodes() -> dict[str, Any]:
+    """Nodes of the tests of rings that are built soonest: as they are by default, and with codecs of both kinds."""
+    from hdl.config import NodeConfig
+
+    memories = {"gradient_words": 1024, "weight_words": 1024, "state_words": 1024, "state_planes": 1}
+    return {"plain": NodeConfig(lanes=1, segment=32, ingress_segments=2, multiplier_dsps=1, **memories),
+            "coded": NodeConfig(gradient_codec="mx9", weight_codec="mx9", **memories)}
+
+
+def _collective() -> dict[str, Any]:
+    from hdl.ring.collective import CollectiveEngine
+
+    return {name: CollectiveEngine(config=config) for name, config in _nodes().items()}
+
+
+def _director() -> dict[str, Any]:
+    from hdl.ring.director import Director
+
+    return {name: Director(config=config) for name, config in _nodes().items()}
+
+
+def _dataflow() -> dict[str, Any]:
+    from hdl.ring.dataflow import Dataflow
+
+    return {name: Dataflow(config=config) for name, config in _nodes().items()}
+
+
+def _command_queue() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.command_queue import CommandChecker, CommandQueue
+
+    config = {"gradient_words": 320, "weight_words": 256, "state_words": 96, "nodes_max": 12}
+    return {"checker": CommandChecker(config=NodeConfig(**config, quantization=True)),
+            "master": CommandChecker(config=NodeConfig(**config, weight_codec="mx9")),
+            "queue": CommandQueue(config=NodeConfig(**config), depth=3),
+            "short": CommandQueue(config=NodeConfig(**config), depth=1)}
+
+
+def _host_port() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.host_port import HostPort
+
+    return {"port": HostPort(config=NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32))}
+
+
+def _registers() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.registers import RegisterFile
+
+    config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
+    return {"registers": RegisterFile(config=config)}
+
+
+def _runner() -> dict[str, Any]:
+    from hdl.control.protocol import EventStatus
+    from hdl.control.runner import CommandRunner
+
+    return {"runner": CommandRunner(failure=EventStatus.BAD_MASK, most=4)}
+
+
+def _zero_value() -> dict[str, Any]:
+    from hdl.compression.zero_value import Adder, Decoder, Encoder
+
+    return {"encoder": Encoder(lanes=4), "encoder1": Encoder(lanes=1), "decoder": Decoder(lanes=2),
+            "decoder8": Decoder(lanes=8), "adder": Adder()}
+
+
+def _burst() -> dict[str, Any]:
+    from hdl.optimizer.burst import StreamedOptimizer
+    from hdl.optimizer.fixed_point import INT16
+    from hdl.optimizer.rules import Rule
+
+    return {"parts": StreamedOptimizer(workers=2, lanes=4, depth=64, update_lanes=2, rules=tuple(Rule)),
+            "ports": StreamedOptimizer(workers=4, lanes=2, depth=8, update_lanes=1, broadcasts=4, rules=tuple(Rule)),
+            "slow": StreamedOptimizer(workers=2, lanes=1, depth=16, update_interval=2, rules=tuple(Rule)),
+            "fixed": StreamedOptimizer(workers=2, lanes=2, depth=16, format=INT16, rules=(Rule.SGD, Rule.MOMENTUM))}
+
+
+def _gradient_buffer() -> dict[str, Any]:
+    from hdl.optimizer.gradient_buffer import GradientBuffer
+
+    return {"slices": GradientBuffer(lanes=4, read_lanes=2, depth=8),
+            "whole": GradientBuffer(lanes=4, depth=12, banks=3)}
+
+
+def _reducer() -> dict[str, Any]:
+    from hdl.optimizer.reducer import Reducer
+
+    return {f"reducer{workers}": Reducer(workers=workers) for workers in (1, 6, 7)}
+
+
+def _generator() -> dict[str, Any]:
+    from hdl.masking.generator import MaskGenerator
+
+    return {f"generator{lanes}": MaskGenerator(lanes=lanes, index_bits=8) for lanes in (1, 2, 8)}
+
+
+def _multiplexer() -> dict[str, Any]:
+    from hdl.masking.multiplexer import MaskMultiplexer
+
+    return {f"multiplexer{lanes}": MaskMultiplexer(lanes=lanes, width=8) for lanes in (1, 4)}
+
+
+_RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
+
+# Whole rings take 10 to 30 CPU seconds to build: one of small nodes first, then those tests that see most.
+_RINGS = (f"{_RING}/test_collective.py", "tests/host/test_ring.py", "tests/host/test_gradient_codecs.py")
+_OF_RINGS = {
+    "plain": ("test_values[small]", "test_has_nobody", "test_counts_of_units", "test_weights_alone[3]",
+              "test_one_node_differs", "test_wrong_block", "test_findings", "test_damaged_word[40]",
+              "test_queued_behind_damage[616]", "test_values_words_and_counts[33-1]"),
+    "coded": ("test_every_operation[3-mx9]",)}
+
+_ALL = (
+    Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
+        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
+        "depacketizer": ("test_depacketizer_timing", "test_depacketizer[none]", "test_damage[none",
+                         "test_depacketizer["),
+        "coded": ("test_depacketizer_of_weights[none-mx9]", "test_depacketizer_of_weights[geometric-mx9]"),
+        "table": ("test_depacketizer_of_weights[none-table32]", "test_depacketizer_of_weights[geometric-table32]"),
+        "second": ("test_depacketizer_of_gradients[table32]", "test_depacketizer_of_gradients[raw]")}),
+    Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
+        "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
+        "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
+    Target("hdl/ring/schedule.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
+    *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=3)
+      for name, units in (("collective", _collective), ("director", _director), ("dataflow", _dataflow))),
+    Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
+        "master": ("test_checker[0-Rule.SGD",),
+        "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1"),
+        "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
+    Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
+    Target("hdl/control/registers.py", _registers, (f"{_CONTROL}/test_registers.py",)),
+    Target("hdl/control/runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
+    Target("hdl/compression/zero_value.py", _zero_value, ("tests/hdl/compression/test_zero_value.py",), {
+        "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
+        "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",
+                    "test_decoder_cut_streams[2-"),
+        "decoder8": ("test_decoder_latency[8]", "test_decoder_lockstep[8-"),
+        "adder": ("test_adder_known", "test_adder_unequal", "test_adder_latency", "test_adder_is_dense",
+                  "test_adder_never_hangs", "test_adder_")}),
+    # Of all the shapes that the tests know, those that differ most, and for these the patterns that find most.
+    Target("hdl/optimizer/burst.py", _burst, (f"{_OPTIMIZER}/test_burst.py",), {
+        "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
+        "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
+                  "test_steady_bursts[1-3]", "test_lockstep[1-3-", "test_dead_port", "test_slow_ports", "test_reset",
+                  "test_settings", "test_lockstep[8-1-mixed]", "test_lockstep[9-0-mixed]"),
+        "ports": ("test_lockstep[3-2-mixed]", "test_lockstep[3-1-geometric]"),
+        "slow": ("test_latencies[10]", "test_isolated_burst[10-3]", "test_steady_bursts[10-3]",
+                 "test_lockstep[10-2-mixed]")}, rest=False),
+    Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),
+    Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
+    Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
+        name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
+               f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
+        for lanes, name in ((2, "generator2"), (8, "generator8"))}),
+    Target("hdl/masking/multiplexer.py", _multiplexer, (f"{_MASKING}/test_multiplexer.py",), {
+        "multiplexer4": ("test_lockstep[4-8-geometric-geometric]", "test_cocotb[4-32-none]")}),
+)
+
+TARGETS = {target.file: target for target in _ALL}

@@ -1,0 +1,295 @@
+"""Random commands: every kind of them, with random values in all fields that an operation ignores.
+
+The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, and the
+parameters of layers in the gradient memory, which no command may change.
+"""
+
+import collections
+import dataclasses
+import random
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
+from hdl.masking.mask import KINDS as MASK_KINDS
+from host.command import Command
+from host.inference import program
+from host.masking import Mask, MaskJob, plan
+from sim.golden import masking, quantization
+from tests.pairs.model import Programs
+
+__all__ = ["CONFIG", "DATA", "KINDS", "Generator", "Step", "contents"]
+
+Words = npt.NDArray[np.uint32]
+
+#: The nodes: every engine, one state plane, segments short enough for several in a block.
+CONFIG = NodeConfig(gradient_words=1024, weight_words=1024, state_words=512, state_planes=1, segment=64,
+                    quantization=True)
+
+#: Elements of the gradient and the weight memory that commands change.
+DATA = 768
+
+_MASK_LISTS, _LAYER_LISTS = 4, 2
+_LIST = 32  # words of a list of masks
+_LAYER = 64  # words of a list of one layer, with its codes
+_LAYERS = DATA + _LIST * _MASK_LISTS  # the first of these lists
+
+#: Kinds of commands that end well, and of those that end with a status of their own on every node.
+_GOOD = [operation.name.lower() for operation in Operation]
+_REJECTED = {
+    "unknown_operation": EventStatus.UNKNOWN_OPERATION,
+    "bad_base": EventStatus.BAD_BASE,
+    "bad_length": EventStatus.BAD_LENGTH,
+    "bad_rank": EventStatus.BAD_RANK,
+    "bad_mask": EventStatus.BAD_MASK,
+    "bad_layer": EventStatus.BAD_LAYER,
+    "wait_timeout": EventStatus.WAIT_TIMEOUT,
+}
+#: A collective in which one node has another iteration, so that all nodes give it up.
+_REFUSED = "refused"
+KINDS = (*_GOOD, *_REJECTED, _REFUSED)
+
+_RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
+         Operation.BROADCAST)
+_NEVER_SET = 1 << 15  # the flag that nobody signals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One command of each node, and how it has to end.
+
+    Members
+    -------
+    kind : one of KINDS
+    commands : list of Command
+        In order of the nodes.
+    status : EventStatus or None
+        None where it must not be OK, nor a time-out.
+    """
+
+    kind: str
+    commands: list[Command]
+    status: EventStatus | None
+
+
+def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
+    """Random memories of all nodes, and the lists in them."""
+    generator = np.random.default_rng(seed)
+    memories = []
+    for words in CONFIG.spaces:
+        values = generator.standard_normal((nodes, words)).astype(np.float32)
+        values[generator.random((nodes, words)) < generator.choice([0.0, 0.5, 0.95])] = 0
+        memories.append(values.view(np.uint32))
+    masks, layers = {}, {}
+    for number in range(_MASK_LISTS):
+        base = DATA + _LIST * number
+        job = _mask(generator)
+        region, = plan([job], lanes=CONFIG.lanes, elements=CONFIG.gradient_words, words=CONFIG.weight_words)
+        memories[Space.WEIGHT][:, base:base + _LIST] = region.words[:_LIST]
+        masks[base] = masking.Job(rows=job.rows, columns=job.columns, count=job.count,
+                                  mask=masking.Mask(**vars(job.mask)))
+    for number in range(_LAYER_LISTS):
+        base, parameters = _LAYERS + _LAYER * number, DATA + 32 * number
+        layer = quantization.Layer(
+            generator.integers(0, 16, (8, 24)), -8, "min", 4, generator.integers(-500, 500, 8), 0, 1, False, False,
+            True)
+        given = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.gradient_words,
+                        weight_words=CONFIG.weight_words)
+        source, target = (int(32 * place) for place in generator.choice(DATA // 64, 2, replace=False))
+        target += DATA // 2 - DATA // 2 % 32
+        words = given.weights.copy()
+        # Addresses of codes, inputs, parameters and outputs: words 2 to 5 of a layer.
+        words[2:6] = base + LAYER_WORDS * 4, source, parameters, target
+        memories[Space.WEIGHT][:, base:base + len(words)] = words
+        memories[Space.GRADIENT][:, parameters:parameters + len(given.parameters)] = given.parameters
+        layers[base] = layer, source, target
+    return memories, Programs(masks=masks, layers=layers)
+
+
+def _mask(generator: np.random.Generator) -> MaskJob:
+    rows, columns, count = int(generator.integers(1, 9)), 4 * int(generator.integers(1, 5)), 1
+    count = int(generator.integers(1, 4))
+    kinds = {name: bool(generator.random() < 0.3) for name in MASK_KINDS}
+    numbers = {name: int(generator.integers(0, 17)) for name in (
+        "length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")}
+    external = generator.random((count, rows, columns)) < 0.5 if kinds["external"] else None
+    return MaskJob(matrices=np.zeros((count, rows, columns), np.float32), external=external,
+                   mask=Mask(**kinds, **numbers, diagonal=int(generator.integers(-8, 9))))
+
+
+class Generator:
+    """Chooses commands, of the pairs that there were fewest of so far.
+
+    Parameters
+    ----------
+    nodes : int
+    seed : int
+
+    Members
+    -------
+    pairs : Counter of (str, str)
+        Kinds of commands that have followed each other.
+    last : str
+        Kind of the latest command, or what has ended it.
+    """
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        self.nodes = nodes
+        self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.last = ""
+        self.programs = Programs(masks={}, layers={})
+        self._random = random.Random(seed)
+        # Where every node has to receive a block that has passed the odd one.
+        self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
+        if 32 * nodes <= DATA // 2:
+            self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
+        self._used: collections.Counter[str] = collections.Counter()
+        self._epoch = 0
+        self._flags = 0
+        self._tag = 0
+        self._half = False  # only the lower half of data is known, since a command on the other half was refused
+
+    def begin(self) -> None:
+        """Begin with new commands: no flag is known to be set, and all of the memories are known."""
+        self._flags = 0
+        self._half = False
+
+    @property
+    def _end(self) -> int:
+        return DATA // 2 if self._half else DATA
+
+    @property
+    def _state_end(self) -> int:
+        return CONFIG.state_words // 2 if self._half else CONFIG.state_words
+
+    def next_epoch(self) -> int:
+        """The epoch of commands from here on."""
+        self._epoch = (self._epoch + 1) % 256
+        return self._epoch
+
+    def step(self, *, ring: bool = False) -> Step:
+        """The next command, with ``ring`` a collective that ends well if it is left alone."""
+        kinds = [operation.name.lower() for operation in _RING] if ring else [
+            kind for kind in KINDS if kind != _REFUSED or (self.nodes > 1 and not self._half)]
+        self._random.shuffle(kinds)
+        # Mostly the kind that was used least, which never is the last one; and so sometimes any.
+        rare = self._random.random() < 0.7
+        kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
+        self._used[kind] += 1
+        self.pairs[self.last, kind] += 1
+        self.last = kind
+        return self._make(kind)
+
+    def _make(self, kind: str) -> Step:
+        choose = self._random
+        self._tag = (self._tag + 1) % (1 << 16)
+        status: EventStatus | None = EventStatus.OK
+        if kind in _GOOD:
+            commands = self._good(Operation[kind.upper()])
+        elif kind == _REFUSED:
+            status = None
+            commands = self._good(choose.choice(self._refusing), upper=True)
+            odd = choose.randrange(self.nodes)
+            commands[odd] = dataclasses.replace(commands[odd], iteration=commands[odd].iteration ^ 1)
+            self._half = True
+        else:
+            status = _REJECTED[kind]
+            commands = self._rejected(kind)
+        flags = {"tag": self._tag, "signal": choose.getrandbits(15) & choose.getrandbits(15), "wait": 0}
+        if kind == "wait_timeout":
+            flags["wait"] = _NEVER_SET
+        elif kind in _GOOD and choose.random() < 0.5:
+            flags["wait"] = self._flags & choose.getrandbits(16)
+        if status is EventStatus.OK:
+            self._flags = self._flags & ~flags["wait"] | flags["signal"]
+        commands = [dataclasses.replace(command, **flags) for command in commands]
+        if kind == _REFUSED:
+            self.next_epoch()
+        return Step(kind=kind, commands=commands, status=status)
+
+    def _noise(self) -> dict[str, int]:
+        """Random fields, but for the operation, flags and tag."""
+        choose = self._random
+        widths = {"rank": 8, "size": 8, "port": 8, "gradient_base": 32, "weight_base": 32, "state_base": 32,
+                  "length": 32, "epoch": 8, "root": 8, "iteration": 16}
+        noise = {name: choose.getrandbits(width) for name, width in widths.items()}
+        # Values that would do in a collective are likelier to do harm.
+        likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
+                  "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
+                  "state_base": 32 * choose.randrange(16), "length": choose.randrange(1025)}
+        noise.update({name: value for name, value in likely.items() if choose.random() < 0.5})
+        return noise
+
+    def _extent(self, start: int, most: int) -> tuple[int, int]:
+        """A base and a length of data."""
+        choose = self._random
+        base = 32 * choose.randrange(start // 32, self._end // 32)
+        room = min(self._end - base, most)
+        return base, min(room, choose.choice([0, 1, choose.randrange(1, 33), choose.randrange(1, 129),
+                                              choose.randrange(1, 129), choose.randrange(1, room + 1)]))
+
+    def _good(self, operation: Operation, *, upper: bool = False) -> list[Command]:
+        """Commands that end well if they are left alone, with ``upper`` on the upper half of data alone."""
+        choose = self._random
+        start, state_start = (DATA // 2, CONFIG.state_words // 2) if upper else (0, 0)
+        used: dict[str, int] = {}
+        if operation in _RING:
+            most = DATA
+            if operation is Operation.FUSED_UPDATE:
+                used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
+                most = (self._state_end - used["state_base"]) * self.nodes
+            bases = [self._extent(start, most) for _ in range(2)]
+            used["length"] = min(length for _, length in bases)
+            if upper:  # a block without elements is passed on without waiting for it
+                bases = [(start, 0)] * 2
+                used["length"] = DATA - start
+            if operation not in (Operation.ALL_GATHER, Operation.BROADCAST):
+                used["gradient_base"] = bases[0][0]
+            if operation not in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+                used["weight_base"] = bases[1][0]
+            if operation is Operation.BROADCAST:
+                used["root"] = choose.randrange(self.nodes)
+            used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "iteration": choose.getrandbits(16)}
+            first = choose.randrange(self.nodes)
+            return [Command(operation=operation, **{**self._noise(), **used, "rank": (node + first) % self.nodes})
+                    for node in range(self.nodes)]
+        commands = []
+        for _ in range(self.nodes):
+            if operation is Operation.MASK:
+                used["weight_base"], job = choose.choice(list(self.programs.masks.items()))
+                used["length"] = job.elements
+                used["gradient_base"] = 32 * choose.randrange((self._end - job.elements) // 32 + 1)
+                used["state_base"] = 32 * choose.randrange((self._end - masking.words_fetched(job)) // 32 + 1)
+            elif operation is Operation.SPARSIFY:
+                bases = [self._extent(start, DATA) for _ in range(2)]
+                used = {"gradient_base": bases[0][0], "weight_base": bases[1][0],
+                        "length": min(length for _, length in bases)}
+            elif operation is Operation.INFER:
+                used["weight_base"], (_, source, target) = choose.choice(list(self.programs.layers.items()))
+                # Rows of inputs take 8 elements, and those of outputs as many; they may not overlap.
+                used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
+            commands.append(Command(operation=operation, **{**self._noise(), **used}))
+        return commands
+
+    def _rejected(self, kind: str) -> list[Command]:
+        choose = self._random
+        if kind == "unknown_operation":
+            operation = choose.choice([9, 10, 99, 255])
+            return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
+        if kind == "wait_timeout":
+            return self._good(choose.choice(list(Operation)))
+        if kind in ("bad_mask", "bad_layer"):
+            operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
+            used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,
+                    "length": choose.randrange(1, DATA)}  # a list without an entry
+            return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
+        commands = self._good(choose.choice(_RING))
+        if kind == "bad_rank":
+            wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes}, {"port": 1}])
+        elif kind == "bad_base":
+            wrong = {name: choose.choice([1, 1040, 1 << 31]) for name in ("gradient_base", "weight_base")}
+        else:
+            wrong = {"length": choose.choice([1025, 1 << 31])}
+        return [dataclasses.replace(command, **wrong) for command in commands]

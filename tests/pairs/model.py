@@ -1,0 +1,166 @@
+"""A model of a ring's memories, and the changes that a command makes in them."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import Operation
+from host.command import Command
+from sim.golden import masking, optimizer, quantization
+from sim.golden import ring as golden
+
+__all__ = ["Change", "Model", "Programs"]
+
+Words = npt.NDArray[np.uint32]
+
+GRADIENT, WEIGHT, STATE = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """New words of one memory of one node, from ``base`` on."""
+
+    space: int
+    node: int
+    base: int
+    words: Words
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs:
+    """The lists in the weight memory that local commands take, by the address of the list.
+
+    Members
+    -------
+    masks : dict of int to masking.Job
+    layers : dict of int to (quantization.Layer, int, int)
+        The layer, and the addresses of its inputs and of its outputs in the gradient memory.
+    """
+
+    masks: dict[int, masking.Job]
+    layers: dict[int, tuple[quantization.Layer, int, int]]
+
+
+class Model:
+    """The memories of all nodes, and what commands do to them.
+
+    Parameters
+    ----------
+    memories : list of array of uint32, of shape (nodes, words)
+        Gradient, weight, and each state plane.
+    segment, lanes : int
+        Those of the nodes.
+    """
+
+    def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int) -> None:
+        self.memories = [memory.copy() for memory in memories]
+        self.nodes = len(memories[0])
+        self._shape = {"segment": segment, "lanes": lanes}
+
+    def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
+                alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
+        """The changes of one command per node, and the details of its events, where they count something."""
+        operation = commands[0].operation
+        details = [0] * self.nodes
+        if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
+            changes = []
+            for node, command in enumerate(commands):
+                if operation is Operation.MASK:
+                    mine, details[node] = self._mask(node, command, programs, alternative)
+                elif operation is Operation.SPARSIFY:
+                    mine, details[node] = self._sparsify(node, command, threshold)
+                else:
+                    mine, details[node] = self._infer(node, command, programs)
+                changes += mine
+            return changes, details
+        if operation is Operation.QUIESCE:
+            return [], details
+        order = np.argsort([command.rank for command in commands])  # nodes by rank
+        return self._collective(commands[0], order, settings), details
+
+    def _rows(self, space: int, order: npt.NDArray[np.intp], base: int, length: int) -> Words:
+        return self.memories[space][order, base:base + length]
+
+    def _collective(self, command: Command, order: npt.NDArray[np.intp],
+                    settings: optimizer.Settings) -> list[Change]:
+        length, base = command.length, command.gradient_base
+        if command.operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
+            gradients = self._rows(GRADIENT, order, base, length)
+            if command.operation is Operation.ALL_REDUCE:
+                rows = [golden.all_reduce(gradients, **self._shape)[0]] * self.nodes
+            else:
+                rows = list(golden.reduce_scatter(gradients, **self._shape)[0])
+            return [Change(GRADIENT, int(node), base, row) for node, row in zip(order, rows, strict=True)]
+        weights = self._rows(WEIGHT, order, command.weight_base, length)
+        changes = []
+        if command.operation is Operation.ALL_GATHER:
+            result = golden.all_gather(weights, **self._shape)[0]
+        elif command.operation is Operation.BROADCAST:
+            result = golden.broadcast(weights, command.root)
+        else:
+            bounds = golden.block_bounds(length, self.nodes)
+            owners = [int(order[block - 1]) for block in range(self.nodes)]
+            state = [np.concatenate([plane[owner, command.state_base:command.state_base + stop - start]
+                                     for owner, (start, stop) in zip(owners, bounds, strict=True)])
+                     for plane in self.memories[STATE:]]
+            # Every owner updates the weights that it has itself.
+            own = np.concatenate([weights[block - 1, start:stop] for block, (start, stop) in enumerate(bounds)])
+            gradients = self._rows(GRADIENT, order, base, length)
+            update = golden.fused_update(gradients, own, state, settings, **self._shape)
+            result = update.weights
+            for plane in range(settings.planes):
+                changes += [Change(STATE + plane, owner, command.state_base, update.state[plane][start:stop])
+                            for owner, (start, stop) in zip(owners, bounds, strict=True)]
+        return changes + [Change(WEIGHT, node, command.weight_base, result) for node in range(self.nodes)]
+
+    def _mask(self, node: int, command: Command, programs: Programs, alternative: int) -> tuple[list[Change], int]:
+        job = programs.masks[command.weight_base]
+        base = command.gradient_base
+        external = None
+        if job.mask.external:
+            external = self.memories[WEIGHT][node, command.state_base:][:masking.words_fetched(job)]
+        kept = masking.kept(job, external).reshape(-1)
+        values = self.memories[GRADIENT][node, base:base + job.elements]
+        return [Change(GRADIENT, node, base, masking.apply(values, kept, alternative).astype(np.uint32))], int(
+            np.count_nonzero(~kept))
+
+    def _sparsify(self, node: int, command: Command, threshold: int) -> tuple[list[Change], int]:
+        bases = command.gradient_base, command.weight_base
+        gradients, errors = (self.memories[space][node, base:base + command.length]
+                             for space, base in zip((GRADIENT, WEIGHT), bases, strict=True))
+        sent, kept = masking.sparsify(gradients, errors, threshold)
+        dropped = np.count_nonzero((golden.floating.add(gradients, errors) & 0x7FFF_FFFF) < threshold)
+        return [Change(GRADIENT, node, bases[0], sent), Change(WEIGHT, node, bases[1], kept)], int(dropped)
+
+    def _infer(self, node: int, command: Command, programs: Programs) -> tuple[list[Change], int]:
+        layer, source, target = programs.layers[command.weight_base]
+        lanes = self._shape["lanes"]
+        row = -(-layer.inputs // (4 * lanes)) * lanes
+        words = self.memories[GRADIENT][node, source:source + command.length * row].astype("<u4")
+        inputs = words.view(np.uint8).reshape(command.length, 4 * row)[:, :layer.inputs]
+        sums = quantization.infer([layer], inputs).astype(np.int32).reshape(-1).view(np.uint32)
+        beats = command.length * layer.outputs * (row // lanes)
+        return [Change(GRADIENT, node, target, sums)], beats
+
+    def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
+        """Make changes, at all nodes or at some."""
+        for change in changes:
+            if nodes is None or change.node in nodes:
+                self.memories[change.space][change.node, change.base:change.base + len(change.words)] = change.words
+
+    def differences(self, found: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
+        """The places where memories are not as they must be; words of ``possible`` changes may be there or not, and
+        are taken over as they are."""
+        for change in possible:
+            where = change.node, slice(change.base, change.base + len(change.words))
+            now = found[change.space][where]
+            known = self.memories[change.space][where]
+            self.memories[change.space][where] = np.where(now == change.words, now, known)
+        wrong = []
+        for space, (expected, memory) in enumerate(zip(self.memories, found, strict=True)):
+            for node, index in np.argwhere(expected != memory)[:4]:
+                wrong.append(f"memory {space} of node {node}, element {index}: 0x{memory[node, index]:08x} in place "
+                             f"of 0x{expected[node, index]:08x}")
+        return wrong

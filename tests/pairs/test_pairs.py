@@ -1,0 +1,77 @@
+"""Pairs of queued commands: three that once went wrong, and a sample of all (``make pairs`` has many more)."""
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus, Operation
+from host.command import Command
+from sim.golden import ring as golden
+from tests.host.rings import library, open_nodes
+from tests.pairs.generator import CONFIG, KINDS
+from tests.pairs.play import playing
+
+TIMEOUT = 4_000
+
+
+def queue(ring, *commands):
+    """Queue commands on all nodes, each with its rank, and return the statuses of each node."""
+    for fields in commands:
+        for rank, device in enumerate(ring.devices):
+            device.push(Command(**{"rank": rank, "size": ring.nodes, **fields}))
+    return [[device.pop_event(20 * TIMEOUT).status for _ in commands] for device in ring.devices]
+
+
+def numbers(nodes, length):
+    """n + 1 as each element of node n."""
+    return [np.full(length, node + 1, dtype=np.float32) for node in range(nodes)]
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_quiesce_of_any_size(nodes):
+    """Whatever the size of a QUIESCE, a collective behind it ends, and so does one that is reset."""
+    with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
+        for size in (0, 32, 64, 255):
+            ring.write_gradients(numbers(nodes, 100))
+            statuses = queue(ring, {"operation": Operation.QUIESCE, "size": size},
+                             {"operation": Operation.ALL_REDUCE, "length": 100})
+            assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
+            assert (ring.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
+            # What is reset while the planner is at work ends at once.
+            ring._write_register("CONTROL", 1)
+            statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
+            assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"
+            ring.recover()
+
+
+@pytest.mark.parametrize("nodes", [9, 10, 12, 16])
+def test_quiesce_between_collectives(nodes):
+    """A QUIESCE between two collectives of many nodes changes nothing of the second."""
+    with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
+        ring.write_gradients(numbers(nodes, 500))
+        ring.write_weights(np.zeros(500, np.float32))
+        statuses = queue(ring, {"operation": Operation.ALL_GATHER, "length": 500}, {"operation": Operation.QUIESCE},
+                         {"operation": Operation.ALL_REDUCE, "length": 500})
+        assert statuses == [[EventStatus.OK] * 3] * nodes
+        assert (ring.read_gradients(500) == nodes * (nodes + 1) // 2).all()
+
+
+def test_no_length_of_another_command():
+    """Behind a long QUIESCE, a short ALL_REDUCE changes nothing beyond its own elements."""
+    with open_nodes(3, config=CONFIG, timeout=TIMEOUT) as (ring, _):
+        gradients = np.random.default_rng(6).standard_normal((3, 1024)).astype(np.float32)
+        ring.write_gradients(list(gradients))
+        statuses = queue(ring, {"operation": Operation.QUIESCE, "size": 16, "length": 1024},
+                         {"operation": Operation.ALL_REDUCE, "length": 32})
+        assert statuses == [[EventStatus.OK] * 2] * 3
+        found = ring.read_gradients(1024).view(np.uint32)
+        assert (found[:, :32] == golden.all_reduce(golden.bits(gradients[:, :32]))[0]).all()
+        assert (found[:, 32:] == golden.bits(gradients[:, 32:])).all()
+
+
+@pytest.mark.parametrize(("nodes", "pairs"), [(1, 150), (2, 110), (3, 110), (9, 50), (12, 40), (16, 40)])
+def test_sample(nodes, pairs):
+    with playing(library(CONFIG), nodes=nodes, seed=100 + nodes) as player:
+        while player.pairs < pairs:
+            player.batch()
+        kinds = {kind for pair in player.generator.pairs for kind in pair}
+        assert kinds.issuperset(set(KINDS) - {"refused"}), f"seed {player.seed}"
