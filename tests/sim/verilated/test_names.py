@@ -79,6 +79,12 @@ def signals(hierarchy):
             text()
         elif tag == 255:
             scopes.pop()
+        elif tag == 252:  # an attribute, such as bounds of an array
+            at += 2
+            text()
+            number()
+        elif tag == 253:
+            pass
         else:
             at += 1
             found.add(".".join([*scopes, text().replace(" [", "[")]))
