@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -108,7 +109,7 @@ def main(folder, kills, seed):
     pid = start(functools.partial(train, whole), log)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == 0, log.read_text()
-    kept, killed, ended, stood = broken / checkpoint.NAME, 0, 0, []
+    kept, killed, ended, stood, same = broken / checkpoint.NAME, 0, 0, [], True
     while True:
         log.unlink(missing_ok=True)
         pid = start(functools.partial(train, broken, "--resume"), log)
@@ -125,9 +126,10 @@ def main(folder, kills, seed):
             continue
         assert code == 0, log.read_text()
         ended += 1
+        same = same and results(broken) == results(whole)
         if killed >= kills:
             break
-    same = results(broken) == results(whole)
+        shutil.rmtree(broken)  # and once more from the beginning
 
     path, numbers = folder / "writer.npz", [-1]
     for _ in range(kills):
