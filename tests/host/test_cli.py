@@ -324,7 +324,7 @@ class TestInterrupted:
         assert err == (f"error: {kept} must be a whole checkpoint, not a damaged one or another file: its 4 bytes do "
                        f"not end with their SHA-256; leave out --resume to begin anew\n")
         assert run(*self.ARGUMENTS, "--checkpoint", -1) == (
-            1, "", "error: Steps between checkpoints must be zero or more, not -1\n")
+            1, "", "error: Steps between checkpoints must be between 0 and 1,000,000,000, not -1\n")
 
     def test_output_is_checked_first(self, run, tmp_path, monkeypatch):
         monkeypatch.setattr(cli, "open_session", None)
