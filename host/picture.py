@@ -36,7 +36,11 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11 if columns == 2 else 15.5, 7.4), layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(f"{_title(report)}\n", x=0.012, ha="left", fontsize=15, fontweight="bold")
+        title = _title(report)
+        # A title that names codecs and a comparison is long: it gets smaller letters in the same place.
+        room = 6.9 * figure.get_size_inches()[0]
+        figure.suptitle(" \n", fontsize=15)
+        figure.text(0.012, 0.99, title, fontsize=15 * min(1, room / len(title)), fontweight="bold", va="top")
         figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):

@@ -398,15 +398,20 @@ def _difference(one: Row, other: Row, name: str) -> float:
     return float((one[name] or 0.0) - (other[name] or 0.0))
 
 
+_CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest of a weight, in steps, of both. "
+            "integer, float, cycles: multiplications and cycles of one inference. skewed: last layer "
+            "without negative weights.")
+
+
 def table(report: dict[str, Any]) -> Table:
     """The rows, to be printed: those rounded to nearest, with what truncation makes of them beside."""
     result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
-                   caption="multiplications and cycles of one inference; skewed: last layer without negative weights",
-                   caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("bits, scale", "scheme"):
-        result.add_column(heading)
-    for heading in ("test", "truncated", "error < 1 step", "integer mult.", "float mult.", "cycles", "LUT4"):
-        result.add_column(heading, justify="right")
+                   caption=_CAPTION,
+                   caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=0,
+                   show_edge=False)
+    result.add_column("bits, scale; scheme", no_wrap=True)
+    for heading in ("test", "trunc.", "error < 1", "integer", "float", "cycles", "LUT4"):
+        result.add_column(heading, justify="right", no_wrap=True)
     keys = ("network", "bits", "scale", "label")
     truncated = {tuple(row[key] for key in keys): row for row in report["rows"]
                  if row["rounding"] == Rounding.TRUNCATE.value}
@@ -414,12 +419,13 @@ def table(report: dict[str, Any]) -> Table:
     for row in report["rows"]:
         if row["rounding"] != Rounding.NEAREST.value:
             continue
-        if before not in (None, place := tuple(row[key] for key in keys[:3])):
+        if before != (place := tuple(row[key] for key in keys[:3])):
             result.add_section()
+            result.add_row(_heading(row))
         twin = truncated.get(tuple(row[key] for key in keys))
         both = [row, *([twin] if twin is not None else [])]
         result.add_row(
-            "" if before == place else _heading(row), row["label"], f"{row['accuracy']:.2%}",
+            f"  {row['label']}", f"{row['accuracy']:.2%}",
             "-" if twin is None else f"{twin['accuracy']:.2%}",
             " · ".join(_steps(one) for one in both), f"{row['products'] + row['requantizations']:,}",
             f"{row['float_multiplications']}",

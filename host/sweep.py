@@ -345,7 +345,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     found = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         mine = [row for row in rows if row["workload"] == workload]
-        learned = _table(f"{workload}, {mine[0]['steps']} steps", "N", "loss", "test", "words/step", "ratio",
+        learned = _table(f"{workload}, {mine[0]['steps']} steps", "N", "loss", "test", "words", "ratio",
                          "cycles", "of bound")
         for number, row in enumerate(mine):
             last = number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row)

@@ -22,7 +22,8 @@ def test_errors_base(length, base):
 
 @pytest.mark.parametrize(("config", "nodes", "most", "message"), [
     ({}, 1, Allocation(length=16384),
-     r"Vector must have at most the 16,384 elements of a node's memories, not 16,385"),
+     r"Vector must have at most the 16,384 elements of a node's memories, not 16,385: take a smaller model, or "
+     r"nodes with larger memories"),
     ({}, 1, Allocation(length=8192, planes=1),
      r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, state as "
      r"bfloat16, or an optimizer without state"),

@@ -151,10 +151,10 @@ class TestTrain:
         (["--optimizer", "sgd", "--compare"],
          "error: Optimizer to be compared with sgd must be another one, not sgd\n"),
         (["--optimizer", "adam", "--dampening", 0.5],
-         "error: Optimizer with dampening must be momentum, not adam\n"),
+         "error: Option --dampening is for optimizer momentum, not adam: leave it out\n"),
         (["--clip", -1], "error: Clip must be None or a finite number of zero or more, not -1.0\n"),
         (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
-        (["--link-latency", 0], "error: Link latency must be at least 1 cycle, not 0\n"),
+        (["--link-latency", 0], "error: Link latency must be between 1 and 1,000,000, not 0\n"),
     ])
     def test_errors_in_one_line(self, run, arguments, message):
         assert run("train", *arguments) == (1, "", message)
