@@ -179,7 +179,7 @@ _OF_RINGS = {
     "plain": ("test_values[small]", "test_has_nobody", "test_counts_of_units", "test_weights_alone[3]",
               "test_one_node_differs", "test_wrong_block", "test_findings", "test_damaged_word[40]",
               "test_queued_behind_damage[616]", "test_values_words_and_counts[33-1]"),
-    "coded": ("test_every_operation[3-mx9]",)}
+    "coded": ("test_every_operation[3-mx9]", "test_units")}
 
 _ALL = (
     Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
