@@ -236,10 +236,10 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture
 def few(monkeypatch):
-    """The candidates that the verdict speaks of: all of the skewed network, and IAQ of the trained one."""
+    """Few candidates: those of the skewed network, and IAQ of the trained one with 8 and with 4 bits."""
     every = quantize.candidates(2)
-    chosen = [one for one in every if one.network == "skewed" or (
-        one.config.rounding.value == "nearest" and one.label == "iaq-min")]
+    chosen = [one for one in every if one.network == "skewed" or (one.config.rounding.value == "nearest" and
+                                                                  one.label == "iaq-min")]
     monkeypatch.setattr(quantize, "candidates", lambda layers, **options: chosen)
     return chosen
 
