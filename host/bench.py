@@ -210,7 +210,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
     from sim import bench_ring_speed
 
-    rows += bench_ring_speed.rows(bench_ring_speed.measure(announce=announce))
+    rows += bench_ring_speed.rows(bench_ring_speed.measure(apart=True, announce=announce))
     return rows
 
 

@@ -5,6 +5,7 @@ Both simulate the same Verilog, by the same Verilator, with links of the same la
 responses, cycle counts of commands among them. ``python -m sim.bench_ring_speed`` prints the figures.
 """
 
+import contextlib
 import dataclasses
 import json
 import statistics
@@ -44,6 +45,11 @@ CONFIG = NodeConfig(gradient_words=LENGTH, weight_words=LENGTH, state_words=LENG
 #: Least cycles per second of the Verilated ring, and how many times those under cocotb.
 BAR = 100_000
 RATIO_BAR = 10
+
+#: Least speed of nodes that are evaluated together, by threads, in terms of the same on one thread and of nodes that
+#: are evaluated one after the other on as many threads.
+THREADS_BAR = {2: 1.4}
+BATCH_BAR = {1: 1.35, 2: 1.15}
 
 #: Cycles within which the traffic is over.
 PATIENCE = 100_000
@@ -107,6 +113,8 @@ class Speed:
     -------
     verilated : dict
         Of the Verilated ring, by number of threads: median of several runs.
+    apart : dict
+        The same of nodes that are evaluated one after the other; empty unless it was asked for.
     cocotb : float
         Of the ring under cocotb.
     cycles : int
@@ -116,6 +124,7 @@ class Speed:
     """
 
     verilated: dict[int, float]
+    apart: dict[int, float]
     cocotb: float
     cycles: int
     seconds: dict[str, float]
@@ -191,7 +200,8 @@ def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
 
 
 def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
-            repetitions: int = 15, announce: Callable[[str], None] = lambda stage: None) -> Speed:
+            repetitions: int = 15, apart: bool = False,
+            announce: Callable[[str], None] = lambda stage: None) -> Speed:
     """Simulate the traffic in both ways, and compare the responses.
 
     Parameters
@@ -204,29 +214,44 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
         Numbers of threads to measure the Verilated ring with.
     repetitions : int
         Runs of which the median counts.
+    apart : bool
+        Measure nodes that are evaluated one after the other as well, in turn with those that are evaluated together.
     announce : callable
         Called with the name of each stage as it begins.
 
     Raises
     ------
     AssertionError
-        The two gave different responses.
+        Any two gave different responses, or left different states.
     """
-    library = build_ring(Node(config), identity=f"Node({config})", announce=announce)
-    verilated = {}
-    with VerilatedRing(library, nodes=nodes) as ring:
-        for link in ring.links:
-            link.set_latency(data=LATENCY, credit=LATENCY)
+    libraries = {together: build_ring(Node(config), identity=f"Node({config})", batched=together, announce=announce)
+                 for together in ((True, False) if apart else (True,))}
+    medians: dict[bool, dict[int, float]] = {True: {}, False: {}}
+    outcomes = []
+    with contextlib.ExitStack() as opened:
+        rings = {together: opened.enter_context(VerilatedRing(library, nodes=nodes))
+                 for together, library in libraries.items()}
+        for ring in rings.values():
+            for link in ring.links:
+                link.set_latency(data=LATENCY, credit=LATENCY)
         for count in threads:
             announce(f"ring, threads: {count}")
-            ring.set_threads(count)
-            speeds = []
+            speeds: dict[bool, list[float]] = {together: [] for together in rings}
             for _ in range(repetitions):
-                ring.reset()
-                begun = time.perf_counter()
-                responses = _run(ring, nodes)
-                speeds.append(ring.cycle / (time.perf_counter() - begun))
-            verilated[count] = statistics.median(speeds)
+                for together, ring in rings.items():
+                    ring.set_threads(count)
+                    ring.reset()
+                    begun = time.perf_counter()
+                    responses = _run(ring, nodes)
+                    speeds[together].append(ring.cycle / (time.perf_counter() - begun))
+                    ring.run(-ring.cycle % LATENCY)
+                    state = ring.save()
+                    outcomes.append((responses, ring.cycle, state.removeprefix(ring.header)))
+            for together, found in speeds.items():
+                medians[together][count] = statistics.median(found)
+    if any(outcome != outcomes[0] for outcome in outcomes):
+        raise AssertionError("Rings of nodes that are evaluated together and one after the other gave different "
+                             "responses, or left different states")
 
     announce("cocotb")
     with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +261,8 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
         under_cocotb = json.loads(path.read_text())
     if under_cocotb["responses"] != responses:
         raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
-    return Speed(verilated, under_cocotb["cycles"] / under_cocotb["seconds"], under_cocotb["cycles"], library.seconds)
+    return Speed(medians[True], medians[False], under_cocotb["cycles"] / under_cocotb["seconds"],
+                 under_cocotb["cycles"], libraries[True].seconds)
 
 
 def rows(speed: Speed) -> list[dict[str, Any]]:
@@ -244,6 +270,14 @@ def rows(speed: Speed) -> list[dict[str, Any]]:
     result = []
     for threads, cycles in speed.verilated.items():
         result.append(_row(f"N={NODES}, threads={threads}, {cycles:,.0f} cycles/s", cycles, BAR))
+    for threads, cycles in speed.apart.items():
+        together = speed.verilated[threads]
+        result.append(_row(f"N={NODES}, threads={threads}, {together / cycles:.2f} x nodes one after the other",
+                           together, BATCH_BAR[threads] * cycles))
+    for threads, bar in THREADS_BAR.items():
+        if {1, threads} <= speed.verilated.keys():
+            one, several = speed.verilated[1], speed.verilated[threads]
+            result.append(_row(f"N={NODES}, {threads} threads {several / one:.2f} x one", several, bar * one))
     best = max(speed.verilated.values())
     result.append(_row(f"N={NODES}, {speed.ratio:,.0f} x cocotb's {speed.cocotb:,.0f} cycles/s", best,
                        RATIO_BAR * speed.cocotb))
@@ -256,10 +290,11 @@ def _row(config: str, cycles: float, bar: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    speed = measure(announce=print)
+    speed = measure(apart=True, announce=print)
     print(f"build: {', '.join(f'{stage} {seconds:.1f} s' for stage, seconds in speed.seconds.items())}")
     for threads, cycles in speed.verilated.items():
-        print(f"Verilated ring of {NODES} nodes, threads: {threads}: {cycles:,.0f} cycles/s")
+        print(f"Verilated ring of {NODES} nodes, threads: {threads}: {cycles:,.0f} cycles/s, "
+              f"{cycles / speed.apart[threads]:.2f} x nodes one after the other")
     print(f"cocotb, {speed.cycles} cycles: {speed.cocotb:,.0f} cycles/s; ratio {speed.ratio:.0f}")
 
 

@@ -6,12 +6,13 @@ A library serves rings of any size, since every node of a ring is the same modul
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from amaranth.lib.wiring import Component
 
 from sim.verilated import toolchain
+from sim.verilated.batch import batch
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
@@ -27,9 +28,10 @@ _TRACE_HEADERS = ("verilated_fst_c.h",)
 
 _COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
-_SLOW = ("-O1",)
+#: For what runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
+_SLOW, _ONCE = ("-O0",), ("-O1",)
 #: Of the compiler.
-FLAGS = (*_COMPILE, *_FAST, *_SLOW)
+FLAGS = (*_COMPILE, *_FAST, *_SLOW, *_ONCE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Library:
         return self.path.parent.name.removeprefix("ring-")
 
 
-def build_ring(node: Component, *, traced: bool = False, identity: str | None = None,
+def build_ring(node: Component, *, traced: bool = False, batched: bool = True, identity: str | None = None,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Build the ring of a node, or find it where an earlier call did.
 
@@ -69,6 +71,9 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
         The node, with the ports of :class:`hdl.node.Node`.
     traced : bool
         Build the slower library, which can write waveforms.
+    batched : bool
+        Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), where there is
+        no waveform and the generated code allows it; a stage says so where it does not. Only the speed differs.
     identity : str or None
         As of :func:`~sim.verilated.verilog.convert`.
     announce : callable
@@ -84,12 +89,14 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
     verilog = _ring_node(convert(node, name="node", identity=identity))
     seconds["Verilog"] = time.monotonic() - begun
 
+    batched = batched and not traced
     harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
+    patch = (_HERE / "batch.py").read_text() if batched else ""
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
-    flags = (*verilate, *FLAGS, str(traced))
-    key = toolchain.digest(verilog, repr(harness), repr(shim), repr(flags), toolchain.version("verilator"),
+    flags = (*verilate, *FLAGS, str(traced), str(batched))
+    key = toolchain.digest(verilog, repr(harness), patch, repr(shim), repr(flags), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"ring-{key}"
 
@@ -104,9 +111,12 @@ def build_ring(node: Component, *, traced: bool = False, identity: str | None = 
         verilator = str(toolchain.verilator() / "bin" / "verilator")
         toolchain.run([verilator, *verilate, "-Mdir", "obj", "node.v"], cwd=folder, env=toolchain.environment())
         seconds["Verilate"] = time.monotonic() - begun
+        together = batched and batch(folder / "obj", "node")
+        if batched and not together:
+            stage("nodes one after the other, since the code that Verilator made is not one list of functions")
 
         begun = stage("compile")
-        compile_library(folder, traced=traced)
+        compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"])
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build)
@@ -138,18 +148,22 @@ def options(name: str, top: str, *more: str) -> tuple[str, ...]:
             *(f"-Wno-{name}" for name in toolchain.WAIVED))
 
 
-def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False) -> None:
-    """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core."""
+def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False,
+                    defines: Sequence[str] = ()) -> None:
+    """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core.
+
+    ``defines`` are options of the compiler for the harness.
+    """
     runtime = _runtime(traced)
     sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
     # The longest first, so that no core is left with it at the end.
     sources.sort(key=lambda path: path.stat().st_size, reverse=True)
 
     def compile_one(source: Path) -> str:
-        # What Verilator names slow runs once, in the constructor or at the first evaluation.
         level = _SLOW if "__Slow" in source.name else _FAST
+        extra = defines if source.name == f"{name}.cpp" else ()
         result = f"{source.stem}.o"
-        toolchain.run([*_compiler(level, traced), "-include", str(runtime / _header(level)), "-I.", "-Iobj",
+        toolchain.run([*_compiler(level, traced), *extra, "-include", str(runtime / _header(level)), "-I.", "-Iobj",
                        "-Icompression", "-c", str(source), "-o", result], cwd=folder)
         return result
 
@@ -188,7 +202,7 @@ def _runtime(traced: bool) -> Path:
             commands.append([*_compiler(level, traced), f"-I{_HERE / 'compression'}", "-x", "c++-header", header,
                              "-o", f"{header}.gch"])
         include = toolchain.verilator() / "include"
-        commands += [[*_compiler(_SLOW, traced), f"-I{_HERE / 'compression'}", "-c", str(include / source), "-o",
+        commands += [[*_compiler(_ONCE, traced), f"-I{_HERE / 'compression'}", "-c", str(include / source), "-o",
                       f"{Path(source).stem}.o"] for source in sources]
         toolchain.in_parallel(lambda command: toolchain.run(command, cwd=folder), commands)
 

@@ -23,6 +23,11 @@
 #include <thread>
 #include <vector>
 
+#if RING_BATCHED
+// Evaluates the nodes whose clock has risen on this thread: see batch.py.
+void ring_batch();
+#endif
+
 namespace {
 
 constexpr uint64_t NEVER = UINT64_MAX;
@@ -495,14 +500,26 @@ struct Ring {
         const size_t count = nodes.size();
         const size_t threads = crew->size();
         crew->run([=, this](uint32_t thread) {
-            for (size_t index = count * thread / threads; index < count * (thread + 1) / threads; ++index) {
-                Node& node = *nodes[index];
-                node.enter();
+            const auto first = nodes.begin() + count * thread / threads;
+            const auto last = nodes.begin() + count * (thread + 1) / threads;
+#if RING_BATCHED
+            for (uint64_t now = cycle; now < until; ++now) {
+                for (auto node = first; node != last; ++node) {
+                    (*node)->enter();
+                    (*node)->settle(now);
+                    (*node)->clock();
+                }
+                ring_batch();
+            }
+#else
+            for (auto node = first; node != last; ++node) {
+                (*node)->enter();
                 for (uint64_t now = cycle; now < until; ++now) {
-                    node.settle(now);
-                    node.clock();
+                    (*node)->settle(now);
+                    (*node)->clock();
                 }
             }
+#endif
         });
         for (auto& link : links) link->move_on();
         cycle = until;
@@ -589,6 +606,7 @@ template <typename Call> int64_t guarded(const Call& call) {
 extern "C" {
 
 const char* ring_error() { return error.c_str(); }
+int32_t ring_batched() { return RING_BATCHED; }
 
 Ring* ring_create(uint32_t nodes, uint32_t threads) {
     Ring* ring = nullptr;

@@ -46,6 +46,7 @@ typedef struct {
 } RingLinkStatus;
 
 const char* ring_error(void);
+int32_t ring_batched(void);  // whether the nodes of a thread are evaluated together
 Ring* ring_create(uint32_t nodes, uint32_t threads);
 void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);

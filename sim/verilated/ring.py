@@ -196,6 +196,8 @@ class VerilatedRing:
     -------
     nodes : int
         Ring size.
+    batched : bool
+        Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink
         Link k leads from node k to node k + 1.
     """
@@ -206,6 +208,7 @@ class VerilatedRing:
         self.nodes = nodes
         self._digest = library.digest
         self._library = _load(library.path)
+        self.batched = bool(self._library.ring_batched())
         self._ring = ctypes.c_void_p(self._library.ring_create(nodes, self._threads(threads)))
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
@@ -332,17 +335,19 @@ class VerilatedRing:
         """The whole state: nodes, links and their settings, queues, cycle. Only waveforms are not part of it."""
         state = np.empty(self._checked(self._library.ring_save(self._ring)), np.uint8)
         self._library.ring_saved(self._ring, state.ctypes.data)
-        return self._header() + state.tobytes()
+        return self.header + state.tobytes()
 
     def restore(self, state: bytes) -> None:
         """Go on from a saved state, of this ring or of another of the same library and size."""
-        header = self._header()
+        header = self.header
         if not state.startswith(header):
             raise ValueError("State must be one saved from a ring of the same library and size")
         body = np.frombuffer(state, np.uint8, offset=len(header))
         self._checked(self._library.ring_restore(self._ring, body.ctypes.data, body.size))
 
-    def _header(self) -> bytes:
+    @property
+    def header(self) -> bytes:
+        """The beginning of a saved state: the library and the number of nodes that it belongs to."""
         return _MAGIC + f"{self._digest} {self.nodes}\n".encode()
 
     def start_wave(self, path: Path) -> None:

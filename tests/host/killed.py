@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -63,6 +64,18 @@ def identity(path):
     return path.stat().st_ino if path.exists() else None
 
 
+def replaced(path, times):
+    """A function that tells whether a file has been seen to be replaced a number of times."""
+    seen = [identity(path)]
+
+    def tell():
+        if identity(path) != seen[-1]:
+            seen.append(identity(path))
+        return len(seen) > times
+
+    return tell
+
+
 def wait(pid, seconds, begun=lambda: True):
     """Wait until something has begun, then some seconds more; kill. Tell whether it was killed, and its exit code."""
     def lives():
@@ -108,32 +121,31 @@ def main(folder, kills, seed):
     pid = start(functools.partial(train, whole), log)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == 0, log.read_text()
-    kept, killed, ended, stood = broken / checkpoint.NAME, 0, 0, []
+    kept, killed, ended, stood, same = broken / checkpoint.NAME, 0, 0, [], True
     while True:
         log.unlink(missing_ok=True)
         pid = start(functools.partial(train, broken, "--resume"), log)
-        before = identity(kept)
         if killed >= kills:
             died, code = wait(pid, DEADLINE)
         elif killed % 5 == 4:  # at its start
             died, code = wait(pid, generator.uniform(0, 0.5))
         else:  # after its first step
-            died, code = wait(pid, generator.uniform(0, 0.1), lambda before=before: identity(kept) != before)
+            died, code = wait(pid, generator.uniform(0, 0.1), replaced(kept, 1))
         if died:
             killed += 1
             stood.append(steps(kept))
             continue
         assert code == 0, log.read_text()
         ended += 1
+        same = same and results(broken) == results(whole)
         if killed >= kills:
             break
-    same = results(broken) == results(whole)
+        shutil.rmtree(broken)  # and once more from the beginning
 
     path, numbers = folder / "writer.npz", [-1]
-    for _ in range(kills):
+    for kill in range(kills):
         pid = start(functools.partial(write, path), log)
-        before = identity(path)
-        wait(pid, generator.uniform(0, 0.05), lambda before=before: identity(path) != before)
+        wait(pid, generator.uniform(0, 0.02), replaced(path, 1 + kill % 6))
         if path.exists():
             content = checkpoint.load(path, {})
             assert (content["array"] == content["number"]).all()

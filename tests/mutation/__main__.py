@@ -142,7 +142,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
 
 def main(
     files: Annotated[str, typer.Option(help="Files or folders of hdl/, with commas between them.")] = "",
-    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a third where it takes a ring.")] = 30,
+    mutants: Annotated[int, typer.Option(min=1, help="Mutants of each file; a tenth where it takes a ring.")] = 30,
     seed: Annotated[int, typer.Option(help="Chooses the mutants.")] = 0,
     budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,

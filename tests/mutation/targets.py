@@ -174,12 +174,14 @@ def _multiplexer() -> dict[str, Any]:
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 
 # Whole rings take 10 to 30 CPU seconds to build: one of small nodes first, then those tests that see most.
-_RINGS = (f"{_RING}/test_collective.py", "tests/host/test_ring.py", "tests/host/test_gradient_codecs.py")
+_RINGS = (f"{_RING}/test_collective.py", "tests/host/test_ring.py", "tests/host/test_gradient_codecs.py",
+          "tests/pairs/test_pairs.py")
 _OF_RINGS = {
     "plain": ("test_values[small]", "test_has_nobody", "test_counts_of_units", "test_weights_alone[3]",
               "test_one_node_differs", "test_wrong_block", "test_findings", "test_damaged_word[40]",
-              "test_queued_behind_damage[616]", "test_values_words_and_counts[33-1]"),
-    "coded": ("test_every_operation[3-mx9]",)}
+              "test_queued_behind_damage[616]", "test_values_words_and_counts[33-1]", "test_at_any_time",
+              "test_quiesce_of_any_size[1]"),
+    "coded": ("test_every_operation[3-mx9]", "test_units")}
 
 _ALL = (
     Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
@@ -194,7 +196,7 @@ _ALL = (
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
     Target("hdl/ring/schedule.py", _schedule, (f"{_RING}/test_schedule.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
-    *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=3)
+    *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=10)
       for name, units in (("collective", _collective), ("director", _director), ("dataflow", _dataflow))),
     Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
         "master": ("test_checker[0-Rule.SGD",),

@@ -203,6 +203,15 @@ async def watch_flags(dut, start_monitor, end_monitor):
         flags = following | int(dut.set_flags.value)
 
 
+async def watch_level(dut):
+    """No event is counted while none is on offer, but for the cycles that it takes from one end to the other."""
+    quiet = 0
+    while True:
+        await FallingEdge(dut.clk)
+        quiet = 0 if dut.events__valid.value else quiet + 1
+        assert quiet < 8 or int(dut.queue_status.value) >> 10 == 0
+
+
 async def begin(dut):
     """Start with all inputs zero: they outlast the test before."""
     for port in ("set_flags", "link_reset", "rule", "packed_state", "timeout", "weight_version"):
@@ -219,6 +228,7 @@ async def runs_what_may_run(dut):
         ("commands", descriptor_layout()), ("start", command_layout()), ("completions", event_layout()),
         ("events", 32))}
     cocotb.start_soon(watch_flags(dut, monitors["start"], monitors["completions"]))
+    cocotb.start_soon(watch_level(dut))
     engine = Engine(dut, random.Random(p["seed"] + 1), p["engine"])
     source = Source(dut, "commands", descriptor_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "events", 32, stalls=stalls(p["sink"], seed=p["seed"]))

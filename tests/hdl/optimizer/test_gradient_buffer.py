@@ -52,14 +52,16 @@ def test_fill_and_drain():
     assert not given[16 + buffer.latency:].any()
 
 
+@pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
-def test_fills_of_any_length(lanes, read_lanes, depth, banks):
+def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     """Whatever a bank has no room for is ignored, down to a part of a beat; what is not filled is zeros, and nothing
-    is left of the fill before, also where a burst ends early."""
+    is left of the fill before, also where a burst ends early; fills come as soon as there is room for them, or when
+    all banks are empty again."""
     slices = depth // read_lanes
     generator = np.random.default_rng(lanes)
     lengths = [97, 1, *range(depth + 3 * lanes, 0, -1), 97, *generator.integers(1, 3 * depth, 40).tolist()]
-    lengths.append(depth)
+    lengths = [*lengths, depth] if early else [97] * 12
     fills = [generator.integers(1, 1 << 32, length, dtype=np.uint32) for length in lengths]
     takes = [slices if number % 3 else int(generator.integers(1, slices + 1)) for number in range(len(fills))]
     period = 97 // lanes + slices + 8
@@ -69,8 +71,11 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    trace = Unit(buffer).lockstep(sources={"i": Feed(beats(fills, beat_layout(lanes)))}, sinks={}, cycles=cycles,
-                                  inputs={"claim": claim, "take": take, "finish": finish})
+    # A late fill begins after the burst before it, and as many beats go into each period as it has.
+    willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
+    trace = Unit(buffer).lockstep(
+        sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,
+        inputs={"claim": claim, "take": take, "finish": finish})
     assert trace["filled"][first].all()
     rows = unpack(wrapped(buffer.o.shape()), trace["o"])["slice"]
     due = np.zeros((cycles, read_lanes), np.uint32)

@@ -1,0 +1,69 @@
+"""Evaluation of all nodes of a thread together.
+
+The code of one cycle of a node is several hundred kilobytes, run from start to end, and so it comes from the
+second-level cache for every node. Verilator makes a flat list of functions of it. If each of them is called for all
+nodes before the next one, it is read once for all of them.
+"""
+
+import re
+from pathlib import Path
+
+__all__ = ["batch"]
+
+#: The function that evaluates what follows a clock edge: one list of calls behind one trigger.
+_LIST = re.compile(
+    r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
+    r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
+    r"    if \(\(1ULL & vlSelfRef\.__VnbaTriggered\[0U\]\)\) \{\n"
+    r"(?P<calls>(?:        (?P=root)___nba_\w+\(vlSelf\);\n)+)"
+    r"    \}\n\}\n")
+
+_CALL = re.compile(r"^        (\w+)\(vlSelf\);$", re.MULTILINE)
+
+#: A function that can stop the simulation. It tells by the thread's context whose it is.
+_STOPS = re.compile(
+    r"^void (\w+)\(V\w+\* vlSelf\) \{\n(?:(?!^\}).*\n)*?.*\bVL_(?:STOP|FINISH|FATAL|WRITEF)", re.MULTILINE)
+
+#: The text that takes the place of the list: it notes the node, and `ring_batch` evaluates all that were noted.
+_BATCH = """\
+#include <vector>
+
+static thread_local std::vector<{root}*> ring_noted;
+
+void {root}___eval_nba({root}* vlSelf) {{
+    if ((1ULL & vlSelf->__VnbaTriggered[0U])) ring_noted.push_back(vlSelf);
+}}
+
+template <void evaluate({root}*), bool stops> static inline void ring_evaluate_all() {{
+    for ({root}* const node : ring_noted) {{
+        if (stops) Verilated::threadContextp(node->vlSymsp->_vm_contextp__);
+        evaluate(node);
+    }}
+}}
+
+void ring_batch() {{
+{calls}    ring_noted.clear();
+}}
+"""
+
+
+def batch(folder: Path, model: str) -> bool:
+    """Change the Verilated class V``model`` in ``folder`` so that a clock edge only notes the node, and
+    ``void ring_batch()`` evaluates all nodes that the thread has noted.
+
+    Returns
+    -------
+    bool
+        False, and nothing is changed, if the generated code is not the one flat list that this relies on.
+    """
+    texts = {path: path.read_text() for path in sorted(folder.glob(f"V{model}___024root*.cpp"))}
+    found = [(path, match) for path, text in texts.items() for match in _LIST.finditer(text)]
+    if len(found) != 1:
+        return False
+    (path, match), = found
+    stopping = {name for text in texts.values() for name in _STOPS.findall(text)}
+    calls = "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n"
+                    for name in _CALL.findall(match["calls"]))
+    text = match.string[:match.start()] + _BATCH.format(root=match["root"], calls=calls) + match.string[match.end():]
+    path.write_text(text)
+    return True
