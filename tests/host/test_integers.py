@@ -131,7 +131,8 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(("options", "config", "message"), [
         ({}, TrainingConfig(hidden=()), r"^Optimizer of int16 nodes must be sgd, not momentum$"),
         ({}, TrainingConfig(optimizer=PLAIN),
-         r"^Vector must have at most the 1,024 elements of a node's memories, not 4,810$"),
+         r"^Vector must have at most the 1,024 elements of a node's memories, not 4,810: take a smaller "
+         r"model, or nodes with larger memories$"),
         ({"weight_words": 1024}, dataclasses.replace(CONFIG, density=0.1),
          r"^Weights and the errors of what was not sent must take at most the 1,024 elements of a node's weight "
          r"memory, not 1,322: "),
@@ -409,7 +410,8 @@ class TestCommandLine:
         (["--weights", "mx9"], "Weight codec of an int16 node must be raw, not 'mx9'"),
         (["--gradients", "mx9"], "Gradient codec of an int16 node must be zero_value, not 'mx9'"),
         (["--nodes", 2], "Ring must have 1 node, not 2"),
-        (["--hidden", "300"], "Vector must have at most the 16,384 elements of a node's memories, not 22,510"),
+        (["--hidden", "300"], "Vector must have at most the 16,384 elements of a node's memories, not 22,510: take a "
+         "smaller model, or nodes with larger memories"),
         (["--hidden", "128", "--density", 0.1],
          "Weights and the errors of what was not sent must take at most the 16,384 elements of a node's weight "
          "memory, not 19,242: take a model of at most 8,192 parameters, nodes with more weight memory, or no "
@@ -429,12 +431,12 @@ class TestCommandLine:
             trained.append(config)
             yield type("Session", (), {"ring": None, "build_seconds": {}})
 
-        def stop(ring, task, config, **options):
-            trained.append((task.parameters.size, config.hidden, config.optimizer.name))
+        def stop(session, task, configs, **options):
+            trained.append((task.parameters.size, configs[0].hidden, configs[0].optimizer.name))
             raise TrainingError("enough")
 
         monkeypatch.setattr(cli, "open_session", session)
-        monkeypatch.setattr(cli, "train", stop)
+        monkeypatch.setattr(cli, "Experiment", stop)
         code, out, _ = run("--board", "ulx3s-25f", "--output", tmp_path)
         assert code == 1
         assert ("no hidden layer: Vector must have at most the 2,048 elements of a node's memories, not 4,810"

@@ -659,7 +659,7 @@ class TestConfig:
         ({"epochs": 0}, r"^Epochs must be at least 1, not 0$"),
         ({"batch": -1}, r"^Batch must be at least 1, not -1$"),
         ({"hidden": (3, 0)}, r"^Widths of hidden layers must be at least 1, not \(3, 0\)$"),
-        ({"seed": -1}, r"^Seed must be zero or more, not -1$"),
+        ({"seed": -1}, r"^Seed must be zero or more, and below 2\^63, not -1$"),
         ({"max_steps": 0}, r"^Steps must be at least 1, not 0$"),
         ({"interval": 0}, r"^Interval must be at least 1, not 0$"),
         ({"density": 0.0}, r"^Density must be above 0 and at most 1, not 0.0$"),
