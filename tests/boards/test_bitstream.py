@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from amaranth.hdl import Cat, Signal
@@ -365,3 +367,23 @@ def test_no_loader(tmp_path, monkeypatch):
         "openFPGALoader is needed to program a board and is not on PATH; install it, for example with 'apt-get "
         f"install openfpgaloader', or name it in the environment variable OPENFPGALOADER; the bitstream is "
         f"{os.path.relpath(path)}")
+
+
+def test_pins_are_missing():
+    """Without the wheel that has the pins of boards, one line names the target which installs it."""
+    script = ("import runpy, sys; sys.modules['amaranth_boards'] = None; sys.argv = ['bitstream', '--list']; "
+              "runpy.run_module('boards.bitstream', run_name='__main__')")
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True,
+                          text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == ("error: amaranth_boards must be installed to make bitstreams: run 'make .venv/.synth' or "
+                           "'make setup'\n")
+
+
+def test_results_cannot_be_written(tmp_path, monkeypatch, capsys):
+    """A folder of results that cannot be made is found before anything is built."""
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "synth"
+    monkeypatch.setattr(bitstream, "RESULTS", folder)
+    assert bitstream.main(["--board", "icebreaker"]) == 1
+    assert capsys.readouterr().err == f"error: Results cannot be written to {folder}: Not a directory\n"
