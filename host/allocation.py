@@ -51,8 +51,6 @@ class Allocation:
             It has not, or there can be no such ring.
         """
         config.check_ring(nodes)
-        if self.length < 1:
-            raise ValueError(f"Vector must have at least 1 element, not {self.length:,}")
         room = min(config.gradient_words, config.weight_words)
         if self.length > room:
             raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not "

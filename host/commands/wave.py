@@ -39,6 +39,8 @@ def wave_command(
     import numpy as np
 
     console = make_console()
+    if length < 1:
+        raise ValueError(f"Vector must have at least 1 element, not {length:,}")
     config, allocation = NodeConfig(), Allocation(length=length)
     config.check_ring(nodes)
     allocation.check(config, nodes=nodes)

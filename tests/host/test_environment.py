@@ -239,8 +239,8 @@ class TestVersion:
 
 def test_make_prints_no_blank_lines():
     for target, options in itertools.product(("sim", "sweep", "quantize", "synth", "wave"), ([], ["NODES=3"])):
-        found = subprocess.run(["make", "--dry-run", target, *options], cwd=ROOT, capture_output=True, text=True,
-                               timeout=60, check=True)
+        found = subprocess.run(["make", "--no-print-directory", "--dry-run", target, *options], cwd=ROOT,
+                               capture_output=True, text=True, timeout=60, check=True)
         last = found.stdout.rstrip("\n").splitlines()[-1]
         assert last.startswith((".venv/bin/gradring", ".venv/bin/python"))
         assert "  " not in last

@@ -25,6 +25,7 @@ __all__ = ["MismatchError", "Player", "play_part", "playing"]
 TIMEOUT = 2_000
 
 _DEPTH = 8  # commands that a node queues
+_UPDATES = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST)
 _TIME_OUTS = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.WAIT_TIMEOUT)
 
 
@@ -58,6 +59,7 @@ class Player:
         self.compared = 0
         self._random = random.Random(seed + 1)
         self._batch = 0
+        self._versions = [0] * nodes  # commands that have changed weights
         self._opened = OpenRing(library, nodes=nodes, threads=1)
         self._ring = Ring([Device(transport, CONFIG, name=f"node {node}")
                            for node, transport in enumerate(self._opened.transports)], timeout=TIMEOUT)
@@ -169,6 +171,11 @@ class Player:
                 raise MismatchError(f"tags {tags} of {step.kind}, and not {step.commands[0].tag}")
             statuses = {node: EventStatus(event.status) for node, event in mine.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
+            for node, event in mine.items():
+                self._versions[node] += node in well and step.commands[node].operation in _UPDATES
+                if event.weight_version != self._versions[node]:
+                    raise MismatchError(f"{step.kind} has weight version {event.weight_version} on node {node}, and "
+                                        f"not {self._versions[node]}")
             last = number == len(steps) - 1
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
