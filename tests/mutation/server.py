@@ -73,8 +73,8 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
     from sim.verilated import build
 
     # Rings are simulated for some ten thousand cycles: to optimize them further takes longer than it saves.
-    build._FAST, build._SLOW = ("-O1",), ("-O0",)
-    build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW)
+    build._FAST = ("-O1",)
+    build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW, *build._ONCE)
     order = [*changed, *(name for name in target.first if name not in changed)]
     tests = Tests((test for name in order for test in target.first.get(name, ())), target.rest)
     code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *target.tests],
