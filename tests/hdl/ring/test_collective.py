@@ -186,6 +186,14 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
+            # Sums are no weights, and what ends in the weight memory is a new version of them.
+            version = event.weight_version
+            for operation, new in ((Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
+                                   (Operation.ALL_REDUCE, 0)):
+                device.push(Command(operation=operation, rank=0, size=1, length=32))
+                event = device.pop_event(20 * TIMEOUT)
+                version += new
+                assert (event.status, event.weight_version) == (EventStatus.OK, version), operation
             assert (ring.read_gradients(length).view(np.uint32) == golden.bits(gradients)).all()
 
 
