@@ -57,7 +57,7 @@ def main(
         raise typer.BadParameter(f"Ring sizes must be numbers of nodes, as in 1,2,3: {error}") from None
     print("building the ring, unless an earlier run has", flush=True)
     library = build_ring(Node(CONFIG), identity=f"Node({CONFIG})")
-    folder = toolchain.BUILD / "pairs" / toolchain.digest(str(library), _sources())
+    folder = toolchain.BUILD / "pairs" / toolchain.digest(library.digest, _sources())
     folder.mkdir(parents=True, exist_ok=True)
 
     whole = sum(SHARES.get(size, 0.1) for size in sizes)
