@@ -59,7 +59,7 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
 
 def compare_end(ring: Ring, reference: Reference, config: TrainingConfig, training: Training, *,
                 replaced: int, words: int) -> None:
-    """What is left on the nodes, and what they have counted, against the golden model."""
+    """Compare memories and counters of the nodes at the end of a run with the golden model."""
     length, number = training.parameters, len(training.steps)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
@@ -81,7 +81,7 @@ def compare_end(ring: Ring, reference: Reference, config: TrainingConfig, traini
 
 def _compare_errors(name: str, number: int, rank: int, expected: npt.NDArray[np.uint32],
                     found: npt.NDArray[np.uint32]) -> None:
-    """What a node has kept of its gradients against the golden model."""
+    """Compare the errors or residuals of a node with the golden model."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])

@@ -81,7 +81,7 @@ def watching() -> Iterator[Signals]:
 
 @dataclasses.dataclass(frozen=True)
 class Keeper:
-    """Where and when checkpoints are written.
+    """The place of checkpoints, and the steps after which they are written.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Keeper:
         return self.steps != 0
 
     def load(self) -> dict[str, Any] | None:
-        """What the file holds; None where there is none."""
+        """The content of the file; None where there is none."""
         try:
             content: dict[str, Any] = checkpoint.load(self.path, self._whole())
         except FileNotFoundError:

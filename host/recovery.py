@@ -1,4 +1,4 @@
-"""What is done again after a failure of the ring, and how nodes come to be as they were."""
+"""Repeats after a failure of the ring, and the restoring of nodes before them."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What all commands share: options, progress, and how results are printed."""
+"""Options, progress and printing of results, for all commands."""
 
 import os
 from collections.abc import Callable
