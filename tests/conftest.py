@@ -3,6 +3,11 @@
 import pytest
 
 from sim import regression
+from tests import processor_time
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(processor_time)
 
 
 @pytest.fixture(autouse=True, scope="session")
