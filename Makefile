@@ -17,6 +17,7 @@ help:
 	@echo "            WEIGHT_DECAY= CLIP= MOMENTS=fp32 or bf16, DENSITY=0.1 to send the largest alone, COMPARE=1,"
 	@echo "            WEIGHTS=mx9 and others to send new weights through a codec, GRADIENTS=mx9 and others gradients,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
+	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
 	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
@@ -57,6 +58,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
+  $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
   $(if $(filter-out 0 no,$(RESUME)),--resume) \
@@ -64,7 +66,8 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
   $(call option,STEPS,--steps) $(call option,JOBS,--jobs) $(if $(filter 0 no,$(SYNTH)),--no-synth))
-QUANTIZE_OPTIONS = $(strip $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
+QUANTIZE_OPTIONS = $(strip $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) \
+  $(call option,WEIGHTS,--weights) $(if $(TRAIN),--train) $(call option,NODES,--nodes) \
   $(call option,SEED,--seed) $(call option,THREADS,--threads) $(call option,CALIBRATION,--calibration) \
   $(call option,PERCENTILE,--percentile) $(call option,SCHEME,--scheme) $(call option,BITS,--bits) \
   $(call option,ROUNDING,--rounding) $(call option,EXTREMA,--extrema) $(if $(PER_OUTPUT),--per-output) \

@@ -58,6 +58,14 @@ class Node(wiring.Component):
     def config(self):
         return self._config
 
+    @property
+    def memories(self):
+        """Name of the submodule that holds each memory space, in order."""
+        config = self._config
+        planes = [f"state_{plane}" for plane in range(config.state_planes)]
+        optional = {"masters": config.has_master, "codebook": config.codebook_words, "residuals": config.has_residual}
+        return ("gradients", "weights", *planes, *(name for name, present in optional.items() if present))
+
     def elaborate(self, platform):
         m = Module()
         config = self._config
@@ -75,7 +83,8 @@ class Node(wiring.Component):
         )
 
         # Ports of a memory in order of priority: what the ring waits for first, the host last.
-        def memory(name, space, rows, readers, writers):
+        def memory(name, rows, readers, writers):
+            space = self.memories.index(name)
             readers = [*readers, getattr(access, f"read_{space}")]
             writers = [*writers, getattr(access, f"write_{space}")]
             unit = LanedMemory(rows=rows, lanes=lanes, readers=len(readers), writers=len(writers))
@@ -106,19 +115,17 @@ class Node(wiring.Component):
         self._engines(m, registers, queue, engine, apart)
 
         readers, writers = gradient_ports
-        memory("gradients", 0, gradient_rows, [*engine.gradient_read, *readers], [engine.gradient_write, *writers])
+        memory("gradients", gradient_rows, [*engine.gradient_read, *readers], [engine.gradient_write, *writers])
         readers, writers = weight_ports
-        memory("weights", 1, weight_rows, [engine.weight_read, *readers], [*engine.weight_write, *writers])
+        memory("weights", weight_rows, [engine.weight_read, *readers], [*engine.weight_write, *writers])
         for plane in range(config.state_planes):
-            memory(
-                f"state_{plane}", 2 + plane, state_rows, [engine.state_read[plane]], [engine.state_write[plane]]
-            )
+            memory(f"state_{plane}", state_rows, [engine.state_read[plane]], [engine.state_write[plane]])
         if config.has_master:
-            memory("masters", 2 + config.state_planes, state_rows, engine.master_read, engine.master_write)
+            memory("masters", state_rows, engine.master_read, engine.master_write)
         if config.codebook_words:
-            memory("codebook", 3 + config.state_planes, config.codebook_words // lanes, engine.codebook_read, [])
+            memory("codebook", config.codebook_words // lanes, engine.codebook_read, [])
         if config.has_residual:
-            memory("residuals", len(config.spaces) - 1, gradient_rows, engine.residual_read, engine.residual_write)
+            memory("residuals", gradient_rows, engine.residual_read, engine.residual_write)
 
         connect_stream(m, self.host_i, host_port.i)
         connect_stream(m, host_port.o, self.host_o)

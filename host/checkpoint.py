@@ -24,7 +24,7 @@ __all__ = ["NAME", "SCHEMA", "VERSION", "CheckpointError", "load", "save", "vers
 
 NAME = "checkpoint.npz"
 SCHEMA = "gradring.checkpoint"
-VERSION = 1
+VERSION = 2
 
 _DIGITS = 64  # of a SHA-256
 

@@ -16,6 +16,7 @@ from host import report, sweep_jobs
 from host import weights as weights_files
 from host.commands.bench import bench_command
 from host.commands.console import (
+    HostPort,
     Link,
     Progress,
     Threads,
@@ -139,6 +140,10 @@ def train_command(
         help="Bits per second of the serial port. [default: as the board was built for]", show_default=False)] = None,
     reconnect: Annotated[float, typer.Option(
         help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
+    host_port: HostPort = False,
+    state_planes: Annotated[int | None, typer.Option(
+        help="State planes of simulated nodes, 0 to 2. [default: those of the optimizer]",
+        show_default=False)] = None,
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
@@ -170,7 +175,9 @@ def train_command(
         epochs = 1
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
-    refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device)
+    host_port = host_port or transport is not TransportName.VERILATED
+    refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
+                  board=board)
     check_range("Link latency", link_latency, 1, 1_000_000)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
@@ -208,11 +215,12 @@ def train_command(
                     task = Classifier(data, ())
         plain = _plain(config, optimizer, text=text, asked=compare)
         if board is None:
-            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes)
+            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes,
+                          planes=state_planes)
         check_run(node, task, config, nodes=nodes)  # before anything is built
         configs = [config] if plain is None else [config, plain]
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
-                             link_latency=link_latency)
+                             link_latency=link_latency, host_port=host_port)
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
         prepare(output, files=("report.json", "report.png", "weights.npz", checkpoints.NAME),
                 space=_space(task, config, nodes))
@@ -220,7 +228,8 @@ def train_command(
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
-        with open_session(node, nodes=nodes, transport=transport, threads=count, latency=link_latency, device=device,
+        with open_session(node, nodes=nodes, transport=transport, threads=count, host_port=host_port,
+                          latency=link_latency, device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             total = config.steps(task.examples)
@@ -242,7 +251,8 @@ def train_command(
                     raise
             simulation = report.Simulation(
                 transport=transport.value, threads=count, link_latency=link_latency,
-                configuration=dataclasses.asdict(node), configuration_hash=node.hash, cycles=experiment.cycles,
+                configuration=dataclasses.asdict(node), configuration_hash=node.hash,
+                host_port=host_port, elapsed=experiment.elapsed,
                 seconds=session.build_seconds | dict(zip(("run", "comparison"), experiment.seconds, strict=False)),
                 simulation_seconds=experiment.simulation_seconds)
     bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None

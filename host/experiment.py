@@ -22,7 +22,7 @@ from typing import Any
 
 from host import checkpoint
 from host.layers import Array
-from host.session import Session
+from host.session import Elapsed, Session
 from host.trainer import Run
 from host.training import Training, TrainingConfig
 from host.workloads import Workload
@@ -143,8 +143,8 @@ class Experiment:
         Of each run that has begun.
     parameters : array of float32, optional
         Of the model that the first run has trained, once it has.
-    cycles : int
-        Simulated for the first run.
+    elapsed : Elapsed
+        Cycles of the first run.
     seconds : list of float
         That each run has taken.
     simulation_seconds : float
@@ -162,7 +162,7 @@ class Experiment:
         self._content = content
         self.trainings: list[Training] = []
         self.parameters: Array | None = None
-        self.cycles = 0
+        self.elapsed = Elapsed()
         self.seconds = [0.0] * len(configs)
         self.simulation_seconds = 0.0
         self.kept = 0
@@ -192,7 +192,7 @@ class Experiment:
             self.trainings = [Training.from_figures(one) for one in content["trainings"]]
             self.parameters = content["parameters"]
             self.seconds, self.simulation_seconds = list(content["seconds"]), content["simulation_seconds"]
-            self.cycles = content["cycles"]
+            self.elapsed = Elapsed(*content["elapsed"])
         for number in range(first, len(self._configs)):
             on_run(number)
             run = Run(self._session.ring, self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat)
@@ -200,14 +200,14 @@ class Experiment:
             content = None
 
     def _train(self, number: int, run: Run, state: dict[str, Any] | None, signals: Signals) -> None:
-        seconds, cycles, simulated = self.seconds[number], self.cycles, self.simulation_seconds
-        begun, cycle = time.perf_counter(), 0
+        seconds, elapsed, simulated = self.seconds[number], self.elapsed, self.simulation_seconds
+        begun, first = time.perf_counter(), Elapsed()
         watch = self._session.seconds if number or state is not None else 0.0
 
         def measure() -> None:
             self.seconds[number] = seconds + time.perf_counter() - begun
             if number == 0:
-                self.cycles = cycles + self._session.cycle - cycle
+                self.elapsed = elapsed.plus(self._session.elapsed.since(first))
                 self.simulation_seconds = simulated + self._session.seconds - watch
 
         self.trainings.append(run.training)
@@ -217,7 +217,7 @@ class Experiment:
             run.resume(state)
             self.trainings[number] = run.training
             self.kept = self._steps
-            cycle = self._session.cycle if number == 0 else 0
+            first = self._session.elapsed if number == 0 else Elapsed()
         while not run.complete:
             signals.check()
             run.advance()
@@ -238,6 +238,6 @@ class Experiment:
     def _save(self, number: int, run: Run) -> None:
         saved = self._keeper.save({
             "run": number, "trainings": [dataclasses.asdict(training) for training in self.trainings[:number]],
-            "parameters": self.parameters, "cycles": self.cycles, "seconds": self.seconds,
+            "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
             "simulation_seconds": self.simulation_seconds, "state": run.state()})
         self.kept = self._steps if saved else self.kept

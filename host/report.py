@@ -12,6 +12,7 @@ from rich.table import Table
 
 from host.output import write_json
 from host.picture import compresses_alone, draw
+from host.session import Elapsed
 from host.trainer import Training, TrainingConfig
 from host.versions import program
 
@@ -35,8 +36,10 @@ class Simulation:
     configuration : dict
         Parameters of a node, by name.
     configuration_hash : int
-    cycles : int
-        Simulated in all, host traffic included.
+    host_port : bool
+        Whether transfers from and to memories went through the simulated host ports.
+    elapsed : Elapsed
+        Cycles in all, host traffic included.
     seconds : dict
         Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
     simulation_seconds : float
@@ -48,7 +51,8 @@ class Simulation:
     link_latency: int
     configuration: dict[str, Any]
     configuration_hash: int
-    cycles: int
+    host_port: bool
+    elapsed: Elapsed
     seconds: dict[str, float]
     simulation_seconds: float
 
@@ -132,7 +136,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     """
     runs = [(config, training), *([comparison] if comparison is not None else [])]
     figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
-    seconds = simulation.simulation_seconds
+    seconds, elapsed = simulation.simulation_seconds, simulation.elapsed
     digits = {} if bigram_loss is not None else {
         "target_accuracy": TARGET,
         "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
@@ -145,8 +149,11 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "interrupted": interrupted,
         "parameters": training.parameters,
         **figures[0],
-        "cycles": simulation.cycles,
-        "simulated_cycles_per_second": simulation.cycles / seconds if seconds else 0.0,
+        "cycles": elapsed.cycles,
+        "cycles_simulated": elapsed.simulated,
+        "host_port": {"simulated": simulation.host_port, "cycles_computed": elapsed.port_cycles,
+                      "words_computed": elapsed.port_words},
+        "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0,
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
@@ -239,8 +246,10 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
         setup.append(("gradients on the ring", gradients))
     if report["repeats"]:
         setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
+    port = report["host_port"]
     simulated = [
-        ("simulated cycles", f"{report['cycles']:,}"),
+        ("simulated cycles", f"{report['cycles_simulated']:,}"),
+        *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
         ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
     ]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from hdl.config import NodeConfig
 from host.allocation import Allocation, block_bounds, errors_base
@@ -29,14 +29,14 @@ def check_range(what: str, value: float | None, least: float, most: float) -> No
 
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
-                  transport: TransportName, device: str | None) -> None:
+                  transport: TransportName, device: str | None, board: str | None = None) -> None:
     """Raise ``ValueError`` if an option was given that has no effect on a training run.
 
     Parameters
     ----------
     given : callable
         Whether an option was given, by its name in the code.
-    workload, optimizer, transport, device
+    workload, optimizer, transport, device, board
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
@@ -48,6 +48,9 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "moments": (optimizer in _STATELESS, f"is for optimizers with state, not {optimizer.value}"),
         "threads": (transport is not TransportName.VERILATED,
                     f"is for transport verilated, not {transport.value}"),
+        "host_port": (transport is not TransportName.VERILATED,
+                      f"is for transport verilated, not {transport.value}"),
+        "state_planes": (board is not None, "is for nodes that no board stands for"),
         "link_latency": (not simulated, f"is for transports verilated and pysim, not {transport.value}"),
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
@@ -60,8 +63,12 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
             raise ValueError(f"Option --{name.replace('_', '-')} {reason}: leave it out")
 
 
-def fitted(node: NodeConfig, allocations: Iterable[Allocation], *, nodes: int) -> NodeConfig:
+def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
+           planes: int | None = None) -> NodeConfig:
     """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
+
+    It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
+    again; or ``planes``.
 
     Raises
     ------
@@ -83,5 +90,8 @@ def fitted(node: NodeConfig, allocations: Iterable[Allocation], *, nodes: int) -
                              f"holds, not {length:,}: take narrower hidden layers")
         needed = {"gradient_words": length, "weight_words": end, "state_words": max(state, default=0)}
         wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
-    return dataclasses.replace(node, **{name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
-                                        for name, words in wanted.items()})
+    if planes is None:
+        planes = max(allocation.planes for allocation in allocations)
+    memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
+                for name, words in wanted.items()}
+    return dataclasses.replace(node, state_planes=planes, **memories)

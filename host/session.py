@@ -6,13 +6,15 @@ import enum
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hdl.config import NodeConfig
+from host.backdoor import BackdoorTransport, PortTime
 from host.device import Device, Transport
 from host.ring import TIMEOUT, Ring
 from host.words import Words
 
-__all__ = ["BAUD", "LATENCY", "Session", "TransportName", "open_session"]
+__all__ = ["BAUD", "LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
@@ -54,6 +56,36 @@ class _Stopwatch:
         self._transport.close()
 
 
+class Elapsed(NamedTuple):
+    """Time of a simulation, in cycles.
+
+    Members
+    -------
+    simulated : int
+        Cycles that were simulated.
+    port_cycles, port_words : int
+        Cycles and words that the nodes' host ports would have taken for what went round them, as computed; the cycles
+        come on top of those that were simulated.
+    """
+
+    simulated: int = 0
+    port_cycles: int = 0
+    port_words: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a simulation in which everything goes through the host ports."""
+        return self.simulated + self.port_cycles
+
+    def since(self, other: "Elapsed") -> "Elapsed":
+        """Time from another moment to this one."""
+        return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
+
+    def plus(self, other: "Elapsed") -> "Elapsed":
+        """Both times together."""
+        return Elapsed(*(here + there for here, there in zip(self, other, strict=True)))
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     """A connected ring.
@@ -71,12 +103,18 @@ class Session:
     config: NodeConfig
     build_seconds: dict[str, float]
     _cycle: Callable[[], int]
+    _port_time: PortTime
     _stopwatches: list[_Stopwatch]
 
     @property
     def cycle(self) -> int:
         """Cycles simulated so far."""
         return self._cycle()
+
+    @property
+    def elapsed(self) -> Elapsed:
+        """Cycles so far, with those of the host ports where transfers have gone round them."""
+        return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
 
     @property
     def seconds(self) -> float:
@@ -86,7 +124,8 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
-                 threads: int = 1, latency: int = LATENCY, timeout: int = TIMEOUT, wave: Path | None = None,
+                 threads: int = 1, host_port: bool = True, latency: int = LATENCY, timeout: int = TIMEOUT,
+                 wave: Path | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
@@ -101,6 +140,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     transport : TransportName
     threads : int
         Threads of the Verilated simulation; they change its speed alone.
+    host_port : bool
+        Whether transfers to and from memories go through the nodes' host ports; if not, in a Verilated simulation,
+        they take no simulated time, and :attr:`Session.elapsed` tells what they would have taken.
     latency : int
         Cycles of each link, for words and for credits.
     timeout : int
@@ -126,8 +168,11 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     config.check_ring(nodes)
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
+    if not host_port and transport is not TransportName.VERILATED:
+        raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
+        port_time = PortTime()
         if transport is TransportName.VERILATED:
             from host.verilated import open_ring
 
@@ -139,6 +184,13 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             def cycle() -> int:
                 return opened.simulation.cycle
+
+            if not host_port and not opened.simulation.memories:
+                announce("transfers by the host port, since the library does not know where memories are")
+            elif not host_port:
+                port_time = PortTime(cycle)
+                transports = [BackdoorTransport(one, opened.simulation, node, config, port_time)
+                              for node, one in enumerate(transports)]
         elif transport is TransportName.BOARD:
             from host.serial import SerialBoard
             from sim.verilated.board import RATES, SimulatedBoard, board_library
@@ -177,4 +229,4 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         ring = Ring([Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)],
                     timeout=timeout + 4 * latency)
         ring.connect()
-        yield Session(ring, config, seconds, cycle, watches)
+        yield Session(ring, config, seconds, cycle, port_time, watches)

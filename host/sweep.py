@@ -323,6 +323,7 @@ def collect(planned: Plan, folder: Path) -> list[Row]:
             **(dataclasses.asdict(area) if area is not None
                else dict.fromkeys(field.name for field in dataclasses.fields(Area))),
             "simulated_cycles": run["cycles"],
+            "host_port_cycles_computed": run["port_cycles"],
             "simulation_seconds": run["simulation_seconds"],
             "parameters": run["parameters"],
             "configuration_hash": run["configuration_hash"],

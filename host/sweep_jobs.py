@@ -199,9 +199,10 @@ def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[st
             said = time.monotonic()
             announce(f"step {len(so_far.steps)} of {total}")
 
-    with open_session(config, nodes=parameters["nodes"], announce=announce) as session:
+    with open_session(config, nodes=parameters["nodes"], host_port=False, announce=announce) as session:
         outcome = train(session.ring, task, training, on_step=show)
-        return {**_figures(outcome), "parameters": task.parameters.size, "cycles": session.cycle,
+        return {**_figures(outcome), "parameters": task.parameters.size, "cycles": session.elapsed.simulated,
+                "port_cycles": session.elapsed.port_cycles,
                 "simulation_seconds": session.seconds, "configuration_hash": config.hash,
                 "bigram_loss": task.bigram_loss if isinstance(task, CharacterModel) else None}
 

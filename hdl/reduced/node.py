@@ -48,6 +48,11 @@ class ReducedNode(wiring.Component):
     def config(self):
         return self._config
 
+    @property
+    def memories(self):
+        """Name of the submodule that holds each memory space, in order."""
+        return ("gradients", "weights")
+
     def elaborate(self, platform):
         m = Module()
         config = self._config

@@ -22,13 +22,16 @@ from host.session import TransportName
 from host.trainer import Training
 from host.workloads import CharacterModel, Workload
 
-__all__ = ["Link", "Nodes", "Progress", "Threads", "TransportOption", "given_options", "make_console", "shown",
-           "thread_count"]
+__all__ = ["HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "given_options", "make_console",
+           "shown", "thread_count"]
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, typer.Option(
     help="Threads of the simulation; they change its speed alone. [default: 2, where there are as many cores]",
     show_default=False)]
+HostPort = Annotated[bool, typer.Option(
+    "--host-port", help="Simulate what passes the nodes' host ports, word by word; else memories are read and "
+                        "written directly, and what that would have taken is computed.")]
 Link = Annotated[int, typer.Option(help="Cycles from one node to the next.")]
 TransportOption = Annotated[TransportName, typer.Option(help="What the nodes run on.")]
 

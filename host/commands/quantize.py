@@ -10,7 +10,16 @@ import typer
 
 from hdl.config import NodeConfig
 from host import weights as weights_files
-from host.commands.console import Nodes, Progress, Threads, given_options, make_console, shown, thread_count
+from host.commands.console import (
+    HostPort,
+    Nodes,
+    Progress,
+    Threads,
+    given_options,
+    make_console,
+    shown,
+    thread_count,
+)
 from host.data import digits
 from host.output import prepare
 from host.session import open_session
@@ -30,6 +39,7 @@ def quantize_command(
     nodes: Nodes = 4,
     seed: Annotated[int, typer.Option(help="Of training.")] = TrainingConfig.seed,
     threads: Threads = None,
+    host_port: HostPort = False,
     calibration: Annotated[str, typer.Option(
         help="What of the activations is represented: all, minmax, or up to a percentile of their magnitudes.")
     ] = "minmax",
@@ -63,7 +73,7 @@ def quantize_command(
         if wrong and given(name):
             raise ValueError(f"Option --{name} {reason}: leave it out")
     training = TrainingConfig(seed=seed)
-    console, node = make_console(), NodeConfig(quantization=True)
+    console, node = make_console(), NodeConfig(quantization=True, state_planes=training.optimizer.planes)
     node.check_ring(nodes)
     count = thread_count(threads, nodes)
     prepare(output, files=("report.json", "report.png", "model.npz", *(["model.onnx"] if onnx else [])))
@@ -78,7 +88,7 @@ def quantize_command(
             quantize.check_onnx()  # before anything is built
         cells = quantize.CellCount(quantize.UNITS if synth else ())
         stack.callback(cells.close)
-        with open_session(node, nodes=nodes, threads=count,
+        with open_session(node, nodes=nodes, threads=count, host_port=host_port,
                           announce=progress.stage) as session:
             seconds = dict(session.build_seconds)
             if trained is None:

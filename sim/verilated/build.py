@@ -13,6 +13,7 @@ from amaranth.lib.wiring import Component
 
 from sim.verilated import toolchain
 from sim.verilated.batch import batch
+from sim.verilated.memories import find_memories
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
@@ -68,7 +69,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     Parameters
     ----------
     node : Component
-        The node, with the ports of :class:`hdl.node.Node`.
+        The node, with the ports of :class:`hdl.node.Node`. The memories that its ``memories`` names, if it has such a
+        member, can be reached without the node's port, where the generated code allows it.
     traced : bool
         Build the slower library, which can write waveforms.
     batched : bool
@@ -89,13 +91,15 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     verilog = _ring_node(convert(node, name="node", identity=identity))
     seconds["Verilog"] = time.monotonic() - begun
 
+    memories: Sequence[str] = getattr(node, "memories", ())
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
     patch = (_HERE / "batch.py").read_text() if batched else ""
+    patch += (_HERE / "memories.py").read_text()
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
-    flags = (*verilate, *FLAGS, str(traced), str(batched))
+    flags = (*verilate, *FLAGS, str(traced), str(batched), *memories)
     key = toolchain.digest(verilog, repr(harness), patch, repr(shim), repr(flags), toolchain.version("verilator"),
                            toolchain.compiler())
     directory = toolchain.BUILD / "verilated" / f"ring-{key}"
@@ -114,6 +118,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         together = batched and batch(folder / "obj", "node")
         if batched and not together:
             stage("nodes one after the other, since the code that Verilator made is not one list of functions")
+        find_memories(folder / "obj", "node", "ring_node.node", memories)
 
         begun = stage("compile")
         compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"])

@@ -7,6 +7,8 @@
 #include "ring.h"
 
 #include "Vnode.h"
+#include "Vnode___024root.h"
+#include "memories.h"
 #include "verilated.h"
 #include "verilated_save.h"
 #if VM_TRACE
@@ -15,6 +17,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -280,6 +283,13 @@ struct HostQueue {
     }
 };
 
+// Rows lie one after the other, and so do the elements of a row, the first one lowest.
+static_assert(std::endian::native == std::endian::little);
+
+template <typename Row, std::size_t rows> RingMemory memory_of(VlUnpacked<Row, rows>& memory) {
+    return {memory.m_storage, sizeof(Row) * rows, std::min<uint32_t>(sizeof(Row), 4)};
+}
+
 class alignas(64) Node {
 public:
     Node(VerilatedContext* context, const std::string& name, Link& from, Link& to)
@@ -345,6 +355,14 @@ public:
     }
 
     Vnode& model() { return *m_model; }
+
+    // Memories of the gateware, by space.
+    std::vector<RingMemory> memories() {
+#define RING_MEMORY(name) memory_of(m_model->rootp->name),
+        return {RING_MEMORIES(RING_MEMORY)};
+#undef RING_MEMORY
+    }
+
     void save_model(VerilatedSerialize& os) { os << *m_model; }
     void restore_model(VerilatedDeserialize& is) { is >> *m_model; }
     bool finished() const { return m_model->contextp()->gotFinish(); }
@@ -656,6 +674,12 @@ void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status) {
     const Node& from = *ring->nodes[node];
     *status = {from.input.words.size(), from.input.ends.size(), from.output.words.size(), from.output.ends.size(),
                from.input.taken, from.output.put, from.waits, from.last_taken, from.last_given};
+}
+
+uint32_t ring_memories(const Ring* ring) { return static_cast<uint32_t>(ring->nodes.front()->memories().size()); }
+
+void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory) {
+    *memory = ring->nodes[node]->memories()[space];
 }
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit) {

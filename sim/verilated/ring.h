@@ -28,6 +28,12 @@ typedef struct {
 } RingNodeStatus;
 
 typedef struct {
+    void* data;                // elements in order, as long as the ring lives
+    uint64_t bytes;
+    uint32_t element;          // bytes of an element
+} RingMemory;
+
+typedef struct {
     uint32_t data_latency;
     uint32_t credit_latency;
     uint32_t rate_numerator;
@@ -59,6 +65,9 @@ void ring_send(Ring* ring, uint32_t node, const uint32_t* words, uint64_t count)
 int64_t ring_packet_length(const Ring* ring, uint32_t node);
 void ring_receive(Ring* ring, uint32_t node, uint32_t* words);
 void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
+
+uint32_t ring_memories(const Ring* ring);  // of each node, by space; 0 where the host port is the only way to them
+void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);
 void ring_link_rate(Ring* ring, uint32_t link, uint32_t numerator, uint32_t denominator);

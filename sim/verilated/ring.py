@@ -41,6 +41,10 @@ class _NodeStatus(_Struct):
         "last_taken", "last_given")]
 
 
+class _Memory(_Struct):
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("element", ctypes.c_uint32)]
+
+
 class _LinkStatus(_Struct):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in (
@@ -200,6 +204,8 @@ class VerilatedRing:
         Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink
         Link k leads from node k to node k + 1.
+    memories : int
+        Memory spaces of each node that :meth:`memory` reaches; 0 where the library knows none.
     """
 
     def __init__(self, library: Library, *, nodes: int = 4, threads: int = 1) -> None:
@@ -213,6 +219,7 @@ class VerilatedRing:
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index) for index in range(nodes))
+        self.memories: int = self._library.ring_memories(self._ring)
 
     def _threads(self, threads: int) -> int:
         if threads < 1:
@@ -311,6 +318,19 @@ class VerilatedRing:
         self._library.ring_node_status(self._ring, node, ctypes.byref(result))
         return NodeStatus(**result.values())
 
+    def memory(self, node: int, space: int) -> np.ndarray:
+        """The elements of a node's memory as they are now, uint32 or, of 16-bit integers, uint16.
+
+        What is written to the array is in the memory at once. It must not be used after :meth:`close`.
+        """
+        self._check_node(node)
+        if not 0 <= space < self.memories:
+            raise ValueError(f"Memory space must be one of the {self.memories} that the library knows, not {space!r}")
+        memory = _Memory()
+        self._library.ring_memory(self._ring, node, space, ctypes.byref(memory))
+        content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
+        return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
+
     def describe(self) -> str:
         """Who waits for whom: queues and links, one line each."""
         lines = [f"cycle {self.cycle}"]
@@ -378,6 +398,8 @@ def _load(path: Path) -> ctypes.CDLL:
         "packet_length": (i64, [ring, node]),
         "receive": (None, [ring, node, words]),
         "node_status": (None, [ring, node, ctypes.c_void_p]),
+        "memories": (u32, [ring]),
+        "memory": (None, [ring, node, u32, ctypes.c_void_p]),
         "link_latency": (None, [ring, u32, u32, u32]),
         "link_rate": (None, [ring, u32, u32, u32]),
         "link_cut": (None, [ring, u32, u64, u64]),
