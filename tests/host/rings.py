@@ -6,7 +6,8 @@ import functools
 
 import numpy as np
 
-from hdl.node import Node
+from hdl.board import node_of
+from hdl.config import NodeConfig
 from host import reference
 from host.device import Device
 from host.ring import Ring
@@ -14,6 +15,8 @@ from host.verilated import OpenRing
 from sim.verilated.build import build_ring
 
 TIMEOUT = 4000
+
+DEFAULT = NodeConfig()
 
 #: Of nodes that take less to build than those by default, and that several tests have in common.
 SMALL = {"gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "state_planes": 0, "masking": False,
@@ -46,7 +49,7 @@ class Reference(reference.Reference):
 @functools.cache
 def library(config):
     """The simulated ring; making sure that it is up to date takes longer than most tests."""
-    return build_ring(Node(config), identity=f"Node({config})")
+    return build_ring(node_of(config), identity=f"Node({config})")
 
 
 @contextlib.contextmanager

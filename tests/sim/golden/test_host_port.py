@@ -1,0 +1,26 @@
+"""The time of transfers, by hand; tests/host/test_backdoor.py compares it with nodes."""
+
+import pytest
+
+from hdl.config import NodeConfig
+from sim.golden.host_port import PortModel
+
+FULL = NodeConfig()
+REDUCED = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0)
+
+
+@pytest.mark.parametrize(("config", "address", "read", "write"), [
+    (FULL, 0, 112, 111), (FULL, 3, 115, 111), (FULL, 4, 112, 111), (NodeConfig(lanes=8), 7, 119, 111),
+    (NodeConfig(lanes=1), 7, 112, 111), (REDUCED, 0, 306, 109), (REDUCED, 5, 306, 109),
+])
+def test_alone(config, address, read, write):
+    assert PortModel(config).read(1000, address, 100) == 1000 + read
+    assert PortModel(config).write(1000, 100) == 1000 + write
+
+
+def test_one_behind_the_other():
+    """A full node has a word of the next request in a register, and the last one of the response in another."""
+    port = PortModel(FULL)
+    assert [port.write(0, 5), port.read(0, 2, 3), port.write(0, 1), port.write(200, 1)] == [16, 32, 43, 212]
+    port = PortModel(REDUCED)
+    assert [port.write(0, 5), port.read(0, 2, 3), port.write(0, 1), port.write(200, 1)] == [14, 30, 41, 210]
