@@ -6,7 +6,6 @@ one ring, both connected, with the configuration they have in common.
 """
 
 import contextlib
-import functools
 
 import pytest
 from amaranth.hdl import Module
@@ -21,13 +20,13 @@ from hdl.control.registers import RegisterFile
 from hdl.memory import HostAccess, LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
-from host import cli
+from host import cli, run_options
 from host.commands import quantize as quantize_command
 from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
 from tests.host.board import devices_of, open_link
-from tests.host.rings import SMALL, WHOLE, library
+from tests.host.rings import CONFIGS, library
 
 TINY = NodeConfig(lanes=2, gradient_words=96, weight_words=64, state_words=32, state_planes=2)
 
@@ -130,18 +129,25 @@ def devices(request):
             device.close()
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Has the program make nodes of the kind that other tests build too."""
-    for module in (cli, quantize_command):
-        monkeypatch.setattr(module, "NodeConfig", functools.partial(NodeConfig, **SMALL))
+@pytest.fixture(autouse=True)
+def planes_as_they_are(monkeypatch):
+    """Leaves simulated nodes the state planes that they have, unless others are asked for: one library less for each
+    optimizer."""
+    def fitted(node, allocations, *, nodes, planes=None):
+        planes = node.state_planes if planes is None else planes
+        return run_options.fitted(node, allocations, nodes=nodes, planes=planes)
+
+    monkeypatch.setattr(cli, "fitted", fitted)
 
 
 @pytest.fixture
-def whole(monkeypatch):
-    """The same, of nodes that have every engine."""
-    for module in (cli, quantize_command):
-        monkeypatch.setattr(module, "NodeConfig", lambda **options: NodeConfig(**{**WHOLE, **options}))
+def nodes_of(monkeypatch):
+    """Has the program make nodes that other tests simulate too, by their name in tests/host/rings.py."""
+    def use(name):
+        for module in (cli, quantize_command):
+            monkeypatch.setattr(module, "NodeConfig", lambda **options: CONFIGS[name])
+
+    return use
 
 
 @pytest.fixture

@@ -21,11 +21,12 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from host import checkpoint, cli
-from tests.host.test_gradient_codecs import BOTH, PLAIN
+from tests.host.rings import CONFIGS
 
 #: Momentum, gradients and weights in mx9: 24 steps.
-ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden", "none", "--batch", "120",
-             "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
+ARGUMENTS = ["train", "--nodes", "4", "--gradients", "mx9", "--weights", "mx9", "--hidden",
+             "none", "--state-planes", "2",
+             "--batch", "120", "--epochs", "2", "--checkpoint", "1", "--threads", "1"]
 DEADLINE = 60.0
 
 
@@ -113,9 +114,9 @@ def steps(path):
 
 def main(folder, kills, seed):
     generator = random.Random(seed)
-    cli.NodeConfig = functools.partial(NodeConfig, **PLAIN, state_planes=1)
+    cli.NodeConfig = functools.partial(NodeConfig, masking=False, error_feedback=False)
     cli.NodeConfig.weight_codec, cli.NodeConfig.gradient_codec = NodeConfig.weight_codec, NodeConfig.gradient_codec
-    assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == BOTH
+    assert cli.NodeConfig(weight_codec="mx9", gradient_codec="mx9") == CONFIGS["mx9"]
     log = folder / "log"
     whole, broken = folder / "whole", folder / "broken"
     pid = start(functools.partial(train, whole), log)

@@ -6,23 +6,44 @@ import functools
 
 import numpy as np
 
-from hdl.board import node_of
+from hdl.board import BOARDS, node_of
 from hdl.config import NodeConfig
 from host import reference
 from host.device import Device
 from host.ring import Ring
 from host.verilated import OpenRing
 from sim.verilated.build import build_ring
+from tests.pairs import generator as pairs
 
 TIMEOUT = 4000
 
-DEFAULT = NodeConfig()
-
-#: Of nodes that take less to build than those by default, and that several tests have in common.
-SMALL = {"gradient_words": 2048, "weight_words": 2048, "state_words": 1024, "state_planes": 0, "masking": False,
-         "error_feedback": False}
-#: Of those that have every engine.
-WHOLE = {**SMALL, "masking": True, "error_feedback": True, "quantization": True}
+#: Nodes of all rings that tests simulate, with one library for each. Options that do not depend on each other are in
+#: one configuration together: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes are in some.
+CONFIGS = {
+    # What a node is if nothing is said, and what most tests use.
+    "default": NodeConfig(),
+    # Every engine, and segments short enough for several in a block of little memories.
+    "engines": pairs.CONFIG,
+    # Both directions through blocks of shared exponents.
+    "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False),
+    # A codebook beside residuals, and rows of eight elements.
+    "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=5120,
+                        weight_words=5120, state_words=2560, state_planes=0, masking=False, error_feedback=False),
+    # A codebook beside gradients that no codec makes shorter, and an optimizer that waits.
+    "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
+                           weight_words=2048, state_words=2048, update_interval=4, masking=False,
+                           error_feedback=False),
+    # Rows of eight elements, two lanes of the optimizer.
+    "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
+                       state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
+                       nodes_max=3, masking=False, error_feedback=False),
+    # One element per row, and as little room for packets as there can be.
+    "narrow": NodeConfig(weight_codec="bf16", lanes=1, segment=32, gradient_words=1024, weight_words=1024,
+                         state_words=1024, state_planes=1, ingress_segments=2, multiplier_dsps=1, masking=False,
+                         error_feedback=False),
+    # A node of 16-bit integers.
+    "int16": BOARDS["icebreaker"].node,
+}
 
 
 class Reference(reference.Reference):

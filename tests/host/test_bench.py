@@ -10,7 +10,7 @@ from host import bench
 from host.device import Device
 from host.ring import Ring
 from sim.golden import ring as golden
-from tests.host import rings, test_codebooks, test_gradient_codecs
+from tests.host import rings
 
 
 def measured(config, nodes, rows, **options):
@@ -39,7 +39,7 @@ class TestRing:
         """Of two nodes the optimizer takes longest, of four the link."""
         length = 4096
         for nodes, bound in ((2, length // 2), (4, 3 * 4 * (72 + 72))):
-            rows = measured(test_gradient_codecs.BOTH, nodes, bench.ring_rows, length=length)
+            rows = measured(rings.CONFIGS["mx9"], nodes, bench.ring_rows, length=length)
             config = f"N={nodes}, K={length}, dense, weights mx9, gradients mx9"
             assert {name for name, _ in rows} == {
                 "ring.all_reduce", "ring.all_reduce.scatter_reduce", "ring.fused_update",
@@ -53,18 +53,18 @@ class TestRing:
 
     def test_codebook(self):
         """It is loaded, so that words are those of the model."""
-        length, nodes = 1024, 2
-        with rings.open_nodes(nodes, config=test_codebooks.CONFIGS["table32"]) as (ring, _):
-            rows = bench.ring_rows(ring, length=length)
-            assert [row["name"] for row in rows] == ["ring.fused_update", "ring.fused_update.scatter_reduce"]
-            assert rows[0]["config"] == f"N={nodes}, K={length}, dense, weights table32, gradients zero_value"
-            gathered = rows[0]["bound"] - rows[1]["bound"]
+        length, nodes = 1024, 4
+        with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
+            rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
             sent = [counters["WORDS_SENT"] for counters in ring.counters()]
-        packets = 2 * length // nodes // 64
-        assert rows[1]["bound"] == 33 * length // nodes // 32
-        assert max(sent) == rows[1]["bound"] + gathered + packets * golden.PACKET_OVERHEAD
-        assert gathered < length // nodes // 2
-        assert rows[0]["bound"] < rows[0]["measured"]
+        update, scatter = rows["ring.fused_update"], rows["ring.fused_update.scatter_reduce"]
+        assert update["config"] == f"N={nodes}, K={length}, dense, weights table32, gradients mxfp8_e4m3"
+        segments = (nodes - 1) * length // nodes // 64
+        gathered = update["bound"] - scatter["bound"]
+        assert scatter["bound"] == 17 * segments
+        assert max(sent) == update["bound"] + 2 * segments * golden.PACKET_OVERHEAD
+        assert gathered < 64 * segments // 2
+        assert update["bound"] < update["measured"]
 
     @pytest.mark.parametrize(("interval", "lanes", "bound"), [(1, 1, 704), (2, 1, 1408), (4, 8, 352), (1, 8, 330)])
     def test_bound_of_an_update(self, interval, lanes, bound):
@@ -76,7 +76,7 @@ class TestRing:
 
 def test_inference():
     """As many cycles as the engine says, and no more than a unit may take."""
-    (row,) = measured(NodeConfig(**rings.WHOLE), 1, bench.infer_rows).values()
+    (row,) = measured(rings.CONFIGS["engines"], 1, bench.infer_rows).values()
     assert (row["name"], row["config"]) == ("node.infer", "2 layers of 64 x 64, 16 samples")
     assert row["measured"] == infer_cycles([(64, 64), (64, 64)], 16, lanes=4)
     assert row["bound"] == 16 * 2 * 64 * 4

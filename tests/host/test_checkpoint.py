@@ -18,8 +18,7 @@ from host.text import Text, topics
 from host.trainer import Run, TrainingConfig, train
 from host.workloads import CharacterModel, Classifier
 from tests.host.integers import golden_ring
-from tests.host.rings import library
-from tests.host.test_gradient_codecs import BOTH
+from tests.host.rings import CONFIGS, library
 from tests.host.test_trainer import SMALL, TEXT, GoldenRing
 
 CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",
@@ -238,7 +237,7 @@ def test_killed(tmp_path):
     """SIGKILL at random instants of a run of 24 steps on the Verilated ring, until 20 have struck, each followed by
     another process that goes on; and of a process that does nothing but write checkpoints."""
     kills, seed = 20, 16
-    library(BOTH)  # so that it is not built while others wait
+    library(CONFIGS["mx9"])  # so that it is not built while others wait
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)

@@ -113,9 +113,10 @@ class TestTrain:
         assert result["words_scatter_reduce"] < other["words_scatter_reduce"] / 2
         assert result["cycles_sparsify"] >= 10 * 4810 / 4
 
-    def test_weights(self, run, tmp_path):
+    def test_weights(self, run, nodes_of, tmp_path):
+        nodes_of("mx9")
         code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
-                             "--weights", "mx9", "--threads", 1, "--output", tmp_path)
+                             "--weights", "mx9", "--gradients", "mx9", "--threads", 1, "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "new weights on the ring" in out
         result = json.loads((tmp_path / "report.json").read_text())
@@ -125,9 +126,11 @@ class TestTrain:
         # In each step two blocks of 352 and 298 elements, of 22 and 19 groups of 16; two packets of each.
         assert gathered == result["steps"] * (72 + 27 + 72 + 14 + 4 * 4)
 
-    def test_gradients(self, run, small, tmp_path):
+    def test_gradients(self, run, nodes_of, tmp_path):
+        nodes_of("centroid")
         code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 500,
-                             "--optimizer", "sgd", "--gradients", "raw", "--threads", 1, "--output", tmp_path)
+                             "--optimizer", "sgd", "--gradients", "raw", "--weights", "centroid16", "--threads", 1,
+                             "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "gradients on the ring" in out
         result = json.loads((tmp_path / "report.json").read_text())

@@ -20,13 +20,7 @@ from sim.golden.codecs import WEIGHT_CODECS
 from tests.host import rings
 from tests.host.rings import TIMEOUT
 
-SMALL = {"gradient_words": 1024, "weight_words": 1024, "state_words": 512, "state_planes": 0, "masking": False,
-         "error_feedback": False}
-CONFIGS = {name: NodeConfig(segment=64, weight_codec=name, **SMALL) for name in ("table32", "centroid16")}
-BOTH = "table32, and gradients in mx9"
-CONFIGS[BOTH] = NodeConfig(weight_codec="table32", gradient_codec="mx9",
-                           **{**SMALL, "gradient_words": 5120, "weight_words": 5120, "state_words": 2560})
-SPACE = Space.STATE + 1  # behind the masters
+CONFIGS = {"table32": rings.CONFIGS["table"], "centroid16": rings.CONFIGS["centroid"]}
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 both = pytest.mark.parametrize("name", ["table32", "centroid16"])
 
@@ -151,7 +145,8 @@ class TestLoading:
             assert (words[count:] == centroids).all()
             assert (words[:count - 1] == WEIGHT_CODECS[name].bind(centroids).table.bounds(centroids)).all()
             for device in ring.devices:
-                assert (device.read_memory(SPACE, 0, 2 * count) == words).all()
+                space = Space.STATE + CONFIGS[name].state_planes + 1  # behind the masters
+                assert (device.read_memory(space, 0, 2 * count) == words).all()
 
     @both
     def test_another_one_counts_from_the_next_update_on(self, name):
@@ -255,7 +250,7 @@ class TestTraining:
 
     def test_beside_gradients_through_a_codec(self):
         """Packets of either kind in turn; codebook and residuals are memories of their own, compared at the end."""
-        with open_nodes(BOTH, 4) as (ring, _):
+        with open_nodes("table32", 4) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True
         assert len(training.steps) == 12

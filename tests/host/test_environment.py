@@ -1,6 +1,7 @@
 """What surrounds the program: full disks, folders that cannot be written, plain terminals, numbers out of range."""
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -143,6 +144,10 @@ class TestNodesThatFit:
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
+        for planes in (0, 1, 2):  # those of the optimizer that needs the most, or as many as are asked for
+            several = [Allocation(length=100), Allocation(length=100, planes=planes)]
+            assert fitted(node, several, nodes=4) == dataclasses.replace(node, state_planes=planes)
+            assert fitted(node, several, nodes=4, planes=1) == dataclasses.replace(node, state_planes=1)
         found = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
         assert (found.gradient_words, found.weight_words, found.state_words) == (32_768, 65_536, 16_384)
         Allocation(length=22_510, planes=1, errors=True).check(found, nodes=2)
@@ -201,8 +206,8 @@ cli.main()
 def test_disk_full_while_results_are_written(room, file, tmp_path):
     """The file is named, what was whole stays, and there is no other traceback."""
     (tmp_path / "report.json").write_text("{}")
-    command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none", "--batch",
-               "1500", "--output", str(tmp_path), str(room)]
+    command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
+               "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert found.returncode == 1
     assert found.stderr.startswith(f"error: {tmp_path / file} cannot be written: ")

@@ -20,12 +20,9 @@ from host.trainer import TrainingConfig, train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from tests.host import rings
-from tests.host.rings import SMALL, TIMEOUT, random
+from tests.host.rings import TIMEOUT, random
 
-PLAIN = {"masking": False, "error_feedback": False}
-RAW = NodeConfig(gradient_codec="raw", **SMALL)
-BOTH = NodeConfig(gradient_codec="mx9", weight_codec="mx9", state_planes=1, **PLAIN)
-WIDE = NodeConfig(gradient_codec="mxfp8_e4m3", lanes=8, segment=64, **SMALL)
+RAW, BOTH, WIDE = (rings.CONFIGS[name] for name in ("centroid", "mx9", "table"))
 CONFIGS = [RAW, BOTH, WIDE]
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.config import NodeConfig
 from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
 from hdl.quantization.engine import peak_cycles
 from host.command import Command
@@ -15,9 +14,9 @@ from host.inference import pack_inputs, program, unpack_outputs
 from host.ring import Ring
 from host.verilated import OpenRing
 from sim.golden.quantization import Layer, infer
-from tests.host.rings import WHOLE, library
+from tests.host.rings import CONFIGS, library
 
-CONFIG = NodeConfig(**WHOLE)
+CONFIG = CONFIGS["engines"]
 WORDS = {"gradient_words": 2048, "weight_words": 2048}
 
 

@@ -245,7 +245,8 @@ def few(monkeypatch):
 
 
 class TestCommand:
-    def test_on_the_verilated_ring(self, run, few, whole, tmp_path):
+    def test_on_the_verilated_ring(self, run, few, nodes_of, tmp_path):
+        nodes_of("engines")
         _, layers = trained()
         parameters = np.concatenate([part.T.ravel() for layer in layers for part in (layer.weights, layer.biases)])
         weights.save(weights.TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,

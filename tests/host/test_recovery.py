@@ -19,9 +19,6 @@ from host.trainer import TrainingConfig, train
 from host.workloads import CharacterModel
 from tests.host import rings
 from tests.host.integers import golden_ring
-from tests.host.test_codebooks import BOTH as CODEBOOK_AND_RESIDUALS
-from tests.host.test_codebooks import CONFIGS as CODEBOOKS
-from tests.host.test_gradient_codecs import BOTH as MASTERS_AND_RESIDUALS
 from tests.host.test_trainer import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
@@ -32,8 +29,8 @@ RUNS = {
     "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
                                                          packed_state=True)),
     "momentum, density": (NodeConfig(), dataclasses.replace(RUN, density=0.2)),
-    "momentum, mx9 gradients and weights": (MASTERS_AND_RESIDUALS, RUN),
-    "codebook, mx9 gradients": (CODEBOOKS[CODEBOOK_AND_RESIDUALS],
+    "momentum, mx9 gradients and weights": (rings.CONFIGS["mx9"], RUN),
+    "codebook, mxfp8 gradients": (rings.CONFIGS["table"],
                                 dataclasses.replace(RUN, optimizer=PLAIN, refresh=5)),
 }
 

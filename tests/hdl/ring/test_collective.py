@@ -10,7 +10,6 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
 from host.command import Command
 from host.device import Device
-from host.failure import RingError
 from host.ring import Ring
 from host.settings import Rule, Settings
 from host.verilated import open_ring
@@ -271,79 +270,3 @@ class TestCycles:
                     ring.write_weights(weights)
                     outcome = operation(length)
                     assert outcome.cycles <= most * bound, f"{operation.__name__} at density {density}"
-
-
-class TestConfigurations:
-    """Nodes of other shapes give the same bits."""
-
-    @pytest.mark.parametrize(
-        "config",
-        [
-            NodeConfig(lanes=1, segment=32, gradient_words=1024, weight_words=1024, state_words=1024,
-                       state_planes=1, ingress_segments=2, multiplier_dsps=1),
-            NodeConfig(lanes=8, segment=64, gradient_words=1024, weight_words=2048, state_words=512,
-                       state_planes=1, update_lanes=2, multiplier_dsps=2, nodes_max=3),
-            NodeConfig(segment=64, gradient_words=1024, weight_words=1024, state_words=512, update_interval=4,
-                       error_feedback=False, masking=False),
-        ],
-        ids=["small", "wide", "slow"],
-    )
-    def test_values(self, config):
-        length, nodes = 1000, 3
-        generator = np.random.default_rng(2)
-        gradients = generator.standard_normal((nodes, length)).astype(np.float32)
-        gradients[generator.random((nodes, length)) < 0.4] = 0
-        weights = generator.standard_normal(length).astype(np.float32)
-        with open_ring(config, nodes=nodes) as opened:
-            ring = Ring([Device(transport, config) for transport in opened.transports], timeout=TIMEOUT)
-            ring.connect()
-            ring.write_gradients(list(gradients))
-            ring.all_reduce(length)
-            total = golden.all_reduce(golden.bits(gradients))[0]
-            assert (ring.read_gradients(length).view(np.uint32) == total).all()
-            ring.write_gradients(list(gradients))
-            ring.write_weights(weights)
-            ring.clear_state(length)
-            ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.5))
-            ring.clear_counters()
-            ring.fused_update(length)
-            # From no momentum, the first step is that of plain descent; a factor of 1/2 is exact.
-            expected = weights - np.float32(0.5) * total.view(np.float32)
-            assert (ring.read_weights(length) == expected).all()
-            assert all(counters["OPTIMIZER_BURSTS"] > 0 for counters in ring.counters())
-            # State as bfloat16, in half as many words: groups and rows lie elsewhere.
-            momentum = golden.settings(Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5, first_decay=0.9)
-            reference = golden.bits(expected), [np.zeros(length, np.uint32)]
-            ring.clear_state(length, packed_state=True)
-            ring.write_settings(Settings(
-                rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.9, packed_state=True))
-            for _ in range(2):
-                ring.fused_update(length)
-                after = golden.fused_update(
-                    golden.bits(gradients), *reference, momentum, packed_state=True, segment=config.segment)
-                reference = after.weights, after.state
-                assert (ring.read_weights(length).view(np.uint32) == after.weights).all()
-            assert (ring.read_state(length, packed_state=True).view(np.uint32) == after.state[0]).all()
-            expected = golden.floats(after.weights)
-            if config.state_planes == 2:
-                scalars = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.9, "first_gain": 0.1,
-                           "second_decay": 0.99, "second_gain": 0.01, "epsilon": 1e-3}
-                ring.clear_state(length)
-                ring.write_settings(Settings(rule=Rule.ADAM, **scalars))
-                reference = golden.bits(expected), [np.zeros(length, np.uint32)] * 2
-                for _ in range(2):
-                    ring.fused_update(length)
-                    after = golden.fused_update(golden.bits(gradients), *reference,
-                                                golden.settings(Rule.ADAM, **scalars), segment=config.segment)
-                    reference = after.weights, after.state
-                    assert (ring.read_weights(length).view(np.uint32) == after.weights).all()
-                for plane, state in enumerate(after.state):
-                    assert (ring.read_state(length, plane).view(np.uint32) == state).all()
-                return
-            # A rule that the nodes have no planes for is refused, and the next command runs.
-            ring.write_settings(Settings(rule=Rule.ADAM, gradient_scale=1, learning_rate=0.5))
-            with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
-                ring.fused_update(length)
-            assert [event.status for event in refused.value.events] == [EventStatus.BAD_RULE] * nodes
-            assert (ring.read_weights(length) == expected).all()
-            ring.all_gather(length)

@@ -1,0 +1,83 @@
+"""Nodes of other shapes: rows of 1 and 8 elements, other segments and planes, slower and faster optimizers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from host.allocation import Allocation
+from host.clustering import codebook
+from host.failure import RingError
+from host.optimizers import SGD, Adam
+from host.settings import Rule, Settings
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS
+from tests.host import rings
+from tests.host.rings import Reference, random
+
+OPTIMIZERS = {"sgd": (SGD(learning_rate=0.1), False), "momentum": (SGD(learning_rate=0.5, momentum=0.9), False),
+              "momentum, bfloat16": (SGD(learning_rate=0.5, momentum=0.9), True),
+              "adam": (Adam(learning_rate=0.1), False), "adam, bfloat16": (Adam(learning_rate=0.1), True)}
+
+
+@pytest.mark.parametrize(("nodes", "length"), [(1, 500), (2, 1), (2, 333), (3, 1000)])
+@pytest.mark.parametrize("name", ["table", "centroid", "wide", "narrow"])
+def test_values_words_and_state(name, nodes, length):
+    """Each optimizer that the node has planes for, two steps, and a sum."""
+    config = rings.CONFIGS[name]
+    generator = np.random.default_rng(nodes * 10_000 + length)
+    with rings.open_nodes(nodes, config=config) as (ring, _):
+        for label, (optimizer, packed_state) in OPTIMIZERS.items():
+            if optimizer.planes > config.state_planes:
+                continue
+            ring.require(Allocation(length=length, planes=optimizer.planes, packed_state=packed_state))
+            weights = random(generator, length)
+            centroids = codebook(config.weight_codec, weights) if ring.has_codebook else None
+            if centroids is not None:
+                ring.write_codebook(centroids)
+            reference = Reference(ring, weights, planes=optimizer.planes, centroids=centroids)
+            ring.distribute(weights)
+            reference.compare(label)
+            ring.clear_state(length, packed_state=packed_state)
+            for step in (1, 2):
+                message = f"{label}, step {step}"
+                settings = dataclasses.replace(
+                    Settings(**dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))),
+                    packed_state=packed_state)
+                gradients = random(generator, (nodes, length), density=0.6)
+                ring.write_settings(settings)
+                ring.write_gradients(list(gradients))
+                ring.clear_counters()
+                ring.fused_update(length)
+                traffic = reference.step(gradients, settings)
+                reference.compare(message)
+                counters = ring.counters()
+                assert [node["WORDS_SENT"] for node in counters] == traffic.words.tolist(), message
+                if length >= 32 * nodes:
+                    assert all(node["OPTIMIZER_BURSTS"] > 0 for node in counters), message
+            for plane, expected in enumerate(reference.state):
+                found = ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+                assert (found == expected).all(), label
+            gradients = random(generator, (nodes, length), density=0.6)
+            ring.write_gradients(list(gradients))
+            ring.all_reduce(length)
+            total = golden.all_reduce(golden.bits(gradients), residuals=reference.residuals,
+                                      gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
+                                      lanes=config.lanes)[0]
+            assert (ring.read_gradients(length).view(np.uint32) == total).all(), label
+
+
+@pytest.mark.parametrize(("name", "rule"), [("table", Rule.MOMENTUM), ("wide", Rule.ADAM), ("narrow", Rule.ADAM)])
+def test_rules_without_planes(name, rule):
+    """A rule that the nodes have no planes for is refused, and the next command runs."""
+    length = 300
+    with rings.open_nodes(2, config=rings.CONFIGS[name]) as (ring, _):
+        ring.write_settings(Settings(rule=rule, gradient_scale=1, learning_rate=0.5))
+        weights = random(np.random.default_rng(1), length)
+        ring.write_weights(weights)
+        with pytest.raises(RingError, match="needs more state planes than the node has") as refused:
+            ring.fused_update(length)
+        assert [event.status for event in refused.value.events] == [EventStatus.BAD_RULE] * 2
+        assert (ring.read_weights(length) == weights).all()
+        ring.all_gather(length)
