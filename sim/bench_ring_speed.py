@@ -8,7 +8,10 @@ responses, cycle counts of commands among them. ``python -m sim.bench_ring_speed
 import contextlib
 import dataclasses
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -50,6 +53,8 @@ RATIO_BAR = 10
 #: are evaluated one after the other on as many threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
+#: Least speed of two threads beside a busy process, in terms of one there; turns, and seconds of each.
+CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
 #: Cycles within which the traffic is over.
 PATIENCE = 100_000
@@ -121,6 +126,9 @@ class Speed:
         Length of the traffic.
     seconds : dict
         Time per stage of the Verilated ring's build.
+    crowded : dict
+        Of the Verilated ring, by number of threads, on two cores of which another process keeps one busy; empty
+        unless it was asked for, or where there are no two cores.
     """
 
     verilated: dict[int, float]
@@ -128,6 +136,7 @@ class Speed:
     cocotb: float
     cycles: int
     seconds: dict[str, float]
+    crowded: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -215,7 +224,8 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     repetitions : int
         Runs of which the median counts.
     apart : bool
-        Measure nodes that are evaluated one after the other as well, in turn with those that are evaluated together.
+        Measure nodes that are evaluated one after the other as well, in turn with those that are evaluated together,
+        and the ring beside a busy process.
     announce : callable
         Called with the name of each stage as it begins.
 
@@ -249,6 +259,10 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
                     outcomes.append((responses, ring.cycle, state.removeprefix(ring.header)))
             for together, found in speeds.items():
                 medians[together][count] = statistics.median(found)
+        crowded: dict[int, float] = {}
+        if apart:
+            announce("ring, beside a busy process")
+            crowded = _crowded(rings[True], nodes)
     if any(outcome != outcomes[0] for outcome in outcomes):
         raise AssertionError("Rings of nodes that are evaluated together and one after the other gave different "
                              "responses, or left different states")
@@ -262,7 +276,32 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     if under_cocotb["responses"] != responses:
         raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
     return Speed(medians[True], medians[False], under_cocotb["cycles"] / under_cocotb["seconds"],
-                 under_cocotb["cycles"], libraries[True].seconds)
+                 under_cocotb["cycles"], libraries[True].seconds, crowded)
+
+
+def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
+    """Speed with one thread and with two, on two cores that they share with a process that never rests."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        return {}
+    found: dict[int, list[float]] = {1: [], 2: []}
+    os.sched_setaffinity(0, set(sorted(cores)[:2]))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for _ in range(CROWDED_TURNS):
+            for count, speeds in found.items():
+                ring.set_threads(count)
+                begun, cycles = time.perf_counter(), 0
+                while time.perf_counter() - begun < CROWDED_SECONDS:
+                    ring.reset()
+                    _run(ring, nodes)
+                    cycles += ring.cycle
+                speeds.append(cycles / (time.perf_counter() - begun))
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cores)
+    return {count: statistics.median(speeds) for count, speeds in found.items()}
 
 
 def rows(speed: Speed) -> list[dict[str, Any]]:
@@ -278,6 +317,10 @@ def rows(speed: Speed) -> list[dict[str, Any]]:
         if {1, threads} <= speed.verilated.keys():
             one, several = speed.verilated[1], speed.verilated[threads]
             result.append(_row(f"N={NODES}, {threads} threads {several / one:.2f} x one", several, bar * one))
+    if speed.crowded:
+        one, two = speed.crowded[1], speed.crowded[2]
+        result.append(_row(f"N={NODES}, beside a busy process: 2 threads {two / one:.2f} x one", two,
+                           CROWDED_BAR * one))
     best = max(speed.verilated.values())
     result.append(_row(f"N={NODES}, {speed.ratio:,.0f} x cocotb's {speed.cocotb:,.0f} cycles/s", best,
                        RATIO_BAR * speed.cocotb))
@@ -295,6 +338,8 @@ def main() -> None:
     for threads, cycles in speed.verilated.items():
         print(f"Verilated ring of {NODES} nodes, threads: {threads}: {cycles:,.0f} cycles/s, "
               f"{cycles / speed.apart[threads]:.2f} x nodes one after the other")
+    if speed.crowded:
+        print(f"beside a busy process: 1 thread {speed.crowded[1]:,.0f} cycles/s, 2 threads {speed.crowded[2]:,.0f}")
     print(f"cocotb, {speed.cycles} cycles: {speed.cocotb:,.0f} cycles/s; ratio {speed.ratio:.0f}")
 
 

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -32,6 +33,8 @@ void ring_batch();
 #endif
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t NEVER = UINT64_MAX;
 
@@ -414,7 +417,6 @@ public:
     uint32_t size() const { return static_cast<uint32_t>(m_threads.size()) + 1; }
 
     template <typename Job> void run(const Job& job) {
-        if (m_threads.empty()) return job(0);
         m_job = [](const void* object, uint32_t index) { (*static_cast<const Job*>(object))(index); };
         m_object = &job;
         m_busy.store(static_cast<uint32_t>(m_threads.size()), std::memory_order_relaxed);
@@ -458,6 +460,46 @@ private:
     std::vector<std::thread> m_threads;
 };
 
+// Chooses between all threads and the caller's alone, by what either has done lately: where another process has one of the
+// cores, threads that wait for each other all the time are slower than one. The choice is tried anew now and then, and
+// changes no cycle.
+class Pace {
+public:
+    bool alone() const { return m_alone; }
+
+    void add(uint64_t cycles, Clock::duration time) {
+        m_cycles += cycles;
+        m_time += time;
+        if (m_time < (m_trying ? TRIAL : m_interval)) return;
+        const double rate = static_cast<double>(m_cycles) / static_cast<double>(m_time.count());
+        m_cycles = 0;
+        m_time = {};
+        if (!m_trying) {
+            m_rate = rate;
+        } else if (rate > MARGIN * m_rate) {
+            m_interval = SHORTEST;
+        } else {
+            m_interval = std::min(2 * m_interval, LONGEST);
+            m_alone = !m_alone;
+        }
+        if (!m_trying) m_alone = !m_alone;
+        m_trying = !m_trying;
+    }
+
+private:
+    static constexpr Clock::duration TRIAL = std::chrono::milliseconds{20};
+    static constexpr Clock::duration SHORTEST = std::chrono::milliseconds{250};
+    static constexpr Clock::duration LONGEST = std::chrono::seconds{4};
+    static constexpr double MARGIN = 1.05;
+
+    bool m_alone = false;
+    bool m_trying = false;
+    uint64_t m_cycles = 0;  // of the present choice
+    Clock::duration m_time{};
+    Clock::duration m_interval = SHORTEST;
+    double m_rate = 0;  // of the choice that is tried against
+};
+
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -469,6 +511,7 @@ struct Ring {
     std::vector<std::unique_ptr<Link>> links;
     std::vector<std::unique_ptr<Node>> nodes;
     std::unique_ptr<Crew> crew;
+    Pace pace;
     std::vector<uint8_t> initial;  // any node, as it is after reset
     std::vector<uint8_t> saved;
     uint64_t quantum = GRID;
@@ -516,8 +559,9 @@ struct Ring {
 
     void step(uint64_t until) {
         const size_t count = nodes.size();
-        const size_t threads = crew->size();
-        crew->run([=, this](uint32_t thread) {
+        const size_t threads = pace.alone() ? 1 : crew->size();
+        const auto begun = Clock::now();
+        const auto job = [=, this](uint32_t thread) {
             const auto first = nodes.begin() + count * thread / threads;
             const auto last = nodes.begin() + count * (thread + 1) / threads;
 #if RING_BATCHED
@@ -538,8 +582,14 @@ struct Ring {
                 }
             }
 #endif
-        });
+        };
+        if (threads == 1) {
+            job(0);
+        } else {
+            crew->run(job);
+        }
         for (auto& link : links) link->move_on();
+        if (crew->size() > 1) pace.add(until - cycle, Clock::now() - begun);
         cycle = until;
     }
 
@@ -641,7 +691,10 @@ void ring_destroy(Ring* ring) {
 }
 
 void ring_reset(Ring* ring) { ring->reset(); }
-void ring_set_threads(Ring* ring, uint32_t threads) { ring->crew.reset(new Crew{threads}); }
+void ring_set_threads(Ring* ring, uint32_t threads) {
+    ring->crew.reset(new Crew{threads});
+    ring->pace = {};
+}
 void ring_set_quantum(Ring* ring, uint32_t cycles) { ring->quantum = cycles; }
 uint64_t ring_cycle(const Ring* ring) { return ring->cycle; }
 

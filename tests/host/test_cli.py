@@ -136,7 +136,7 @@ class TestTrain:
         result = json.loads((tmp_path / "report.json").read_text())
         assert result["bit_exact"] is True
         assert result["configuration"]["gradient_codec"] == "raw"
-        assert result["words_scatter_reduce"] == result["steps"] * (650 + 4 * 4)
+        assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
 
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--gradients", "mx7"], "error: Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "

@@ -81,3 +81,9 @@ def test_rules_without_planes(name, rule):
         assert [event.status for event in refused.value.events] == [EventStatus.BAD_RULE] * 2
         assert (ring.read_weights(length) == weights).all()
         ring.all_gather(length)
+
+
+def test_few_configurations():
+    """A library takes most of a minute to build: an option gets a place in one that is there."""
+    assert len(rings.CONFIGS) <= 8
+    assert len({config.hash for config in rings.CONFIGS.values()}) == len(rings.CONFIGS)

@@ -130,7 +130,7 @@ def test_two_layers(ring, bits, variant):
     x = inputs(201)
     outcome = ring.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
-    given = program(layers, lanes=4, **WORDS)
+    given = program(layers, lanes=4, gradient_words=CONFIG.gradient_words, weight_words=CONFIG.weight_words)
     assert given.beats == 32 * 4 + 10 * 2
     assert outcome.multiplied == 201 * given.beats
     assert outcome.commands == -(-101 // given.samples) > 1

@@ -25,7 +25,7 @@ __all__ = ["CONFIG", "DATA", "KINDS", "Generator", "Step", "contents"]
 Words = npt.NDArray[np.uint32]
 
 #: The nodes: every engine, one state plane, segments short enough for several in a block.
-CONFIG = NodeConfig(gradient_words=1024, weight_words=1024, state_words=512, state_planes=1, segment=64,
+CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
                     quantization=True)
 
 #: Elements of the gradient and the weight memory that commands change.
@@ -218,7 +218,7 @@ class Generator:
         # Values that would do in a collective are likelier to do harm.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
-                  "state_base": 32 * choose.randrange(16), "length": choose.randrange(1025)}
+                  "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.gradient_words + 1)}
         noise.update({name: value for name, value in likely.items() if choose.random() < 0.5})
         return noise
 
@@ -291,5 +291,5 @@ class Generator:
         elif kind == "bad_base":
             wrong = {name: choose.choice([1, 1040, 1 << 31]) for name in ("gradient_base", "weight_base")}
         else:
-            wrong = {"length": choose.choice([1025, 1 << 31])}
+            wrong = {"length": choose.choice([CONFIG.gradient_words + 1, 1 << 31])}
         return [dataclasses.replace(command, **wrong) for command in commands]
