@@ -143,7 +143,7 @@ class TestFusedUpdate:
                 reference.compare(f"{seed=}")
 
     def test_cycles(self):
-        """A vector of dense gradients takes little more than its words and their headers, though packets are short."""
+        """A vector of dense gradients takes little more than its words and headers, though packets are short."""
         length, nodes = 3072, 3
         generator = np.random.default_rng(3)
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
