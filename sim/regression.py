@@ -80,7 +80,7 @@ extern "C" int simulation_end() {{
 
 def _build(design: Design, *, waves: bool) -> Path:
     text, control = with_loops(design.text), _control_file(design)
-    flags = (OPTIMIZATION, "-fPIC", "-pthread", "-std=gnu++20", "-DCOCOTB_SIM=1", "-DVM_COVERAGE=0",
+    flags = (OPTIMIZATION, "-fPIC", "-pthread", "-std=gnu++17", "-DCOCOTB_SIM=1", "-DVM_COVERAGE=0",
              f"-DVM_TRACE={int(waves)}")
     main = _MAIN.format(main=config.share_dir / "lib" / "verilator" / "verilator.cpp")
     key = toolchain.digest(design.name, text, control, main, repr(flags), repr(toolchain.VERILATE),
