@@ -63,8 +63,17 @@ def _control_file(design: Design) -> str:
     return "\n".join([*lines, ""])
 
 
-#: Cocotb's main program for Verilator, as a function of the library, and what that program does at its end.
+#: Cocotb's main program for Verilator, as a function of the library, and what that program does at its end. Memory of
+#: a design is zero, as that of a fresh process is, where Verilator leaves it to the first cycle to write there.
 _MAIN = """\
+#include <cstdlib>
+#include <cstring>
+#include <new>
+__attribute__((visibility("hidden"))) void* operator new(std::size_t size, std::align_val_t alignment) {{
+    const auto unit = static_cast<std::size_t>(alignment);
+    if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return std::memset(memory, 0, size);
+    throw std::bad_alloc{{}};
+}}
 extern "C" int simulate(int, char**);
 #define main simulate
 #include "{main}"

@@ -192,7 +192,7 @@ def _simulate(simulation: Simulation) -> NoReturn:
     if simulation.tests is not None:
         os.environ["COCOTB_TEST_FILTER"] = simulation.tests
     # With Python's lock, which cocotb takes to be free, since it begins Python, and gives away.
-    library: Any = ctypes.PyDLL(simulation.library, mode=ctypes.RTLD_GLOBAL)
+    library: Any = ctypes.PyDLL(simulation.library)
 
     def end() -> NoReturn:
         """Leave while Python stands: cocotb would end it next, below the feet of this function's callers."""

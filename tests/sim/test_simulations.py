@@ -37,6 +37,22 @@ async def finds_all_as_at_first(dut):
 
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
+async def makes_a_unit_as_well(dut):
+    """Two Verilated designs in one process, each with a runtime of its own: neither finds the other's ports."""
+    unit = Unit(SkidBuffer(shape=8))
+    await start(dut)
+    dut.o__ready.value = 1
+    dut.i__payload.value = 0x5a
+    dut.i__valid.value = 1
+    await cycles(dut, 2)
+    assert int(dut.o__payload.value) == 0x5a
+    trace = unit.run({"i__payload": [1, 2], "i__valid": 1, "o__ready": 1}, drain=1)
+    assert trace["o__payload"][1:].tolist() == [1, 2]
+    await cycles(dut, 1)
+    assert int(dut.o__payload.value) == 0x5a
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
 async def is_killed(dut):
     await start(dut)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -57,6 +73,11 @@ def test_each_simulation_is_the_first():
     server = simulations._server.pid
     run("finds_all_as_at_first")
     assert simulations._server.pid == server
+
+
+def test_two_designs_in_one_process():
+    Unit(SkidBuffer(shape=8))  # built
+    run("makes_a_unit_as_well")
 
 
 def test_a_simulation_that_a_signal_ends():
