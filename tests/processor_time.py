@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sim import simulations
+
 #: Name of the property of a test that carries its time from a worker to the process that sums up.
 _PROPERTY = "processor_seconds"
 _REPORT = Path("build") / "tests.json"
@@ -20,8 +22,8 @@ _tests: dict[str, float] = {}
 
 
 def _used() -> float:
-    """Seconds of this process so far, and of its children that have ended."""
-    return sum(usage.ru_utime + usage.ru_stime
+    """Seconds of this process so far, of its children that have ended, and of the one that simulates for cocotb."""
+    return simulations.seconds() + sum(usage.ru_utime + usage.ru_stime
                for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sim.verilated.cache import cached, complete
@@ -24,6 +24,7 @@ __all__ = [
     "VERILATE",
     "ToolError",
     "cached",
+    "compiled",
     "compiler",
     "complete",
     "digest",
@@ -120,24 +121,61 @@ def digest(*parts: str | bytes) -> str:
 
 #: What every unit includes, which takes half of the time of a small one.
 _INCLUDED = ("verilated.h", "memory", "vector")
+_RUNTIME = ("verilated", "verilated_threads")
 _HEADER = "runtime.h"
 
 
-@functools.cache
-def _runtime(flags: tuple[str, ...]) -> Path:
-    """Verilator's own runtime, compiled, and its header, precompiled: once per version and flags."""
+def _include() -> list[str]:
     include = verilator() / "include"
-    key = digest(version("verilator"), compiler(), repr(_INCLUDED), *flags)
+    return [f"-I{include}", f"-I{include / 'vltstd'}"]
+
+
+def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], included: tuple[str, ...]) -> Path:
+    """Verilator's own runtime, compiled, and its header, precompiled: once per version and flags."""
+    key = digest(version("verilator"), compiler(), level, repr(sources), repr(included), *flags)
 
     def build(folder: Path) -> None:
-        for name in ("verilated", "verilated_threads"):
-            run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-c", str(include / f"{name}.cpp"),
+        for name in sources:
+            run([compiler(), *flags, level, *_include(), "-c", str(verilator() / "include" / f"{name}.cpp"),
                  "-o", f"{name}.o"], cwd=folder)
-        (folder / _HEADER).write_text("".join(f"#include <{name}>\n" for name in _INCLUDED))
-        run([compiler(), *flags, f"-I{include}", f"-I{include / 'vltstd'}", "-x", "c++-header", _HEADER, "-o",
-             f"{_HEADER}.gch"], cwd=folder)
+        (folder / _HEADER).write_text("".join(f"#include <{name}>\n" for name in included))
+        run([compiler(), *flags, *_include(), "-x", "c++-header", _HEADER, "-o", f"{_HEADER}.gch"], cwd=folder)
 
     return cached(BUILD / "verilated" / f"runtime-{key}", build)
+
+
+def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-O1",
+             runtime: tuple[str, ...] = _RUNTIME, included: tuple[str, ...] = _INCLUDED,
+             linked: Sequence[str] = ()) -> None:
+    """Compile a Verilated design, and what drives it, to ``library.so``.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the library comes to be. Its folder ``obj`` has what Verilator made, with the prefix Vtop.
+    text : str
+        C++ that follows the design in the same translation unit, so that the compiler sees through every call.
+    flags : tuple of str
+        Of the compiler. A header that was compiled with other ones is read anew, which takes longer than a small
+        design: the compiler then warns, and what it prints is in ``compiler.log``.
+    level : str
+        Optimization of the runtime.
+    runtime, included : tuple of str
+        Sources of Verilator's runtime without their ``.cpp``, and headers that ``text`` begins with.
+    linked : sequence of str
+        Arguments of the linker.
+    """
+    generated = sorted((folder / "obj").glob("Vtop*.cpp"))
+    fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
+                          if path.stem.endswith("__Slow") == is_slow) for is_slow in (False, True))
+    # What runs once is half of all, and is not worth the time to make it quick.
+    (folder / "all.cpp").write_text(f'{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
+    library = _runtime(flags, level, runtime, included)
+    objects = [str(path) for path in sorted(library.glob("*.o"))]
+    said = run([compiler(), *flags, "-Winvalid-pch", "-Wno-attributes", "-include",
+                str(library / _HEADER), *_include(), "-I.", "-Iobj",
+                "-shared", "all.cpp", *objects, *linked, "-o", "library.so"], cwd=folder)
+    (folder / "compiler.log").write_text(said)
 
 
 def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str]) -> Path:
@@ -158,8 +196,7 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     """
     sources = {path.name: path.read_text() for path in harness}
     # Vectors are short: what a higher level gains in speed it loses several times over in compilation.
-    flags = ("-O1", "-fPIC", "-std=gnu++20", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
-    include = verilator() / "include"
+    flags = ("-O1", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
     key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(flags),
                  repr(VERILATE), version("verilator"), compiler())
 
@@ -169,14 +206,6 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
             (folder / file).write_text(text)
         run([str(verilator() / "bin" / "verilator"), "--cc", "-O3", *VERILATE, "--prefix", "Vtop",
              "--top-module", name, "-Mdir", "obj", f"{name}.v"], cwd=folder, env=environment())
-        # One translation unit for the design and its harness: the compiler sees through every call.
-        generated = sorted((folder / "obj").glob("Vtop*.cpp"))
-        everything = "".join(f'#include "{path.relative_to(folder)}"\n' for path in generated)
-        everything += "".join(f'#include "{file}"\n' for file in sorted(sources))
-        (folder / "all.cpp").write_text(everything)
-        runtime = _runtime(flags)
-        objects = [str(path) for path in sorted(runtime.glob("*.o"))]
-        run([compiler(), *flags, "-include", str(runtime / _HEADER), f"-I{include}", f"-I{include / 'vltstd'}", "-I.",
-             "-Iobj", "-shared", "all.cpp", *objects, "-pthread", "-o", "library.so"], cwd=folder)
+        compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(sources)), flags=flags)
 
     return cached(BUILD / "verilated" / f"{name}-{key}", build) / "library.so"

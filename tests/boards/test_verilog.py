@@ -1,4 +1,5 @@
 # amaranth: UnusedElaboratable=no
+import functools
 import inspect
 import os
 import random
@@ -53,6 +54,12 @@ def small(name):
     elif factory is StreamedOptimizer and name != "optimizer.all" and "format" not in arguments:
         options.update(format=INT16, rules=(Rule.SGD, Rule.MOMENTUM))
     return options
+
+
+@functools.cache
+def made(unit, **options):
+    """The Verilog of a unit whose tests differ in what they do with it."""
+    return verilog.design(unit, options=options)
 
 
 @pytest.fixture
@@ -316,8 +323,7 @@ PATTERNS = [("none", "none", 1), ("geometric", "geometric", 2), ("alternating", 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize(("unit", "test"), [("encoder", "encodes"), ("decoder", "decodes")])
 def test_zero_value(unit, test, lanes, source, sink, seed):
-    design = verilog.design(f"compression.zero_value.{unit}", options={"lanes": lanes})
-    regression.run(design, module=__name__, testcase=test, parameters={
+    regression.run(made(f"compression.zero_value.{unit}", lanes=lanes), module=__name__, testcase=test, parameters={
         "source": source, "sink": sink, "seed": seed})
 
 
@@ -329,8 +335,8 @@ def test_kept_bytes_and_reset():
 
 @pytest.mark.parametrize(("source", "sink", "seed"), PATTERNS)
 def test_node(source, sink, seed):
-    regression.run(verilog.design("node", options=small("node")), module=__name__, testcase="serves_the_host",
-                   parameters={"source": source, "sink": sink, "seed": seed})
+    regression.run(made("node", **small("node")), module=__name__, testcase="serves_the_host", parameters={
+        "source": source, "sink": sink, "seed": seed})
 
 
 # --- files

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.stream import SkidBuffer, connect_stream
 from sim import regression
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.verilated import toolchain
 
 
 class Careless(wiring.Component):
@@ -97,7 +98,7 @@ def test_a_run_without_tests_fails():
 
 def test_simulator_is_built_once(monkeypatch):
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="reads_are_before_the_edge")
-    monkeypatch.setattr(regression._Verilator, "build", lambda *arguments, **options: pytest.fail("built again"))
+    monkeypatch.setattr(toolchain, "compiled", lambda *arguments, **options: pytest.fail("built again"))
     regression.run(SkidBuffer(shape=8), module=__name__, testcase="reads_are_before_the_edge")
 
 

@@ -1,0 +1,212 @@
+"""A process in which cocotb, Amaranth and the test modules are loaded once, and which forks for each simulation.
+
+To start Python and cocotb takes several times as long as most simulations. Each of them still has a process of its
+own, with the design and Python's modules as they are at first, and the process ends with it.
+
+The process that asks, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and
+reads one line when it has ended. When its end of the pipe is closed, the server ends, and ends a simulation that
+still runs.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import dataclasses
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = ["PARAMETERS", "Simulation", "seconds", "simulate"]
+
+#: Environment variable with the JSON of a simulation's parameters.
+PARAMETERS = "GRADRING_PARAMETERS"
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """What one simulation runs.
+
+    Members
+    -------
+    library : str
+        Path of the design as a shared library with the functions ``simulate`` and ``simulation_end``.
+    top : str
+        Name of the design's top module.
+    module : str
+        Module of the cocotb tests.
+    tests : str or None
+        Regular expression that the full names of the tests to run match; all, if None.
+    parameters : str
+        JSON that :func:`sim.regression.parameters` reads.
+    seed : int
+        Seed of cocotb's random module.
+    folder : str
+        Folder it runs in. What it prints is in ``simulation.log`` there, and its results in ``results.xml``.
+    waves : bool
+        Whether the design has been built to write waveforms, and does.
+    """
+
+    library: str
+    top: str
+    module: str
+    tests: str | None
+    parameters: str
+    seed: int
+    folder: str
+    waves: bool = False
+
+
+# --- the side that asks
+
+_server: subprocess.Popen[str] | None = None
+_seconds = 0.0
+
+
+def seconds() -> float:
+    """Processor time of the server and its simulations so far, of which the system tells nothing before it ends."""
+    return _seconds
+
+
+def simulate(simulation: Simulation) -> int:
+    """Run one simulation to its end, and return its exit status, or -n where signal n has ended it."""
+    global _seconds
+    server = _running()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        server.stdin.write(json.dumps(dataclasses.asdict(simulation)) + "\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
+    except BrokenPipeError:
+        answer = ""
+    except BaseException:  # a timeout, or a key: the answer that is still to come is to no question
+        _stop()
+        raise
+    if not answer:
+        _stop()
+        raise RuntimeError("The process that simulates for cocotb has ended; what it said is above")
+    told = json.loads(answer)
+    _seconds = told["seconds"]
+    return int(told["status"])
+
+
+def _running() -> subprocess.Popen[str]:
+    global _server, _seconds
+    if _server is not None and _server.poll() is None:
+        return _server
+    _stop()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COCOTB_ANSI_OUTPUT": "0",
+                   # A process with threads is not forked.
+                   "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    _server = subprocess.Popen([sys.executable, "-m", __name__], env=environment, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return _server
+
+
+@atexit.register
+def _stop() -> None:
+    global _server
+    if _server is None:
+        return
+    assert _server.stdin is not None
+    assert _server.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        _server.stdin.close()
+    try:
+        _server.wait(10)
+    except subprocess.TimeoutExpired:
+        _server.kill()
+        _server.wait()
+    _server.stdout.close()
+    _server = None
+
+
+# --- the server
+
+
+def _serve() -> None:
+    """Answer until nobody asks any more."""
+    from cocotb.regression import RegressionManager
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the side that asks does
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a module prints is no answer
+    RegressionManager.setup_pytest_assertion_rewriting()  # of the modules that are loaded from now on
+    RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
+    for line in sys.stdin:
+        simulation = Simulation(**json.loads(line))
+        # What is wrong with a module is told by its simulation, which loads it again.
+        with contextlib.suppress(BaseException):
+            importlib.import_module(simulation.module)
+        status = _forked(simulation)
+        used = sum(usage.ru_utime + usage.ru_stime
+                   for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+        replies.write(json.dumps({"status": status, "seconds": used}) + "\n")
+        replies.flush()
+
+
+def _forked(simulation: Simulation) -> int:
+    """Run a simulation in a process of its own. The server ends where the side that asks has ended meanwhile."""
+    ended, ends = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ended)  # the other end is closed when this process is gone
+        _simulate(simulation)
+    os.close(ends)
+    readable, _, _ = select.select([0, ended], [], [])
+    os.close(ended)
+    if 0 in readable:  # nothing is asked before the last question is answered: it is the end
+        os.kill(child, signal.SIGKILL)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _simulate(simulation: Simulation) -> NoReturn:
+    import cocotb.simulator
+    from cocotb_tools import config
+
+    os.chdir(simulation.folder)
+    for number, name, mode in ((0, os.devnull, os.O_RDONLY),
+                               (1, "simulation.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+        file = os.open(name, mode, 0o644)
+        os.dup2(file, number)
+        os.close(file)
+    os.dup2(1, 2)
+    os.environ.update({
+        PARAMETERS: simulation.parameters,
+        "COCOTB_TOPLEVEL": simulation.top,
+        "COCOTB_TEST_MODULES": simulation.module,
+        "COCOTB_RANDOM_SEED": str(simulation.seed),
+        "COCOTB_RESULTS_FILE": str(Path(simulation.folder, "results.xml")),
+        "TOPLEVEL_LANG": "verilog",
+        "GPI_USERS": config.pygpi_entry_point(),
+        "PYGPI_PYTHON_BIN": sys.executable,
+    })
+    if simulation.tests is not None:
+        os.environ["COCOTB_TEST_FILTER"] = simulation.tests
+    # With Python's lock, which cocotb takes to be free, since it begins Python, and gives away.
+    library: Any = ctypes.PyDLL(simulation.library)
+
+    def end() -> NoReturn:
+        """Leave while Python stands: cocotb would end it next, below the feet of this function's callers."""
+        failed = library.simulation_end()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)
+        os._exit(1 if failed else 0)
+
+    cocotb.simulator.stop_simulator = end
+    arguments = [simulation.top, *(["--trace"] if simulation.waves else [])]
+    library.simulate(len(arguments), (ctypes.c_char_p * (len(arguments) + 1))(*map(str.encode, arguments), None))
+    os._exit(1)  # without the end of a regression
+
+
+if __name__ == "__main__":
+    _serve()
