@@ -47,7 +47,7 @@ from host.trainer import DivergenceError
 from host.versions import program
 from host.weights import TrainedWeights, load
 from host.workloads import WorkloadName
-from sim.verilated.toolchain import BUILD
+from sim.verilated.toolchain import BUILD, ROOT
 
 __all__ = ["INPUT_SCALE", "Candidate", "advice", "candidates", "check_onnx", "collect", "configuration",
            "export", "find_weights", "layers_of", "measure", "on_ring", "skewed", "table", "verdict", "write"]
@@ -307,7 +307,7 @@ def _synthesise(unit: str) -> int | None:
     name, _, option = unit.partition("-")
     options = ["--set", option] if option else []
     command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
-    ended = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(json.loads(ended.stdout)["lut4"]) if ended.returncode == 0 else None
 
 

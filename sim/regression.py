@@ -62,14 +62,16 @@ class _Verilator(runner.Verilator):
         path = self.env["PATH"]
         self.env.update(toolchain.environment())
         self.env["PATH"] = os.pathsep.join([self.env["PATH"], path])
-        self.env.pop("VERILATOR_ROOT", None)
+        for name in os.environ.keys() - toolchain.environment().keys():
+            self.env.pop(name, None)
 
     def _build_command(self) -> list[list[str]]:
         verilate, make = super()._build_command()
         verilate.remove("--public-flat-rw")
         make[make.index("-j") + 1] = "1"
         reused = [f"--old-file={path.name}" for path in sorted(self.build_dir.glob("*.o"))]
-        return [verilate, [*make, f"OPT_FAST={OPTIMIZATION}", *reused]]
+        tools = [f"{name}={toolchain.compiler()}" for name in ("CXX", "LINK")]
+        return [verilate, [*make, f"OPT_FAST={OPTIMIZATION}", *tools, *reused]]
 
 
 def _control_file(design: Design) -> str:
@@ -82,11 +84,11 @@ def _control_file(design: Design) -> str:
 
 def _build(design: Design, *, waves: bool) -> Path:
     versions = (repr(toolchain.VERILATE), toolchain.version("verilator"), toolchain.version("cocotb"),
-                toolchain.compiler(), str(waves), OPTIMIZATION)
+                toolchain.target(), str(waves), OPTIMIZATION, toolchain.source(_Verilator, _build))
     text = with_loops(design.text)
     key = toolchain.digest(design.name, text, _control_file(design), *versions)
     # Verilator's own runtime is most of a small unit's build, and the same for all.
-    runtime = toolchain.BUILD / "regression" / f"runtime-{toolchain.digest(*versions)}"
+    runtime = toolchain.cache_folder("regression") / f"runtime-{toolchain.digest(*versions)}"
 
     def build(folder: Path) -> None:
         source, control, log = folder / f"{design.name}.v", folder / "ports.vlt", folder / "build.log"
@@ -100,7 +102,7 @@ def _build(design: Design, *, waves: bool) -> Path:
             raise toolchain.ToolError(f"{error}\n{_end(log)}") from None
         toolchain.cached(runtime, lambda fresh: _copy_objects(folder, fresh))
 
-    return toolchain.cached(toolchain.BUILD / "regression" / f"{design.name}-{key}", build)
+    return toolchain.cached(toolchain.cache_folder("regression") / f"{design.name}-{key}", build)
 
 
 def _copy_objects(source: Path, destination: Path) -> None:
@@ -137,7 +139,9 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
     design = (component if isinstance(component, Design)
               else convert(component, name=name or type(component).__name__))
     folder = _build(design, waves=waves)
-    work = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    runs = toolchain.BUILD / "regression"
+    runs.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{design.name}-", dir=runs))
     results, log = work / "results.xml", work / "simulation.log"
     failure = ""
     try:
