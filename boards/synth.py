@@ -359,8 +359,9 @@ def _check(name: str, mapper: str):
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str,
              progress: Callable[[str], None]) -> tuple[str, str, Path]:
     """Synthesise a unit: the name of its results, the name in the cache, and the folder of the netlist."""
+    component = UNITS[name].component(options)
     progress(f"{name}: Verilog")
-    design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
+    design = convert(component, name=re.sub(r"\W", "_", name))
     settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
                 **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
     label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
@@ -517,13 +518,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = dict(values.options)
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
     try:
+        def progress(text: str) -> None:
+            print(text, file=sys.stderr)
+
         for unit in values.unit:
             if values.count:
-                print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper)))
+                print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper,
+                                       progress=progress)))
                 continue
             result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
-                             native=values.native, mapper=values.mapper, path=values.path,
-                             progress=lambda text: print(text, file=sys.stderr))
+                             native=values.native, mapper=values.mapper, path=values.path, progress=progress)
             _print(result)
     except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from amaranth.hdl import Shape
@@ -416,14 +416,17 @@ def design(unit: str, *, options: dict | None = None) -> Design:
         f"Parameters: {_parameters(factory, arguments) or 'none'}"])
 
 
-def write(unit: str, *, options: dict | None = None) -> Path:
+def write(unit: str, *, options: dict | None = None,
+          progress: Callable[[str], None] = lambda text: None) -> Path:
     """Write ``build/verilog/<unit>.v`` and have it read by Verilator; options are part of the file's name.
 
-    Parameters are those of :func:`design`.
+    Parameters are those of :func:`design`, and ``progress``, which is told what begins.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
     prepare(RESULTS)
+    progress(f"{unit}: Verilog")
     save(path, design(unit, options=options).text)
+    progress(f"{unit}: check by Verilator")
     lint(path)
     return path
 
@@ -469,7 +472,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options["lanes"] = values.lanes
     try:
         for unit in values.unit:
-            print(os.path.relpath(write(unit, options=options)))
+            path = write(unit, options=options, progress=lambda text: print(text, file=sys.stderr))
+            print(os.path.relpath(path))
     except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

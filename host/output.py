@@ -61,7 +61,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what processes have left beside a file that were killed as they wrote it. Who lives has its file locked."""
+    """Remove what killed processes have left beside a file. A process that lives has its file locked."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -297,6 +297,10 @@ class CellCount:
         """LUT4 of a unit, when they are known; None where it could not be synthesised."""
         return self._found[unit].result()
 
+    def known(self, unit: str) -> bool:
+        """Whether a unit has been synthesised, so that nobody waits for it."""
+        return self._found[unit].done()
+
     def close(self) -> None:
         """Begin no other."""
         self._executor.shutdown(wait=False, cancel_futures=True)

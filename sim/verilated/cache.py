@@ -1,7 +1,8 @@
 """Folders of what was built, each found again as it was written or else built anew.
 
 Beside the files of a folder stands ``manifest.json`` with the size and the SHA-256 digest of each. A file that a full
-disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a signal.
+disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a
+signal.
 Folders within are not kept, so that nothing in an entry is without a digest.
 
 Any number of processes may want the same folder at once (:mod:`sim.verilated.locks`). Where such folders stand, and

@@ -12,7 +12,7 @@ from sim.verilated.cache import MANIFEST, remove, remove_stale
 
 __all__ = ["Entry", "Removed", "entries", "prune"]
 
-#: Names of entries end with a digest; only such folders are looked at, so that a mistaken variable costs nobody's files.
+#: Names of entries have a digest. No other folder is looked at, so that a mistaken variable costs nobody's files.
 _NAME = re.compile(r"[^.].*-[0-9a-f]{24}(-.*)?")
 
 

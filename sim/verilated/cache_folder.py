@@ -1,8 +1,8 @@
 """The folder of everything that is found again by its digest: where it is, and how large it may become.
 
-It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of them.
-It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. What a command writes for its user is not
-in it (:data:`sim.verilated.toolchain.BUILD`).
+It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of
+them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. What a command writes for its user
+is not in it (:data:`sim.verilated.toolchain.BUILD`).
 """
 
 import contextlib

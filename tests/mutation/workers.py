@@ -20,8 +20,8 @@ _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 class Worker:
     """One copy of the tree, and its process.
 
-    The working tree is never touched. What a mutant leaves in the copy's own cache is removed, except for what the tests
-    of the unchanged tree have built as well.
+    The working tree is never touched. What a mutant leaves in the copy's own cache is removed, except for what the
+    tests of the unchanged tree have built as well.
 
     Parameters
     ----------
