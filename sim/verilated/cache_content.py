@@ -13,7 +13,7 @@ from sim.verilated.cache import MANIFEST, remove, remove_stale
 __all__ = ["Entry", "Removed", "entries", "prune"]
 
 #: Names of entries have a digest. No other folder is looked at, so that a mistaken variable costs nobody's files.
-_NAME = re.compile(r"[^.].*-[0-9a-f]{24}(-.*)?")
+_NAME = re.compile(r".+-[0-9a-f]{24}(-.*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,8 @@ def _entries() -> Iterator[Entry]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for path in cache_folder.folder(kind).iterdir():
                 with contextlib.suppress(FileNotFoundError):  # it goes meanwhile
-                    if path.is_dir() and (_NAME.fullmatch(path.name) or (path / MANIFEST).is_file()):
+                    if path.is_dir() and not path.name.startswith(".") and (  # which may be a build that goes on
+                            _NAME.fullmatch(path.name) or (path / MANIFEST).is_file()):
                         yield Entry(kind, path, _size(path), path.stat().st_mtime)
 
 

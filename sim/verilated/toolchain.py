@@ -108,7 +108,7 @@ def target() -> str:
     except OSError as error:
         raise ToolError(f"{compiler()} could not be started: {error}") from None
     if found.returncode != 0 or "#define __cplusplus " not in found.stdout:
-        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}; environment variable CXX must "
+        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}; CXX must "
                         f"name a C++ compiler that works\n{found.stderr.strip()}")
     parts = [platform.machine(), *sorted(found.stdout.splitlines())]
     if "#define __clang__ 1" in parts:  # which looks for the files of a precompiled header where they were
@@ -117,7 +117,7 @@ def target() -> str:
 
 
 def source(*functions: type | Callable[..., object]) -> str:
-    """Source of the functions and classes that run tools, for digests: which arguments a tool gets, in which order."""
+    """Source of the functions and classes that run tools, for digests: arguments of a tool and their order."""
     return "\n".join(map(inspect.getsource, functions))
 
 
