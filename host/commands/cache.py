@@ -61,9 +61,9 @@ def cache_command(context: typer.Context) -> None:
 
 def _report(removed: cache_content.Removed) -> None:
     console = make_console()
-    console.print(f"removed: {len(removed.gone):,} entries, {decimal(removed.size)}", soft_wrap=True)
+    console.print(f"entries removed: {len(removed.gone):,}, {decimal(removed.size)}", soft_wrap=True)
     if removed.kept:
-        console.print(f"in use, and kept: {len(removed.kept):,} entries, "
+        console.print(f"entries in use, and kept: {len(removed.kept):,}, "
                       f"{decimal(sum(entry.size for entry in removed.kept))}", soft_wrap=True)
 
 
