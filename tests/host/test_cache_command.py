@@ -84,8 +84,8 @@ def test_cleared(run):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["prune", "--limit", "5 apples"], "Size must be a number of bytes such as 5GB or 500MB, not '5 apples'"),
-    (["prune", "--older-than", "30"], "Age must be a number with m, h, d or w for minutes, hours, days or weeks, as in "
-                                      "30d, not '30'"),
+    (["prune", "--older-than", "30"],
+     "Age must be a number with m, h, d or w for minutes, hours, days or weeks, as in 30d, not '30'"),
 ])
 def test_refused(run, arguments, message):
     assert run(*arguments) == (1, "", f"error: {message}\n")

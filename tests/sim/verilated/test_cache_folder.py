@@ -83,7 +83,8 @@ class TestRoot:
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("1.5GiB", 3 * 2**29), ("17", 17), ("2k", 2000), ("0", 0), ("1TB", 10**12),
+    ("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("1.5GiB", 3 * 2**29), ("17", 17), ("2k", 2000), ("0", 0),
+    ("1TB", 10**12),
 ])
 def test_size(text, expected):
     assert cache_folder.size(text) == expected
@@ -120,16 +121,16 @@ class TestRefusals:
         monkeypatch.setattr(os, "open", fail)
 
     @pytest.mark.parametrize(("code", "message"), [
-        (errno.EROFS, r"read-only file system; set GRADRING_CACHE to a folder that can be$"),
-        (errno.EACCES, r"permission denied; set GRADRING_CACHE to a folder that can be$"),
-        (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows what there is\), or set "
-                       r"GRADRING_CACHE to a folder that can be$"),
+        (errno.EROFS, r"read-only file system; "),
+        (errno.EACCES, r"permission denied; "),
+        (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
         """What is complete can still be used."""
         found = make("verilog", "b")
         self.refuse(monkeypatch, code)
-        with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"):
+        with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
+                                            r"set GRADRING_CACHE to a folder that can be$"):
             self.build()
         assert cached(found, lambda fresh: pytest.fail("built again")) == found
 
@@ -137,7 +138,7 @@ class TestRefusals:
         def build(fresh):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        with pytest.raises(ToolError, match=r"/verilog/a-a{24} cannot be written: no space left on device; make room"):
+        (errno.ENOSPC, r"no space left on device; make room there .*, or "),
             cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
         assert cache_content.entries() == []
 
@@ -264,19 +265,21 @@ def test_target(compilers, monkeypatch):
 
 def test_a_compiler_that_does_not_work(compilers):
     compilers("--no-such-option")
-    with pytest.raises(ToolError, match=r"(?s)cxx -dM -E -x c\+\+ - failed with exit code \d+; CXX must name .*such-opt"):
+    message = r"(?s)cxx -dM -E -x c\+\+ - failed with exit code \d+; CXX must name .*such-opt"
+    with pytest.raises(ToolError, match=message):
         toolchain.target()
 
 
 def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
-    """A script that adds an extension makes another library of the same design. Of what is compiled, the harness alone
-    is compiled here."""
+    """A script that adds an extension makes another library of the same design. The harness alone is compiled."""
     real = toolchain.run
 
     def run(command, *, cwd, env=None):
         product = command[command.index("-o") + 1] if "-o" in command else "log"
         (cwd / product).write_text("")
-        return real([command[0], "-shared", "-fPIC", "number.cpp", "-o", product], cwd=cwd) if "-shared" in command else ""
+        if "-shared" not in command:
+            return ""
+        return real([command[0], "-shared", "-fPIC", "number.cpp", "-o", product], cwd=cwd)
 
     monkeypatch.setattr(toolchain, "run", run)
 
@@ -333,6 +336,6 @@ class TestVerilog:
 
 
 def test_results_are_not_in_the_cache():
-    assert toolchain.BUILD == Path(__file__).parents[3] / "build"
+    assert toolchain.BUILD.parent.samefile(Path(__file__).parents[3])
     assert cache_folder.root() != toolchain.BUILD
     assert not cache_folder.root().is_relative_to(Path(sys.prefix))

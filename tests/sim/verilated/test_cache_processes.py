@@ -1,4 +1,4 @@
-"""Several processes with one cache: killed in the middle of a build, at the same time, and while entries are removed."""
+"""Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
 
 import json
 import os
