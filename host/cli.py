@@ -44,7 +44,7 @@ from host.text import topics
 from host.trainer import TrainingConfig, TrainingError, check_run
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
-from sim.verilated import toolchain
+from sim.verilated import cache_folder, toolchain
 from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
@@ -338,6 +338,7 @@ def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
     tolerate(sys.stdout, sys.stderr)
     try:
+        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
         with ended_by_signals():
             app()
     except EXPECTED as error:

@@ -51,11 +51,19 @@ def root() -> Path:
 
     A relative path in ``GRADRING_CACHE`` counts from the folder in which it is first looked at, for all programs that
     this process starts as well.
+
+    Raises
+    ------
+    ToolError
+        ``GRADRING_CACHE`` begins with the home of a user who has none.
     """
     given = os.environ.get(VARIABLE)
     if not given:
         return Path(platformdirs.user_cache_dir("gradring", appauthor=False))
-    path = Path(given).expanduser()
+    try:
+        path = Path(given).expanduser()
+    except RuntimeError:
+        raise ToolError(f"{VARIABLE} must be a folder, not {given!r}: there is no such user") from None
     if not path.is_absolute() or str(path) != given:
         path = path.absolute()
         os.environ[VARIABLE] = str(path)

@@ -69,6 +69,9 @@ class TestRoot:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv(cache_folder.VARIABLE, "~/builds")
         assert cache_folder.root() == tmp_path / "builds"
+        monkeypatch.setenv(cache_folder.VARIABLE, "~nobody-of-that-name/builds")
+        with pytest.raises(ToolError, match=r"^GRADRING_CACHE must be a folder, not '~nobody.*': there is no such user$"):
+            cache_folder.root()
 
     def test_backups_leave_it_out(self, folder):
         cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
