@@ -51,7 +51,7 @@ def execute(jobs, folder, *, processes, ended, tick):
 for module in (cli, quantize, wave):
     module.open_session = session
 bench.collect, sweep_jobs.execute = collect, execute
-synth.execute = bitstream.plan = verilog.design = last
+synth.execute = bitstream.plan = verilog.wrap = last
 
 for folder, line in enumerate(sys.argv[1:]):
     name, *arguments = line.split()

@@ -44,7 +44,8 @@ def run(command, *, cwd, log=None, env=None):
         return real(command, cwd=cwd, log=log, env=env)
     if "--cc" in command:
         (cwd / "obj").mkdir()
-        (cwd / "obj" / "Vnode.cpp").write_text("")
+        for name in ("Vnode.cpp", "Vnode___024root.h"):
+            (cwd / "obj" / name).write_text("")
         reached("Verilate")
         return ""
     product = command[command.index("-o") + 1]
