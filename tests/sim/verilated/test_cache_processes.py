@@ -1,7 +1,6 @@
 """Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -70,9 +69,23 @@ print(library.path, flush=True)
 """
 
 
-def begin(folder, stage):
-    return subprocess.Popen([sys.executable, "-c", BUILDER, stage], cwd=ROOT, stdin=subprocess.PIPE, text=True,
-                            stdout=subprocess.PIPE, env={**os.environ, "GRADRING_CACHE": str(folder)})
+@pytest.fixture
+def begin(cache):
+    """Starts processes that have ended when the test has, however that ends."""
+    begun = []
+
+    def start(script, argument):
+        begun.append(subprocess.Popen([sys.executable, "-c", script, str(argument)], cwd=ROOT, text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait(timeout=20)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 def lines_until(process, last):
@@ -95,15 +108,15 @@ def left(folder):
 STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
-def test_killed_at_each_stage(cache):
+def test_killed_at_each_stage(cache, begin):
     """The next build is as if there had been none before, and nothing of the killed ones stays."""
     for stage in STAGES:
-        process = begin(cache, stage)
+        process = begin(BUILDER, stage)
         lines_until(process, stage)
         process.kill()
         process.communicate(timeout=20)
         assert left(cache), stage
-    out, _ = begin(cache, "none").communicate(timeout=120)
+    out, _ = begin(BUILDER, "none").communicate(timeout=120)
     *stages, path = out.splitlines()
     assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # its Verilog was whole
     path = Path(path)
@@ -117,11 +130,11 @@ def test_killed_at_each_stage(cache):
     assert left(cache) == []
 
 
-def test_two_at_once_build_once(cache):
+def test_two_at_once_build_once(cache, begin):
     """The second one waits for the first, and finds what that has built."""
-    first = begin(cache, "link")
+    first = begin(BUILDER, "link")
     lines_until(first, "link")
-    second = begin(cache, "none")
+    second = begin(BUILDER, "none")
     deadline = time.monotonic() + 60
     while len(list(cache.glob("verilated/.users/*"))) < 2:
         assert time.monotonic() < deadline
@@ -150,11 +163,10 @@ def entry(kind, letter):
     return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
 
 
-def test_what_is_used_is_not_removed(cache):
+def test_what_is_used_is_not_removed(cache, begin):
     """Neither by hand nor for the limit; once its user has ended, however it did, it is."""
     path = entry("verilog", "a")
-    process = subprocess.Popen([sys.executable, "-c", USER, path], cwd=ROOT, stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, text=True)
+    process = begin(USER, path)
     lines_until(process, "used")
     assert remove(path) is False
     removed = cache_content.prune(most=-1)
@@ -167,9 +179,9 @@ def test_what_is_used_is_not_removed(cache):
     assert left(cache) == []
 
 
-def test_a_cache_that_is_cleared_breaks_no_build(cache):
+def test_a_cache_that_is_cleared_breaks_no_build(begin):
     """Neither the folder that is being filled nor what the build has found before."""
-    process = begin(cache, "link")
+    process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)
     assert removed.gone == ()
