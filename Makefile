@@ -39,15 +39,18 @@ help:
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
 	@echo "make wave   an FST waveform of one all-reduce"
-	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment)"
+	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment); what was built for every clone stays in"
+	@echo "            the cache folder: '.venv/bin/gradring cache' shows it, 'gradring cache clear' removes it"
 
 # One stamp per set of dependencies, so that `make sim` installs neither test nor synthesis tools.
 $(VENV)/.base: pyproject.toml constraints.txt
+	@echo "Installing Python packages into $(VENV): a minute or two"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.%: $(VENV)/.base pyproject.toml constraints.txt
+	@echo "Installing Python packages into $(VENV), for $*: a minute or two"
 	$(PIP_INSTALL) --editable .[$*]
 	@touch $@
 
@@ -132,3 +135,4 @@ wave: $(VENV)/.base
 
 clean:
 	rm -rf build $(if $(ALL),$(VENV))
+	@echo "The cache folder, which all clones share, stays: 'gradring cache clear' removes it"

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, prepare, save
+from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, kept, prepare, save
 from boards.top import Top
 from hdl.board import BoardTop
 from sim.verilated import toolchain
@@ -94,10 +94,11 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         design = BoardTop(config=config.node, nodes=config.nodes, clock=config.clock, baud=config.baud)
     progress(f"{name}: design")
     made = plan(wired, Top(board=wired, clock=config.clock, design=design))
-    key = toolchain.digest(made.design, repr(wired.family.dense), repr(tools.versions))
-    folder = RESULTS / "cache" / f"{name}-{key}"
+    key = toolchain.digest(made.design, repr(wired.family.dense), repr(tools.versions),
+                           toolchain.source(_synthesise, steps))
+    unit = f"{name}-{key}"
     progress(f"{name}: synthesis")
-    netlist = toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
+    netlist = toolchain.cached(kept(unit), lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
     product = f"{_TOP}{wired.family.bitstream}"
     bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
     for earlier in (bitstream, written):
@@ -107,7 +108,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         if seed > seeds and chosen is not None:
             break
         progress(f"{name}: placement with seed {seed}")
-        place = _placement(folder, netlist, made, tools, name, wired, config.clock, seed)
+        place = _placement(unit, netlist, made, tools, name, wired, config.clock, seed)
         report = json.loads((place / "report.json").read_text())
         reached.append(_fmax(report, config.clock))
         met = (place / product).exists()
@@ -160,7 +161,7 @@ def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
 
 
-def _placement(folder: Path, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
+def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,
                seed: int) -> Path:
     """Place with one seed, or find it placed: a folder with the report and, where the clock is met, the bitstream."""
     # The clock of the design follows from its PLL; --freq is for any that was forgotten.
@@ -184,8 +185,9 @@ def _placement(folder: Path, netlist: Path, made: Plan, tools: Tools, name: str,
             execute([*tools.packer, *made.pack], fresh, f"{_TOP}{wired.family.bitstream}", log.name)
         (fresh / f"{_TOP}.json").unlink()
 
-    key = toolchain.digest(made.constraints, repr(arguments), repr(made.pack), repr(tools.versions))
-    return toolchain.cached(folder / f"{key}-{seed}", place)
+    key = toolchain.digest(made.constraints, repr(arguments), repr(made.pack), repr(tools.versions),
+                           toolchain.source(_placement))
+    return toolchain.cached(kept(f"{unit}-{key}-{seed}"), place)
 
 
 def _full(log: str) -> str:

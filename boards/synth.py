@@ -26,7 +26,7 @@ from amaranth.hdl import Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
-from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, prepare, save
+from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
 from hdl.compression import zero_value
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
@@ -357,16 +357,20 @@ def _check(name: str, mapper: str):
 
 
 def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str,
-             progress: Callable[[str], None]) -> tuple[str, Path, Path]:
-    """Synthesise a unit: what its results are called, and where they and the netlist are kept."""
-    design = convert(UNITS[name].component(options), name=re.sub(r"\W", "_", name))
+             progress: Callable[[str], None]) -> tuple[str, str, Path]:
+    """Synthesise a unit: the name of its results, the name in the cache, and the folder of the netlist."""
+    component = UNITS[name].component(options)
+    progress(f"{name}: Verilog")
+    design = convert(component, name=re.sub(r"\W", "_", name))
     settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
                 **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
     label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
-    key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions))
-    folder = RESULTS / "cache" / f"{name}-{key}"
+    key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions),
+                           toolchain.source(_synthesise, _place))
+    place = f"{name}-{key}"
     progress(f"{label}: synthesis")
-    return label, folder, toolchain.cached(folder / "yosys", lambda fresh: _synthesise(fresh, design, tools, mapper))
+    netlist = toolchain.cached(kept(place), lambda fresh: _synthesise(fresh, design, tools, mapper))
+    return label, place, netlist
 
 
 def _cells(netlist: Path) -> dict:
@@ -420,12 +424,12 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         raise SynthesisError(f"Target must be above 0 and at most {MOST_MHZ:,} MHz, not {frequency!r}")
     chip, tools = Part(part), Tools(native=native)
     prepare(RESULTS)
-    label, folder, netlist = _netlist(name, options or {}, part, tools, mapper, progress)
+    label, unit, netlist = _netlist(name, options or {}, part, tools, mapper, progress)
     reached = []
     for seed in range(1, seeds + 1):
         progress(f"{label}: placement with seed {seed} of {seeds}")
         place = toolchain.cached(
-            folder / f"{part}-{frequency:g}-{seed}",
+            kept(f"{unit}-{part}-{frequency:g}-{seed}"),
             lambda fresh, seed=seed: _place(fresh, netlist / "wrapper.json", tools, chip, frequency, seed))
         report = json.loads((place / "report.json").read_text())
         reached.append(_fmax(report))
@@ -514,13 +518,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = dict(values.options)
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
     try:
+        def progress(text: str) -> None:
+            print(text, file=sys.stderr)
+
         for unit in values.unit:
             if values.count:
-                print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper)))
+                print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper,
+                                       progress=progress)))
                 continue
             result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
-                             native=values.native, mapper=values.mapper, path=values.path,
-                             progress=lambda text: print(text, file=sys.stderr))
+                             native=values.native, mapper=values.mapper, path=values.path, progress=progress)
             _print(result)
     except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

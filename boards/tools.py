@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sim.verilated import toolchain
 
-__all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute"]
+__all__ = ["ECP5", "ICE40", "RESULTS", "Family", "SynthesisError", "Tools", "execute", "kept"]
 
-#: Where reports, bitstreams and, below ``cache``, netlists and placements are kept.
+#: Where reports and bitstreams are written.
 RESULTS = toolchain.BUILD / "synth"
 
 #: Placements at most.
@@ -160,6 +160,11 @@ def _wheel(family: Family, program: str) -> list[str]:
 def _version(command: Sequence[str]) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return (result.stdout + result.stderr).strip().splitlines()[0]
+
+
+def kept(name: str) -> Path:
+    """Folder of a netlist or a placement, whose name ends with a digest; see :func:`sim.verilated.cache.cached`."""
+    return toolchain.cache_folder("placement") / name
 
 
 def execute(command: Sequence[str], folder: Path, product: str, log: str) -> None:

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from amaranth.hdl import Shape
@@ -394,7 +394,7 @@ def _top(label):
     return "gradring_" + re.sub(r"\W+", "_", label)
 
 
-def design(unit: str, *, options: dict | None = None) -> Design:
+def design(unit: str, *, options: dict | None = None, progress: Callable[[str], None] = lambda text: None) -> Design:
     """The Verilog of one unit.
 
     The top module is called ``gradring_`` and the unit's name, followed by what differs from its defaults, such as
@@ -406,24 +406,30 @@ def design(unit: str, *, options: dict | None = None) -> Design:
         A key of :data:`boards.synth.UNITS`.
     options : dict or None
         Parameters of the unit in place of those of its entry.
+    progress : callable
+        Told what begins.
     """
     if unit not in UNITS:
         raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {unit!r}")
     label = _label(unit, options or {})
     factory, arguments = UNITS[unit].call(options or {})
-    return wrap(factory(**arguments), name=_top(label), title=[
+    component = factory(**arguments)
+    progress(f"{unit}: Verilog")
+    return wrap(component, name=_top(label), title=[
         f"{label}, of gradring {toolchain.version('gradring')}", "SPDX-License-Identifier: Apache-2.0", "",
         f"Parameters: {_parameters(factory, arguments) or 'none'}"])
 
 
-def write(unit: str, *, options: dict | None = None) -> Path:
+def write(unit: str, *, options: dict | None = None,
+          progress: Callable[[str], None] = lambda text: None) -> Path:
     """Write ``build/verilog/<unit>.v`` and have it read by Verilator; options are part of the file's name.
 
     Parameters are those of :func:`design`.
     """
     path = RESULTS / f"{_label(unit, options or {})}.v"
     prepare(RESULTS)
-    save(path, design(unit, options=options).text)
+    save(path, design(unit, options=options, progress=progress).text)
+    progress(f"{unit}: check by Verilator")
     lint(path)
     return path
 
@@ -469,7 +475,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options["lanes"] = values.lanes
     try:
         for unit in values.unit:
-            print(os.path.relpath(write(unit, options=options)))
+            path = write(unit, options=options, progress=lambda text: print(text, file=sys.stderr))
+            print(os.path.relpath(path))
     except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -15,6 +15,7 @@ from host import checkpoint as checkpoints
 from host import report, sweep_jobs
 from host import weights as weights_files
 from host.commands.bench import bench_command
+from host.commands.cache import cache_app
 from host.commands.console import (
     HostPort,
     Link,
@@ -43,7 +44,7 @@ from host.text import topics
 from host.trainer import TrainingConfig, TrainingError, check_run
 from host.transformer import TransformerConfig
 from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
-from sim.verilated import toolchain
+from sim.verilated import cache_folder, toolchain
 from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
@@ -265,7 +266,9 @@ def train_command(
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
     result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss)
-    written, picture = report.write_report(result, output)
+    with Progress(console) as progress:
+        progress.stage("report")
+        written, picture = report.write_report(result, output)
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None
     weights_files.save(weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
@@ -328,12 +331,14 @@ app.command("sweep")(sweep_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)
+app.add_typer(cache_app, name="cache")
 
 
 def main() -> None:
     """Entry point: messages in place of tracebacks, for errors that are not the program's own."""
     tolerate(sys.stdout, sys.stderr)
     try:
+        cache_folder.root()  # a relative path counts from here, whatever folder later programs run in
         with ended_by_signals():
             app()
     except EXPECTED as error:

@@ -11,9 +11,13 @@ Example
 
 import contextlib
 import errno
+import fcntl
+import glob
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +31,9 @@ class OutputError(OSError):
     def __str__(self) -> str:
         return str(self.args[-1])
 
+
+#: Seconds after which a file that nobody has locked belongs to nobody.
+_YOUNG = 60
 
 _ADVICE = {
     errno.ENOSPC: "make room, or choose another folder with --output",
@@ -43,9 +50,24 @@ def _refusal(path: Path, error: OSError) -> OutputError:
     return OutputError(code, f"{path} cannot be written: {reason[:1].lower()}{reason[1:]}; {advice}")
 
 
-def _beside(path: Path) -> Path:
-    """The file that a new version is written to, before it takes the place of the old one."""
-    return path.with_name(f".{path.name}.part")
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A file of this process alone that a new version is written to, before it takes the place of the old one."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with beside.open("wb") as file:
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield beside, file
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what killed processes have left beside a file. A process that lives has its file locked."""
+    for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        with contextlib.suppress(OSError), beside.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A file that was created a moment ago is not locked yet.
+            if time.time() - os.fstat(file.fileno()).st_mtime > _YOUNG:
+                beside.unlink(missing_ok=True)
 
 
 def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
@@ -89,9 +111,13 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
             raise OutputError(errno.EISDIR, f"{path} must be a file or free, not a folder: remove it, or choose "
                                             f"another folder with --output")
         try:
-            with _beside(path).open("wb") as file:
-                file.write(b"\0")
-            _beside(path).unlink()
+            _remove_stale(path)
+            with _beside(path) as (beside, file):
+                try:
+                    file.write(b"\0")
+                    file.flush()
+                finally:
+                    beside.unlink()
         except OSError as error:
             raise _refusal(path, error) from None
     free = shutil.disk_usage(folder).free
@@ -112,18 +138,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     OutputError
         The file cannot be written; the message names ``path``.
     """
-    beside = _beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        with _beside(path) as (beside, file):
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                beside.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    beside.unlink(missing_ok=True)
+                raise
         _sync(path.parent)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, OutputError):
             raise _refusal(path, error) from error
         raise

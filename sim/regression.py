@@ -93,7 +93,8 @@ def _build(design: Design, *, waves: bool) -> Path:
              f"-DVM_TRACE={int(waves)}")
     main = _MAIN.format(main=config.share_dir / "lib" / "verilator" / "verilator.cpp")
     key = toolchain.digest(design.name, text, control, main, repr(flags), repr(toolchain.VERILATE),
-                           toolchain.version("verilator"), toolchain.version("cocotb"), toolchain.compiler())
+                           toolchain.version("verilator"), toolchain.version("cocotb"), toolchain.target(),
+                           toolchain.source(toolchain.compiled))
 
     def build(folder: Path) -> None:
         (folder / f"{design.name}.v").write_text(text)
@@ -107,7 +108,7 @@ def _build(design: Design, *, waves: bool) -> Path:
             runtime=(*_RUNTIME, "verilated_vcd_c") if waves else _RUNTIME,
             linked=(f"-Wl,-rpath,{config.libs_dir}", f"-L{config.libs_dir}", "-lcocotbvpi_verilator"))
 
-    return toolchain.cached(toolchain.BUILD / "regression" / f"{design.name}-{key}", build)
+    return toolchain.cached(toolchain.cache_folder("regression") / f"{design.name}-{key}", build)
 
 
 def _filter(testcase: str | Sequence[str] | None) -> str | None:
@@ -147,7 +148,9 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
     design = (component if isinstance(component, Design)
               else convert(component, name=name or type(component).__name__))
     folder = _build(design, waves=waves)
-    work = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    runs = toolchain.BUILD / "regression"
+    runs.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{design.name}-", dir=runs))
     log = work / "simulation.log"
     given = json.dumps(dict(parameters or {}))
     status = simulations.simulate(simulations.Simulation(

@@ -22,12 +22,7 @@ def bench_command(
     prepare(output, files=("bench.json",))
     console = make_console()
     with Progress(console) as progress:
-        def announce(stage: str) -> None:
-            progress.stage(stage)
-            if not console.is_terminal:
-                progress.say(stage)
-
-        rows = bench.collect(announce=announce)
+        rows = bench.collect(announce=progress.stage)
     path = bench.write(rows, output)
     console.print(bench.table(rows))
     console.print(shown(path), soft_wrap=True)

@@ -1,6 +1,7 @@
 """Options, progress and printing of results, for all commands."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -17,13 +18,14 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
+from host import stage_times
 from host.plain_text import PlainConsole
 from host.session import TransportName
 from host.trainer import Training
 from host.workloads import CharacterModel, Workload
 
-__all__ = ["HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "given_options", "make_console",
-           "shown", "thread_count"]
+__all__ = ["HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration", "given_options",
+           "make_console", "shown", "thread_count"]
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, typer.Option(
@@ -37,10 +39,20 @@ TransportOption = Annotated[TransportName, typer.Option(help="What the nodes run
 
 
 class Progress:
-    """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere."""
+    """Stages of a build and steps of a training run, as bars on a terminal and as lines elsewhere.
 
-    def __init__(self, console: Console):
+    Elsewhere, as in a pipe or a file, each stage has a line as it begins, and one that counts has more now and then.
+
+    Parameters
+    ----------
+    console : Console
+    interval : float
+        Seconds between two lines of a stage that counts, at least.
+    """
+
+    def __init__(self, console: Console, *, interval: float = 10.0):
         self._console = console
+        self._interval = interval
         self._bars = Bars(
             SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
             TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True,
@@ -48,6 +60,10 @@ class Progress:
         self._task: TaskID | None = None
         self._measures = 0
         self._workload: Workload | None = None
+        self._stage = ""
+        self._total: int | None = None
+        self._done = 0
+        self._begun = self._said = 0.0
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -55,19 +71,45 @@ class Progress:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
+        if exception[0] is None:
+            self._end()
+
+    def _end(self) -> None:
+        """The stage has ended; how long what does not count has taken is known the next time."""
+        if self._stage and self._total is None:
+            stage_times.note(self._stage, time.monotonic() - self._begun)
+        self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
         """What was going on has ended, and something else begins: with a workload, training of so many steps."""
         if self._task is not None:
             self._bars.remove_task(self._task)
+        self._end()
         self._task = self._bars.add_task(name, total=total, note="")
         self._measures = 0
         self._workload = workload
+        self._stage, self._total, self._done = name, total, 0
+        self._begun = self._said = time.monotonic()
+        if not self._console.is_terminal:
+            seconds = stage_times.known(name)
+            steps = "" if total is None else f" ({total:,} steps)"
+            self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
+
+    def _line(self, note: str) -> None:
+        """How far a stage that counts is, where no bar shows it, if nothing was said for some time."""
+        now = time.monotonic()
+        if self._console.is_terminal or self._total is None or now < self._said + self._interval:
+            return
+        self._said = now
+        left = (now - self._begun) / max(self._done, 1) * (self._total - self._done)
+        self.say(f"{self._stage}: {self._done:,} of {self._total:,}, {note}, {duration(left)} to go")
 
     def advance(self, note: str) -> None:
         """One more of what the stage consists of has ended."""
         if self._task is not None:
             self._bars.update(self._task, advance=1, note=note)
+            self._done += 1
+            self._line(note)
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -75,10 +117,14 @@ class Progress:
 
     def step(self, training: Training) -> None:
         """A step of training has ended, or a measurement."""
+        note = f"loss {training.steps[-1].loss:.4f}"
         if self._task is not None:
-            self._bars.update(self._task, completed=len(training.steps), note=f"loss {training.steps[-1].loss:.4f}")
-        if len(training.losses) > self._measures:
-            self._measures = len(training.losses)
+            self._bars.update(self._task, completed=len(training.steps), note=note)
+        self._done = len(training.steps)
+        if len(training.losses) == self._measures:
+            self._line(note)
+        else:
+            self._measures, self._said = len(training.losses), time.monotonic()
             loss, measure = training.losses[-1], training.measures[-1]
             if isinstance(self._workload, CharacterModel):
                 bigram = self._workload.bigram_loss
@@ -87,6 +133,11 @@ class Progress:
                                     f"{bigram:.4f}", soft_wrap=True)
             else:
                 self._console.print(f"epoch {self._measures:3}   loss {loss:.4f}   test accuracy {measure:.2%}")
+
+
+def duration(seconds: float) -> str:
+    """About how long that is, in a few characters."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def given_options(context: typer.Context) -> Callable[[str], bool]:

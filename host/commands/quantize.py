@@ -88,6 +88,12 @@ def quantize_command(
             quantize.check_onnx()  # before anything is built
         cells = quantize.CellCount(quantize.UNITS if synth else ())
         stack.callback(cells.close)
+
+        def lut4(unit: str) -> int | None:
+            if not cells.known(unit):
+                progress.stage(f"synthesis of {unit}")
+            return cells(unit)
+
         with open_session(node, nodes=nodes, threads=count, host_port=host_port,
                           announce=progress.stage) as session:
             seconds = dict(session.build_seconds)
@@ -107,7 +113,7 @@ def quantize_command(
                                          percentile=percentile)
             progress.stage("quantize", len(chosen))
             result = quantize.collect(
-                layers, data, session.ring, chosen, lut4=cells if synth else lambda unit: None,
+                layers, data, session.ring, chosen, lut4=lut4 if synth else lambda unit: None,
                 on_row=lambda row: progress.advance(f"{row['label']}, {row['bits']} bits: {row['accuracy']:.2%}"))
             seconds["quantize"] = time.perf_counter() - begun
     result |= {"trained_weights": shown(path), "stage_seconds": seconds, "configuration": dataclasses.asdict(node),

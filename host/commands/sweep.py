@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bars
 
 from host import sweep, sweep_jobs
-from host.commands.console import make_console, shown
+from host.commands.console import duration, make_console, shown
 from host.output import prepare
 from host.run_options import COUNT, check_range
 from host.workloads import WorkloadName
@@ -26,6 +26,7 @@ class _SweepProgress:
         self._console = console
         self._done = 0
         self._jobs = jobs
+        self._begun: set[str] = set()
         self._bars = Bars(
             SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"), console=console, transient=True, disable=not console.is_terminal)
@@ -39,10 +40,16 @@ class _SweepProgress:
         self._bars.stop()
 
     def tick(self, state: sweep_jobs.State) -> None:
-        """Something goes on."""
+        """Something goes on. Where no bar shows it, each job has a line as it begins."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
+        for name, _ in state.running:
+            if name not in self._begun:
+                self._begun.add(name)
+                if not self._console.is_terminal:
+                    self._console.print(f"begins: {name}, {duration(state.left)} to go in all", soft_wrap=True,
+                                        markup=False)
         self._bars.update(self._task, completed=state.done,
-                          note=f"{_minutes(state.spent)}, {_minutes(state.left)} to go: {running}")
+                          note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
     def ended(self, job: sweep_jobs.Job, seconds: float, error: str | None) -> None:
         """A job has ended."""
@@ -50,10 +57,6 @@ class _SweepProgress:
         how = "" if error is None else "   failed"
         self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True,
                             markup=False)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -108,7 +111,7 @@ def sweep_command(
     left = sweep_jobs.pending(planned.jobs, folder)
     seconds = sweep_jobs.estimate(left, folder, count)
     console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
-                  + (f", {_minutes(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
+                  + (f", {duration(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
     try:
         with _SweepProgress(console, len(left)) as progress:
             failures = sweep_jobs.execute(planned.jobs, folder, processes=count, ended=progress.ended,

@@ -73,8 +73,8 @@ def build_board(board: Component, *, identity: str | None = None,
     harness = {path.name: path.read_text() for path in (_HERE / "board.h", _HERE / "board.cpp")}
     verilate = options("board", "board_pins")
     key = toolchain.digest(verilog, repr(harness), repr((*verilate, *FLAGS)), toolchain.version("verilator"),
-                           toolchain.compiler())
-    directory = toolchain.BUILD / "verilated" / f"board-{key}"
+                           toolchain.target(), toolchain.source(build_board, compile_library))
+    directory = toolchain.cache_folder("verilated") / f"board-{key}"
 
     def build(folder: Path) -> None:
         for name, text in {"board.v": verilog, **harness}.items():
@@ -87,7 +87,7 @@ def build_board(board: Component, *, identity: str | None = None,
         compile_library(folder, name="board", model="board")
         seconds["compile"] = time.monotonic() - begun
 
-    toolchain.cached(directory, build)
+    toolchain.cached(directory, build, announce=announce)
     return Library(directory / "board.so", False, "compile" in seconds, seconds)
 
 

@@ -1,7 +1,7 @@
 """The ring of Verilated nodes as a shared library, built when its sources change.
 
 A library serves rings of any size, since every node of a ring is the same module. It stands complete in
-``build/verilated/ring-<digest>``, the digest being of all it depends on: Verilog, harness, flags and versions.
+``verilated/ring-<digest>`` of the cache, the digest being of all it depends on: Verilog, harness, flags and versions.
 """
 
 import dataclasses
@@ -101,8 +101,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     verilate = (*verilate, "--trace-fst") if traced else verilate
     flags = (*verilate, *FLAGS, str(traced), str(batched), *memories)
     key = toolchain.digest(verilog, repr(harness), patch, repr(shim), repr(flags), toolchain.version("verilator"),
-                           toolchain.compiler())
-    directory = toolchain.BUILD / "verilated" / f"ring-{key}"
+                           toolchain.target(), toolchain.source(build_ring, compile_library, _compiler))
+    directory = toolchain.cache_folder("verilated") / f"ring-{key}"
 
     def build(folder: Path) -> None:
         for name, text in {"node.v": verilog, **harness}.items():
@@ -124,7 +124,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"])
         seconds["compile"] = time.monotonic() - begun
 
-    toolchain.cached(directory, build)
+    toolchain.cached(directory, build, announce=announce)
     return Library(directory / "ring.so", traced, "compile" in seconds, seconds)
 
 
@@ -196,7 +196,7 @@ def _runtime(traced: bool) -> Path:
     headers = (*_HEADERS, *_TRACE_HEADERS) if traced else _HEADERS
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     key = toolchain.digest(repr(FLAGS), repr(sources), repr(headers), repr(shim), str(traced),
-                           toolchain.version("verilator"), toolchain.compiler())
+                           toolchain.version("verilator"), toolchain.target(), toolchain.source(_runtime, _compiler))
 
     def build(folder: Path) -> None:
         text = "".join(f"#include <{header}>\n" for header in headers)
@@ -211,4 +211,4 @@ def _runtime(traced: bool) -> Path:
                       f"{Path(source).stem}.o"] for source in sources]
         toolchain.in_parallel(lambda command: toolchain.run(command, cwd=folder), commands)
 
-    return toolchain.cached(toolchain.BUILD / "verilated" / f"ring-runtime-{key}", build)
+    return toolchain.cached(toolchain.cache_folder("verilated") / f"ring-runtime-{key}", build)

@@ -1,65 +1,114 @@
 """Folders of what was built, each found again as it was written or else built anew.
 
 Beside the files of a folder stands ``manifest.json`` with the size and the SHA-256 digest of each. A file that a full
-disk, a crash or a hand has cut short is never loaded: a truncated library would end this process by a signal.
+disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a
+signal.
+Folders within are not kept, so that nothing in an entry is without a digest.
+
+Any number of processes may want the same folder at once (:mod:`sim.verilated.locks`). Where such folders stand, and
+how they are kept from filling the disk, is in :mod:`sim.verilated.cache_folder`.
 """
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
+import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sim.verilated import cache_folder
+from sim.verilated.locks import entry_lock, folder_lock, in_use, use
 from sim.verilated.processes import ToolError
 
-__all__ = ["MANIFEST", "cached", "complete"]
+__all__ = ["MANIFEST", "cached", "complete", "remove", "remove_stale"]
 
 MANIFEST = "manifest.json"
+
+#: Bytes of free space below which a program that has failed is taken to have failed for the want of it.
+_FULL = 1 << 20
 
 #: Sizes and times of files in folders that were found complete, so that nothing is read twice.
 _seen: dict[Path, dict[str, tuple[int, int]]] = {}
 
 
-def cached(directory: Path, build: Callable[[Path], None]) -> Path:
+def cached(directory: Path, build: Callable[[Path], None], *,
+           announce: Callable[[str], None] = lambda stage: None) -> Path:
     """Make ``directory`` once, and again where a file in it is not as it was written.
 
     ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
     leaves nothing behind that could be taken for a result. Of two processes that want the same thing, one builds it
-    and the other waits. What earlier builds have left because they were killed is removed.
+    and the other waits. What earlier builds have left because they were killed is removed. As long as this process
+    lives, no other one removes the folder.
+
+    Parameters
+    ----------
+    directory : Path
+    build : callable
+        Called with the fresh folder. Folders that it makes within are removed when it has ended.
+    announce : callable
+        Told when another process builds the same, and is waited for.
+
+    Raises
+    ------
+    ToolError
+        The folder cannot be written; the message names it and says what to do.
     """
-    if complete(directory):
-        return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(directory.parent, directory.name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if complete(directory):
+    parent, name = directory.parent, directory.name
+    try:
+        cache_folder.make(parent)
+        use(parent, name)
+    except OSError as error:
+        if complete(directory):  # of a cache that cannot be written, what there is serves as well
             return directory
-        _remove_stale(directory.parent, directory.name)
-        fresh, replaced = (Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-                           for _ in range(2))
-        try:
-            build(fresh)
-            _seal(fresh)
-            if directory.exists():  # incomplete; no folder takes the name of one that has files
-                directory.rename(replaced / directory.name)
-            fresh.rename(directory)
-        except OSError as error:  # such as a full disk, which names no file
-            raise ToolError(f"{directory} could not be built: {error.strerror or error}") from error
-        finally:
-            for folder in (fresh, replaced):
-                shutil.rmtree(folder, ignore_errors=True)
+        raise _refusal(parent, error) from error
+    if complete(directory):
+        _touch(directory)
+        return directory
+    limit = cache_folder.limit()  # whose error must come before long work
+    try:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(entry_lock(parent, name, wait=False))
+            except BlockingIOError:
+                announce("waiting for another process that builds the same")
+                held.enter_context(entry_lock(parent, name))
+            if complete(directory):
+                return directory
+            remove_stale(parent, held=name)
+            size = _build(directory, build)
+    except OSError as error:  # such as a full disk, which names no file
+        raise _refusal(directory, error) from error
+    cache_folder.built(parent, size, limit)
     return directory
 
 
-def complete(directory: Path) -> bool:
-    """Whether a folder has all files that were written into it, of the same size and with the same digest.
+def _build(directory: Path, build: Callable[[Path], None]) -> int:
+    """Build a folder whose lock is held, and return its size in bytes."""
+    fresh, replaced = _beside(directory), _beside(directory)
+    try:
+        fresh.mkdir()
+        try:
+            build(fresh)
+        except ToolError as error:
+            if shutil.disk_usage(fresh).free < _FULL:
+                raise _refusal(directory, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from error
+            raise
+        size = _seal(fresh)
+        if directory.exists():  # incomplete; no folder takes the name of one that has files
+            directory.rename(replaced)
+        fresh.rename(directory)
+        return size
+    finally:
+        for folder in (fresh, replaced):
+            shutil.rmtree(folder, ignore_errors=True)
 
-    Files in folders of that folder are not looked at: nothing is loaded from there.
-    """
+
+def complete(directory: Path) -> bool:
+    """Whether a folder has all files that were written into it, of the same size and with the same digest."""
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
         found = {name: _stamp(directory / name) for name in (*manifest, MANIFEST)}
@@ -74,11 +123,87 @@ def complete(directory: Path) -> bool:
     return True
 
 
-def _seal(folder: Path) -> None:
-    """Write the manifest of a folder."""
-    manifest = {path.name: (path.stat().st_size, _digest(path)) for path in sorted(folder.iterdir())
-                if path.is_file() and path.name != MANIFEST}
+def remove(directory: Path) -> bool:
+    """Remove a folder, unless a living process uses or builds it; whether it is gone."""
+    parent, gone = directory.parent, _beside(directory)
+    try:
+        with entry_lock(parent, directory.name, wait=False), folder_lock(parent, shared=False):
+            if directory.name in in_use(parent):
+                return False
+            directory.rename(gone)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return True
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def remove_stale(parent: Path, *, held: str | None = None) -> None:
+    """Remove what builds have left that were killed: fresh folders, locks and notes. A build that goes on holds the
+    lock of its name.
+
+    Parameters
+    ----------
+    parent : Path
+    held : str or None
+        Name whose lock the caller holds.
+    """
+    for path in sorted(parent.iterdir()):
+        match = re.fullmatch(r"\.(.+)(-[a-z0-9_]{8}|\.lock)", path.name)
+        if match is None or (match[2] == ".lock") != path.is_file():
+            continue
+        with contextlib.ExitStack() as stack:
+            if match[1] != held:
+                try:
+                    stack.enter_context(entry_lock(parent, match[1], wait=False))
+                except BlockingIOError:
+                    continue
+            if match[2] != ".lock":
+                shutil.rmtree(path, ignore_errors=True)
+    with folder_lock(parent, shared=False):
+        in_use(parent)
+
+
+def _beside(directory: Path) -> Path:
+    """Name of a folder next to another one that :func:`remove_stale` knows."""
+    return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
+
+
+#: What a file that is to be read is not refused with.
+_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
+            errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
+_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _refusal(folder: Path, error: OSError) -> ToolError:
+    reason = error.strerror or str(error)
+    reason = reason[:1].lower() + reason[1:]
+    if error.errno not in _WRITING:
+        named = f" ({error.filename})" if error.filename else ""
+        return ToolError(f"{folder} could not be built: {reason}{named}")
+    advice = f"set {cache_folder.VARIABLE} to a folder that can be"
+    if error.errno in _ROOM:
+        advice = f"make room there ('gradring cache' shows what there is), or {advice}"
+    return ToolError(f"{folder} cannot be written: {reason}; {advice}")
+
+
+def _seal(folder: Path) -> int:
+    """Remove folders within, write the manifest, and return the size of all files in bytes."""
+    manifest = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            manifest[path.name] = (path.stat().st_size, _digest(path))
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    return sum(size for size, _ in manifest.values())
+
+
+def _touch(directory: Path) -> None:
+    """Note that a folder is used now: its own time is that of its last use."""
+    with contextlib.suppress(OSError):
+        os.utime(directory)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -89,30 +214,3 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _lock(parent: Path, name: str) -> Path:
-    return parent / f".{name}.lock"
-
-
-def _remove_stale(parent: Path, held: str) -> None:
-    """Remove fresh folders whose builds have ended without them. A build that goes on holds the lock of its name.
-
-    Parameters
-    ----------
-    parent : Path
-    held : str
-        Name whose lock the caller holds.
-    """
-    for path in parent.iterdir():
-        match = re.fullmatch(r"\.(.+)-[a-z0-9_]{8}", path.name)
-        if match is None or not path.is_dir():
-            continue
-        with contextlib.ExitStack() as stack:
-            if match[1] != held:
-                lock = stack.enter_context(_lock(parent, match[1]).open("w"))
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-            shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,7 @@ A waveform has numbers. Amaranth knows what they stand for, and Verilog does not
 
 import dataclasses
 import json
+import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,13 +68,14 @@ def encodings(component: Component, design: Design, *, identity: str | None = No
     if identity is None or known is None:
         found = _encodings(component, design)
     else:
-        key = toolchain.digest("names", identity, known, toolchain.version("amaranth"), design.text)
+        key = toolchain.digest("names", identity, known, platform.python_version(), toolchain.version("amaranth"),
+                               design.text, Path(__file__).read_bytes())
 
         def build(folder: Path) -> None:
             rows = [dataclasses.asdict(one) for one in _encodings(component, design)]
             (folder / "names.json").write_text(json.dumps(rows))
 
-        folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{design.name}-names-{key}", build)
+        folder = toolchain.cached(toolchain.cache_folder("verilog") / f"{design.name}-names-{key}", build)
         found = [Encoding(**{**row, "path": tuple(row["path"]),
                              "values": {int(value): name for value, name in row["values"].items()}})
                  for row in json.loads((folder / "names.json").read_text())]

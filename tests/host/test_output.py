@@ -1,7 +1,10 @@
 import errno
+import fcntl
 import json
 import os
 import shutil
+import threading
+import time
 import types
 
 import pytest
@@ -96,3 +99,41 @@ class TestReplacing:
         assert caught.value.errno == errno.ENOSPC
         assert json.loads(path.read_text()) == 1
         assert list(tmp_path.iterdir()) == [path]
+
+
+class TestTwoAtOnce:
+    def test_no_file_is_torn(self, tmp_path):
+        """Two runs with one folder: whichever is the last to end has the file, whole."""
+        path = tmp_path / "report.json"
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow():
+            with output.replacing(path) as file:
+                file.write(b"slow, ")
+                file.flush()
+                begun.set()
+                assert go_on.wait(20)
+                file.write(b"and whole")
+
+        thread = threading.Thread(target=slow)
+        thread.start()
+        assert begun.wait(20)
+        output.prepare(tmp_path, files=("report.json",))
+        output.write_bytes(path, b"quick")
+        assert path.read_bytes() == b"quick"
+        go_on.set()
+        thread.join(20)
+        assert path.read_bytes() == b"slow, and whole"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_what_a_kill_has_left_is_removed(self, tmp_path):
+        """Once nobody holds it, and it is no longer young enough to be held in a moment."""
+        held, young, stale = (tmp_path / f".report.json.{name}.part" for name in ("held", "young", "stale"))
+        for path in (held, young, stale):
+            path.write_bytes(b"half")
+        for path in (held, stale):
+            os.utime(path, (time.time() - 3600,) * 2)
+        with held.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            output.prepare(tmp_path, files=("report.json",))
+        assert sorted(tmp_path.iterdir()) == sorted([held, young])

@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,15 @@ from typing import Any, Self
 __all__ = ["Worker"]
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Folders of build/ whose entries are made by tests, and those of them that every build shares.
+#: Folders of a cache whose entries are made by tests, and those of them that every build shares.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
 class Worker:
     """One copy of the tree, and its process.
 
-    The working tree is never touched. What a mutant leaves in the copy's build/ is removed, except for what the tests
-    of the unchanged tree have built as well.
+    The working tree is never touched. What a mutant leaves in the copy's own cache is removed, except for what the
+    tests of the unchanged tree have built as well.
 
     Parameters
     ----------
@@ -42,7 +43,8 @@ class Worker:
         self._log = (folder / "server.log").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mutation.server"], cwd=folder, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._log, text=True)
+            env={**os.environ, "GRADRING_CACHE": str(folder.resolve() / "cache")}, stdout=subprocess.PIPE,
+            stderr=self._log, text=True)
 
     def _claim(self, parent: Path) -> Path:
         for number in itertools.count():
@@ -92,7 +94,7 @@ class Worker:
         return answer
 
     def _built(self) -> set[Path]:
-        return {entry for name in _BUILT for entry in (self.folder / "build" / name).glob("*")}
+        return {entry for name in _BUILT for entry in (self.folder / "cache" / name).glob("*")}
 
     @staticmethod
     def _write(path: Path, text: str) -> None:

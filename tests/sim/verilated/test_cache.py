@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def built(folder):
-    """What there is, apart from locks."""
-    return [path.name for path in folder.iterdir() if not path.name.endswith(".lock")]
+    """What there is, apart from the folder's own lock and notes of who uses what."""
+    return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
 
 
 def test_builds_once(tmp_path):
@@ -109,7 +109,7 @@ def test_builds_again_what_is_damaged(tmp_path, damage, name):
         assert (cached(tmp_path / "thing", build) / "product").stat().st_size == 4096
     assert build.count == 2
     assert built(tmp_path) == ["thing"]
-    assert sorted(path.name for path in directory.iterdir()) == ["between", MANIFEST, "other", "product"]
+    assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
 
 
 def test_what_was_built_before_there_were_manifests(tmp_path):
@@ -120,10 +120,10 @@ def test_what_was_built_before_there_were_manifests(tmp_path):
     assert build.count == 1
 
 
-def test_what_is_in_folders_and_what_came_later_may_change(tmp_path):
+def test_folders_are_not_kept_and_what_came_later_may_be_there(tmp_path):
     build = Builds()
     directory = cached(tmp_path / "thing", build)
-    (directory / "between" / "file").write_text("changed")
+    assert sorted(path.name for path in directory.iterdir()) == [MANIFEST, "other", "product"]
     (directory / "later").write_text("later")
     assert cached(tmp_path / "thing", build) == directory
     assert build.count == 1
@@ -221,11 +221,12 @@ def test_the_next_build_removes_what_a_kill_has_left(tmp_path):
     killed.wait(timeout=20)
     for child in children:
         os.kill(child, signal.SIGKILL)
-    left = sorted(name.rpartition("-")[0] for name in built(tmp_path))
-    assert left.count(".killed") == left.count(".going") == 2
+    left = [name.rpartition("-")[0] or name for name in built(tmp_path)]
+    assert sorted(left) == [".going", ".going.lock", ".killed", ".killed.lock"]
     cached(tmp_path / "third", Builds())
-    assert sorted(name.rpartition("-")[0] for name in built(tmp_path)) == ["", ".going", ".going"]
-    assert (tmp_path / "third").is_dir()
+    left = [name.rpartition("-")[0] or name for name in built(tmp_path)]
+    assert sorted(left) == [".going", ".going.lock", "third"]
+    assert len(list((tmp_path / ".users").iterdir())) == 2  # this process, and the one that goes on
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert built(tmp_path) == ["third"]

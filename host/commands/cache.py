@@ -1,0 +1,88 @@
+"""The command `gradring cache`."""
+
+import re
+import time
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+from rich.table import Table
+
+from host.commands.console import make_console
+from sim.verilated import cache_content, cache_folder
+
+__all__ = ["cache_app"]
+
+cache_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGES = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _seconds(text: str) -> float:
+    """Seconds, from a text such as ``30d`` or ``12h``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mhdw])\s*", text)
+    if match is None:
+        raise ValueError(f"Age must be a number with m, h, d or w for minutes, hours, days or weeks, as in 30d, not "
+                         f"{text!r}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _age(seconds: float) -> str:
+    """How long ago that was, in the largest unit of which there are two."""
+    for unit in ("w", "d", "h", "m"):
+        if seconds >= 2 * _UNITS[unit]:
+            return f"{seconds / _UNITS[unit]:.0f} {_AGES[unit]} ago"
+    return "now"
+
+
+@cache_app.callback(invoke_without_command=True)
+def cache_command(context: typer.Context) -> None:
+    """Show what was built before and is found again: kinds, entries, size and last use."""
+    if context.invoked_subcommand is not None:
+        return
+    console, entries, now = make_console(), cache_content.entries(), time.time()
+    table = Table("kind", "what", title="cache", title_justify="left", border_style="dim")
+    for heading in ("entries", "size", "last use"):
+        table.add_column(heading, justify="right")
+    for kind, what in cache_folder.KINDS.items():
+        found = [entry for entry in entries if entry.kind == kind]
+        if found:
+            table.add_row(kind, what, f"{len(found):,}", decimal(sum(entry.size for entry in found)),
+                          _age(now - max(entry.used for entry in found)))
+    table.add_section()
+    table.add_row("all", "", f"{len(entries):,}", decimal(sum(entry.size for entry in entries)), "")
+    console.print(table)
+    console.print(f"folder: {cache_folder.root()} (environment variable {cache_folder.VARIABLE})", soft_wrap=True,
+                  markup=False)
+    console.print(f"limit: {decimal(cache_folder.limit())} ({cache_folder.LIMIT}); beyond it the oldest go",
+                  soft_wrap=True, markup=False)
+
+
+def _report(removed: cache_content.Removed) -> None:
+    console = make_console()
+    console.print(f"entries removed: {len(removed.gone):,}, {decimal(removed.size)}", soft_wrap=True)
+    if removed.kept:
+        console.print(f"entries in use, and kept: {len(removed.kept):,}, "
+                      f"{decimal(sum(entry.size for entry in removed.kept))}", soft_wrap=True)
+
+
+@cache_app.command("prune")
+def prune_command(
+    limit: Annotated[str | None, typer.Option(
+        help="Size that is left at most, as 5GB. [default: the cache's own limit, or none with --older-than]",
+        show_default=False)] = None,
+    older_than: Annotated[str | None, typer.Option(
+        help="Remove also what was not used for so long, as 30d or 12h.", show_default=False)] = None,
+) -> None:
+    """Remove what was not used for longest, and what killed builds have left."""
+    before = None if older_than is None else time.time() - _seconds(older_than)
+    default = cache_folder.limit() if before is None else 1 << 62
+    most = default if limit is None else cache_folder.size(limit)
+    _report(cache_content.prune(most=most, before=before))
+
+
+@cache_app.command("clear")
+def clear_command() -> None:
+    """Remove everything that no running process uses."""
+    _report(cache_content.prune(most=-1))

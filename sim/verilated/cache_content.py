@@ -1,0 +1,107 @@
+"""What is in the cache, and its removal: the oldest first, by last use, and nothing that is used or built."""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sim.verilated import cache_folder
+from sim.verilated.cache import MANIFEST, remove, remove_stale
+
+__all__ = ["Entry", "Removed", "entries", "prune"]
+
+#: Names of entries have a digest. No other folder is looked at, so that a mistaken variable costs nobody's files.
+_NAME = re.compile(r".+-[0-9a-f]{24}(-.*)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A folder in the cache.
+
+    Members
+    -------
+    kind : str
+        One of :data:`~sim.verilated.cache_folder.KINDS`.
+    path : Path
+    size : int
+        Bytes on the disk.
+    used : float
+        Time of the last use, in seconds since the epoch.
+    """
+
+    kind: str
+    path: Path
+    size: int
+    used: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Removed:
+    """Entries that are gone, and those that should be and are in use."""
+
+    gone: tuple[Entry, ...]
+    kept: tuple[Entry, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes that have become free."""
+        return sum(entry.size for entry in self.gone)
+
+
+def _size(folder: Path) -> int:
+    """Bytes that a folder takes on the disk."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+        for one in found:
+            with contextlib.suppress(FileNotFoundError):
+                total += (_size(Path(one)) if one.is_dir(follow_symlinks=False)
+                          else one.stat(follow_symlinks=False).st_blocks * 512)
+    return total
+
+
+def entries() -> list[Entry]:
+    """All entries, the one whose last use is the longest ago first."""
+    return sorted(_entries(), key=lambda entry: (entry.used, entry.path))
+
+
+def _entries() -> Iterator[Entry]:
+    for kind in cache_folder.KINDS:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path in cache_folder.folder(kind).iterdir():
+                with contextlib.suppress(FileNotFoundError):  # it goes meanwhile
+                    if path.is_dir() and not path.name.startswith(".") and (  # which may be a build that goes on
+                            _NAME.fullmatch(path.name) or (path / MANIFEST).is_file()):
+                        yield Entry(kind, path, _size(path), path.stat().st_mtime)
+
+
+def prune(*, most: int, least: int | None = None, before: float | None = None) -> Removed:
+    """Remove entries, and what killed builds have left.
+
+    Parameters
+    ----------
+    most : int
+        Bytes that entries may take; the oldest go while they take more.
+    least : int or None
+        Bytes to which they are then reduced; by default ``most``.
+    before : float or None
+        Entries whose last use was earlier than this time go in any case.
+    """
+    for kind in cache_folder.KINDS:
+        folder = cache_folder.folder(kind)
+        if folder.is_dir():
+            remove_stale(folder)
+    found = entries()
+    total = sum(entry.size for entry in found)
+    target = most if total <= most or least is None else least
+    gone, kept = [], []
+    for entry in found:
+        if total <= target and (before is None or entry.used >= before):
+            continue
+        if remove(entry.path):
+            gone.append(entry)
+            total -= entry.size
+        else:
+            kept.append(entry)
+    return Removed(tuple(gone), tuple(kept))

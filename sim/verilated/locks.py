@@ -1,0 +1,158 @@
+"""Locks between processes on a folder of entries, and notes of which process uses which entry.
+
+Beside its entries such a folder has
+
+- ``.lock``, which is held for a moment: shared by who begins to use an entry, alone by who removes one;
+- ``.<name>.lock``, which is held while the entry of that name is built or removed, and removed with the lock;
+- ``.users/``, with a file for each process: the names of entries that it uses, one per line. The process holds a lock
+  on its file for as long as it lives, so that a file without one belongs to nobody.
+
+All locks end with the process that holds them, however it ends.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["entry_lock", "folder_lock", "in_use", "release_all", "use"]
+
+_USERS = ".users"
+
+
+def _acquire(path: Path, operation: int) -> int:
+    """Descriptor of a lock file that is locked, and that is still the one of its name."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, operation)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # whoever had the lock has removed its file
+
+
+@contextlib.contextmanager
+def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
+    """The lock of the entry of a name, which need not exist.
+
+    Raises
+    ------
+    BlockingIOError
+        Another process or thread has it, and ``wait`` is False.
+    """
+    path = parent / f".{name}.lock"
+    descriptor = _acquire(path, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: a file without an owner would stay
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
+    """The lock of the folder itself: no entry goes while it is shared, and none is taken into use while it is not."""
+    descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Note:
+    """The file of this process in a folder of entries."""
+
+    def __init__(self, parent: Path) -> None:
+        folder = parent / _USERS
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
+        self.names: set[str] = set()
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    @property
+    def linked(self) -> bool:
+        """Whether the file still has its name, which a hand may have removed."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def add(self, name: str) -> None:
+        os.write(self._descriptor, f"{name}\n".encode())
+        self.names.add(name)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+_notes: dict[Path, _Note] = {}
+_guard = threading.Lock()
+
+
+def _after_fork() -> None:
+    """What the parent uses stays the parent's; the child notes its own."""
+    global _guard
+    _guard = threading.Lock()
+    _notes.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def use(parent: Path, name: str) -> None:
+    """Note that this process uses an entry for as long as it lives, so that nobody removes it.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    """
+    with _guard:
+        note = _notes.get(parent)
+        if note is not None and name in note.names and note.linked:
+            return
+        with folder_lock(parent, shared=True):
+            if note is None or not note.linked:
+                names = set() if note is None else note.names
+                note = _notes[parent] = _Note(parent)
+                for earlier in sorted(names):
+                    note.add(earlier)
+            note.add(name)
+
+
+def in_use(parent: Path) -> set[str]:
+    """Names of the entries that living processes use, this one included. The caller holds :func:`folder_lock` alone.
+
+    Files of processes that have ended are removed.
+    """
+    names: set[str] = set()
+    for path in (parent / _USERS).glob("*"):
+        try:
+            file = path.open()
+        except FileNotFoundError:
+            continue
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                names.update(file.read().splitlines())
+            else:
+                path.unlink(missing_ok=True)
+    return names
+
+
+@atexit.register
+def release_all() -> None:
+    """Remove the notes of this process, which ends."""
+    with _guard:
+        for note in _notes.values():
+            note.close()
+        _notes.clear()

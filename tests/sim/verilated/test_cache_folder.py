@@ -1,0 +1,344 @@
+# amaranth: UnusedElaboratable=no
+"""Where the cache is, what it may take, what its digests hold, and what is done about a folder that is no good."""
+
+import ctypes
+import errno
+import os
+import platform
+import shutil
+import stat
+import sys
+import time
+import types
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from hdl.stream import SkidBuffer
+from sim.verilated import cache, cache_content, cache_folder, toolchain, verilog
+from sim.verilated.cache import cached, complete
+from sim.verilated.toolchain import ToolError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(cache_folder.LIMIT, raising=False)
+    monkeypatch.setattr(cache_folder, "_added", 0)
+    return tmp_path / "cache"
+
+
+def make(kind, letter, size=0, age=0.0):
+    """An entry of so many bytes that was last used so many seconds ago, by nobody who lives."""
+    path = cache_folder.folder(kind) / f"{letter}-{letter * 24}"
+    path.mkdir(parents=True)
+    (path / "product").write_bytes(bytes(size))
+    cache._seal(path)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+class TestRoot:
+    def test_default(self, monkeypatch):
+        """Never where the program is installed, nor where it is started."""
+        for value in (None, ""):
+            monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
+            if value is not None:
+                monkeypatch.setenv(cache_folder.VARIABLE, value)
+            assert cache_folder.root() == Path(platformdirs.user_cache_dir("gradring", appauthor=False))
+            assert cache_folder.root().is_absolute()
+
+    def test_chosen(self, monkeypatch, tmp_path):
+        monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path))
+        assert cache_folder.folder("verilog") == tmp_path / "verilog"
+        with pytest.raises(ValueError, match=r"^Kind must be one of verilog, verilated, .*, not 'other'$"):
+            cache_folder.folder("other")
+
+    def test_relative(self, monkeypatch, tmp_path):
+        """It counts from where it was first looked at, for this process and those that it starts."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv(cache_folder.VARIABLE, "here")
+        assert cache_folder.root() == tmp_path / "here"
+        monkeypatch.chdir("/")
+        assert cache_folder.root() == tmp_path / "here"
+        assert os.environ[cache_folder.VARIABLE] == str(tmp_path / "here")
+
+    def test_home(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv(cache_folder.VARIABLE, "~/builds")
+        assert cache_folder.root() == tmp_path / "builds"
+        monkeypatch.setenv(cache_folder.VARIABLE, "~nobody-of-that-name/builds")
+        with pytest.raises(ToolError, match=r"^GRADRING_CACHE must be a folder, not '~nobody.*no such user$"):
+            cache_folder.root()
+
+    def test_backups_leave_it_out(self, folder):
+        cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
+        assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+
+    def test_others_may_read_it(self, folder):
+        """As the user's mask has it, unlike a temporary folder."""
+        path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
+        mask = os.umask(0o22)
+        os.umask(mask)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("5GB", 5 * 10**9), ("500 mb", 5 * 10**8), ("1.5GiB", 3 * 2**29), ("17", 17), ("2k", 2000), ("0", 0),
+    ("1TB", 10**12),
+])
+def test_size(text, expected):
+    assert cache_folder.size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "5 apples", "1e9", "i"])
+def test_no_size(text):
+    with pytest.raises(ValueError, match=rf"^Size must be a number of bytes such as 5GB or 500MB, not '{text}'$"):
+        cache_folder.size(text)
+
+
+class TestRefusals:
+    """One line names the folder and the variable, whatever is wrong."""
+
+    def build(self):
+        return cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: (fresh / "a").write_text("a"))
+
+    def test_a_file(self, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "file"))
+        with pytest.raises(ToolError, match=rf"^{tmp_path}/file/verilog cannot be written: not a directory; set "
+                                            r"GRADRING_CACHE to a folder that can be$"):
+            self.build()
+
+    def refuse(self, monkeypatch, code):
+        """Access rights do not stop every user, so the system's answer is made up."""
+        real = os.open
+
+        def fail(path, flags, *arguments, **options):
+            if flags & os.O_CREAT:
+                raise OSError(code, os.strerror(code), str(path))
+            return real(path, flags, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", fail)
+
+    @pytest.mark.parametrize(("code", "message"), [
+        (errno.EROFS, r"read-only file system; "),
+        (errno.EACCES, r"permission denied; "),
+        (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
+    ])
+    def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
+        """What is complete can still be used."""
+        found = make("verilog", "b")
+        self.refuse(monkeypatch, code)
+        with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"
+                                            r"set GRADRING_CACHE to a folder that can be$"):
+            self.build()
+        assert cached(found, lambda fresh: pytest.fail("built again")) == found
+
+    def test_the_disk_becomes_full(self, folder):
+        def build(fresh):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with pytest.raises(ToolError, match=r"/a-a{24} cannot be written: no space left on device; make room"):
+            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
+        assert cache_content.entries() == []
+
+    def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
+        """Its own message is many lines of something else."""
+        def build(fresh):
+            monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
+            raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
+
+        with pytest.raises(ToolError, match=r"^[^\n]* cannot be written: no space left on device; make room[^\n]*$"):
+            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
+
+    def test_a_source_is_missing(self, folder):
+        """Which has nothing to do with the cache."""
+        with pytest.raises(ToolError, match=r" could not be built: no such file or directory \(.*/absent\)$"):
+            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24),
+                   lambda fresh: (fresh / "absent").read_text())
+
+    def test_limit(self, folder, monkeypatch):
+        """It is read before anything is built."""
+        monkeypatch.setenv(cache_folder.LIMIT, "much")
+        with pytest.raises(ToolError, match=r"^GRADRING_CACHE_LIMIT: Size must be .* such as 5GB .*, not 'much'$"):
+            cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: pytest.fail("built"))
+
+
+class TestBound:
+    def test_the_oldest_go(self, folder):
+        old, recent = make("verilog", "a", 100_000, age=500), make("verilated", "b", 100_000, age=100)
+        oldest = make("placement", "c", 100_000, age=900)
+        assert [entry.path for entry in cache_content.entries()] == [oldest, old, recent]
+        assert cache_content.prune(most=10**9).gone == ()
+        removed = cache_content.prune(most=250_000)
+        assert [entry.path for entry in removed.gone] == [oldest]
+        assert 100_000 <= removed.size <= 120_000
+        removed = cache_content.prune(most=250_000, before=time.time() - 300)
+        assert [entry.path for entry in removed.gone] == [old]
+        assert [entry.path for entry in cache_content.entries()] == [recent]
+
+    def test_use_makes_young(self, folder):
+        old, _ = make("verilog", "a", age=500), make("verilog", "b", age=100)
+        cached(old, lambda fresh: pytest.fail("built again"))
+        assert cache_content.entries()[-1].path == old
+
+    def test_builds_keep_to_the_limit(self, folder, monkeypatch):
+        """Down to a part of it, so that not each build has something to remove; what this process uses stays."""
+        monkeypatch.setenv(cache_folder.LIMIT, "1MB")
+        paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("abcdefghijk")]
+        mine = cached(cache_folder.folder("verilog") / ("z-" + "z" * 24),
+                      lambda fresh: (fresh / "product").write_bytes(bytes(90_000)))
+        left = [entry.path for entry in cache_content.entries()]
+        assert left == [*paths[-len(left) + 1:], mine]
+        assert 700_000 < sum(entry.size for entry in cache_content.entries()) <= 900_000
+
+    def test_short_processes_keep_to_the_limit(self, folder, monkeypatch):
+        """The first build of a process looks at the size, unless another one has just done so."""
+        monkeypatch.setenv(cache_folder.LIMIT, "1MB")
+        old = make("verilog", "a", 2_000_000, age=500)
+        monkeypatch.setattr(cache_folder, "_added", None)
+        cached(cache_folder.folder("verilog") / ("z-" + "z" * 24), lambda fresh: None)
+        assert not old.exists()
+        make("verilog", "a", 2_000_000, age=500)
+        monkeypatch.setattr(cache_folder, "_added", None)
+        cached(cache_folder.folder("verilog") / ("y-" + "y" * 24), lambda fresh: None)
+        assert old.exists()
+
+    def test_files_of_others_stay(self, folder):
+        """Should the variable name a folder that holds something else."""
+        (folder / "verilog" / "project").mkdir(parents=True)
+        (folder / "photographs").mkdir()
+        (folder / "verilog" / "project" / "a.v").write_text("module a; endmodule")
+        make("verilog", "a")
+        assert len(cache_content.prune(most=-1).gone) == 1
+        assert (folder / "verilog" / "project" / "a.v").exists()
+        assert (folder / "photographs").is_dir()
+
+    def test_without_a_cache(self, folder):
+        assert cache_content.entries() == []
+        assert cache_content.prune(most=-1) == cache_content.Removed((), ())
+        assert not folder.exists()
+
+
+# What digests hold.
+
+
+@pytest.fixture
+def compilers(tmp_path, monkeypatch):
+    """Makes a compiler of the system's, with options of its own."""
+    real = toolchain.compiler()
+
+    def choose(*options, name="cxx"):
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\nexec {real} {" ".join(options)} "$@"\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        for function in (toolchain.compiler, toolchain.target, toolchain.verilator):
+            function.cache_clear()
+        return path
+
+    yield choose
+    monkeypatch.undo()
+    for function in (toolchain.compiler, toolchain.target, toolchain.verilator):
+        function.cache_clear()
+
+
+#: An extension that each processor of the kind has, or may have.
+EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform.machine(), "-D__EXTENSION__")
+
+
+def test_target(compilers, monkeypatch):
+    """It is the compiler's version and processor, and not its path."""
+    first = toolchain.target()
+    compilers()
+    assert toolchain.target() == first
+    compilers(name="other")
+    assert toolchain.target() == first
+    compilers(EXTENSION)
+    assert toolchain.target() != first
+    compilers("-D__VERSION__=another")
+    assert toolchain.target() != first
+    compilers()
+    monkeypatch.setattr(platform, "machine", lambda: "another")
+    assert toolchain.target() != first
+
+
+def test_a_compiler_that_does_not_work(compilers):
+    compilers("--no-such-option")
+    message = r"(?s)cxx -dM -E -x c\+\+ - failed with exit code \d+; CXX must name .*such-opt"
+    with pytest.raises(ToolError, match=message):
+        toolchain.target()
+
+
+def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeypatch):
+    """A script that adds an extension makes another library of the same design. The harness alone is compiled."""
+    real = toolchain.run
+
+    def run(command, *, cwd, env=None):
+        product = command[command.index("-o") + 1] if "-o" in command else "log"
+        (cwd / product).write_text("")
+        if "-shared" not in command:
+            return ""
+        return real([command[0], "-shared", "-fPIC", "number.cpp", "-o", product], cwd=cwd)
+
+    monkeypatch.setattr(toolchain, "run", run)
+
+    def library():
+        return toolchain.shared_library(
+            "unit", "module unit(input a, output o); assign o = ~a; endmodule", headers={},
+            harness=[folder.parent / "number.cpp"])
+
+    (folder.parent / "number.cpp").write_text(
+        "#ifndef NUMBER\n#define NUMBER 1\n#endif\n" 'extern "C" int number() { return NUMBER; }\n')
+    compilers()
+    first = library()
+    assert library() == first
+    compilers(EXTENSION, "-DNUMBER=2")
+    second = library()
+    assert second != first
+    assert [ctypes.CDLL(str(path)).number() for path in (first, second)] == [1, 2]
+    assert len(cache_content.entries()) == 4  # with Verilator's runtime, twice
+    # The other library in place of this one, as a careless copy would have it.
+    shutil.copyfile(second, first)
+    assert not complete(first.parent)
+
+
+def test_makefiles_get_no_options_of_the_user(monkeypatch):
+    """Else a simulator would depend on what no digest holds."""
+    monkeypatch.setenv("CXXFLAGS", "-march=native")
+    monkeypatch.setenv("OPT_FAST", "-Ofast")
+    assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
+
+
+class TestVerilog:
+    def convert(self, name):
+        return verilog.convert(SkidBuffer(shape=3), name=name)
+
+    def test_changed_by_hand(self, folder):
+        """It is made again, also where the process has read it before."""
+        first = self.convert("buffer")
+        path, = folder.glob("verilog/buffer-*/design.v")
+        path.write_text(first.text.replace("buffer", "puffer"))
+        assert self.convert("buffer") == first
+        assert path.read_text() == first.text
+
+    def test_deleted(self, folder):
+        first = self.convert("buffer")
+        shutil.rmtree(folder)
+        assert self.convert("buffer") == first
+
+    def test_another_way_to_make_it(self, folder, monkeypatch):
+        """A clone whose sources run Yosys otherwise does not find it."""
+        self.convert("buffer")
+        monkeypatch.setattr(toolchain, "source", lambda *functions: "another script")
+        self.convert("buffer")
+        assert len(list(folder.glob("verilog/buffer-*"))) == 2
+
+
+def test_results_are_not_in_the_cache():
+    assert toolchain.BUILD.parent.samefile(Path(__file__).parents[3])
+    assert cache_folder.root() != toolchain.BUILD
+    assert not cache_folder.root().is_relative_to(Path(sys.prefix))

@@ -1,0 +1,253 @@
+"""Several processes with one cache: killed in the middle of a build, at once, and while entries are removed."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sim.verilated import cache_content, cache_folder
+from sim.verilated.cache import MANIFEST, cached, complete, remove
+
+ROOT = Path(__file__).parents[3]
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache_folder, "_added", 0)
+    return tmp_path
+
+
+#: Builds a ring whose Verilog is real, and whose Verilator and compiler are not: they write what their arguments say.
+#: At the given stage the process says so, and waits for its end in the middle of it.
+BUILDER = """
+import sys
+from pathlib import Path
+from sim.verilated import build, cache, toolchain, verilog
+from sim.verilated.build import build_ring
+from tests.sim.verilated.probe import Probe
+
+stage = sys.argv[1]
+
+def reached(name):
+    print(name, flush=True)
+    if name == stage:
+        sys.stdin.read()  # until the end of this process
+
+def run(command, *, cwd, log=None, env=None):
+    if "-p" in command:
+        (cwd / "design.v").write_text("half of it")
+        reached("Verilog")
+        return real(command, cwd=cwd, log=log, env=env)
+    if "--cc" in command:
+        (cwd / "obj").mkdir()
+        for name in ("Vnode.cpp", "Vnode___024root.h"):
+            (cwd / "obj" / name).write_text("")
+        reached("Verilate")
+        return ""
+    product = command[command.index("-o") + 1]
+    (cwd / product).write_text("half of it")
+    if "Vnode" in product:
+        reached("compile")
+    if "-shared" in command:
+        reached("link")
+    (cwd / product).write_text(product)
+    return ""
+
+def seal(folder):
+    size = sealed(folder)
+    if "ring-" in folder.name and "runtime" not in folder.name:
+        reached("seal")
+    return size
+
+real, toolchain.run = toolchain.run, run
+sealed, cache._seal = cache._seal, seal
+library = build_ring(Probe())
+print(library.path, flush=True)
+"""
+
+
+@pytest.fixture
+def begin(cache):
+    """Starts processes that have ended when the test has, however that ends."""
+    begun = []
+
+    def start(script, argument):
+        begun.append(subprocess.Popen([sys.executable, "-c", script, str(argument)], cwd=ROOT, text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait(timeout=20)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def lines_until(process, last):
+    """Lines of a process up to one of them."""
+    found = []
+    for line in process.stdout:
+        found.append(line.strip())
+        if found[-1] == last:
+            return found
+    raise AssertionError(f"the process ended without {last!r}, after {found!r}")
+
+
+def left(folder):
+    """What stands beside entries, apart from the folder's lock."""
+    return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
+                  if path.name not in (".lock", ".users")) + [
+        str(path) for path in folder.glob("*/.users/*")]
+
+
+STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
+
+
+def test_killed_at_each_stage(cache, begin):
+    """The next build is as if there had been none before, and nothing of the killed ones stays."""
+    for stage in STAGES:
+        process = begin(BUILDER, stage)
+        lines_until(process, stage)
+        process.kill()
+        process.communicate(timeout=20)
+        assert left(cache), stage
+    out, _ = begin(BUILDER, "none").communicate(timeout=120)
+    *stages, path = out.splitlines()
+    assert sorted(set(stages)) == ["Verilate", "compile", "link", "seal"]  # its Verilog was whole
+    path = Path(path)
+    assert path.read_text() == "ring.so"
+    assert complete(path.parent)
+    assert not (path.parent / "obj").exists()
+    assert [name for name in left(cache) if "/verilog/.users/" not in name] == []  # nothing was built there any more
+    # One entry each: the design, Verilator's runtime, the ring.
+    assert sorted(one.kind for one in cache_content.entries()) == ["verilated", "verilated", "verilog"]
+    assert cache_content.prune(most=1 << 60).gone == ()
+    assert left(cache) == []
+
+
+def test_two_at_once_build_once(cache, begin):
+    """The second one waits for the first, and finds what that has built."""
+    first = begin(BUILDER, "link")
+    lines_until(first, "link")
+    second = begin(BUILDER, "none")
+    deadline = time.monotonic() + 60
+    while len(list(cache.glob("verilated/.users/*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    first.stdin.close()
+    first.stdin = None
+    one, two = (process.communicate(timeout=60)[0].split() for process in (first, second))
+    assert one[-2:] == ["seal", one[-1]]
+    assert two == [one[-1]]
+    assert first.returncode == second.returncode == 0
+    assert left(cache) == []
+
+
+#: Uses the entry it is told of until its standard input ends.
+USER = """
+import sys
+from pathlib import Path
+from sim.verilated.cache import cached
+cached(Path(sys.argv[1]), lambda folder: (folder / "product").write_text("product"))
+print("used", flush=True)
+sys.stdin.read()
+"""
+
+
+def entry(kind, letter):
+    return cache_folder.folder(kind) / f"{letter}-{letter * 24}"
+
+
+def test_what_is_used_is_not_removed(cache, begin):
+    """Neither by hand nor for the limit; once its user has ended, however it did, it is."""
+    path = entry("verilog", "a")
+    process = begin(USER, path)
+    lines_until(process, "used")
+    assert remove(path) is False
+    removed = cache_content.prune(most=-1)
+    assert (removed.gone, [one.path for one in removed.kept]) == ((), [path])
+    assert complete(path)
+    process.kill()
+    process.communicate(timeout=20)
+    removed = cache_content.prune(most=-1)
+    assert [one.path for one in removed.gone] == [path]
+    assert left(cache) == []
+
+
+def test_a_cache_that_is_cleared_breaks_no_build(begin):
+    """Neither the folder that is being filled nor what the build has found before."""
+    process = begin(BUILDER, "link")
+    lines_until(process, "link")
+    removed = cache_content.prune(most=-1)
+    assert removed.gone == ()
+    assert {one.kind for one in removed.kept} == {"verilog", "verilated"}
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert complete(Path(out.split()[-1]).parent)
+    assert len(cache_content.prune(most=-1).gone) == 3
+    assert cache_content.entries() == []
+
+
+#: For two seconds, one short process after the other: some remove what nobody uses, and all read what they want.
+CROWD = """
+import os
+import random
+import sys
+import time
+import traceback
+from sim.verilated import cache_content, cache_folder
+from sim.verilated.cache import cached
+
+def build(folder):
+    (folder / "product").write_text(folder.name)
+
+def live():
+    if random.random() < 0.3:
+        cache_content.prune(most=-1)
+    paths = [cached(cache_folder.folder("verilog") / f"{name}-{name * 24}", build)
+             for name in random.sample("abcdef", 3)]
+    for path in paths:
+        assert path.name in (path / "product").read_text()
+
+random.seed(int(sys.argv[1]))
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    random.random()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            live()
+            status = 0
+        except Exception:  # of any kind: the child must not go on as its parent would
+            traceback.print_exc()
+        finally:
+            os._exit(status)  # without a word of farewell, as after a signal
+    assert os.waitpid(child, 0)[1] == 0, sys.argv[1]
+"""
+
+
+def test_many_want_and_remove_the_same(cache):
+    """Whoever has an entry can read it for as long as it lives."""
+    processes = [subprocess.Popen([sys.executable, "-c", CROWD, str(seed)], cwd=ROOT) for seed in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    cache_content.prune(most=-1)
+    assert cache_content.entries() == []
+    assert left(cache) == []
+
+
+def test_manifest_names_every_file(tmp_path):
+    """Nothing of an entry is without a digest."""
+    def build(folder):
+        (folder / "obj").mkdir()
+        (folder / "obj" / "part.o").write_text("part")
+        (folder / "ring.so").write_text("ring")
+
+    path = cached(tmp_path / "thing", build)
+    assert json.loads((path / MANIFEST).read_text()).keys() == {"ring.so"}
+    assert sorted(file.name for file in path.iterdir()) == [MANIFEST, "ring.so"]
