@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Jobs of a sweep: what they depend on, how processes of their own do them, and how their results are kept.
 
 A result is kept in a file of its own, by the digest of all that it depends on: the job's parameters, the sources that

@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """The command `gradring wave`."""
 
 from pathlib import Path

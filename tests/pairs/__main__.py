@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """``make pairs``: many pairs of commands, on rings of several sizes, in parts that are kept.
 
 A part that has been played is not played again, as long as neither the nodes nor these tests have changed.
