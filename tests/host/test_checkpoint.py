@@ -14,6 +14,7 @@ from host import checkpoint
 from host.data import Dataset, digits
 from host.experiment import Experiment, Interrupted, Keeper, Signals, watching
 from host.optimizers import SGD, OptimizerName, create
+from host.session import Elapsed
 from host.text import Text, topics
 from host.trainer import Run, TrainingConfig, train
 from host.workloads import CharacterModel, Classifier
@@ -81,9 +82,9 @@ class TestFile:
                                      f"{difference}; take those, or leave out --resume to begin anew")
 
     def test_another_version(self, path, monkeypatch):
-        monkeypatch.setattr(checkpoint, "VERSION", 2)
-        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 2, not "
-                                                             r"gradring.checkpoint, 1; leave out --resume to begin"):
+        monkeypatch.setattr(checkpoint, "VERSION", 3)
+        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 3, not "
+                                                             r"gradring.checkpoint, 2; leave out --resume to begin"):
             checkpoint.load(path, IDENTITY)
 
     def test_no_file(self, tmp_path):
@@ -159,8 +160,8 @@ class Session:
         self.seconds = 0.25
 
     @property
-    def cycle(self):
-        return 100 * self.ring.steps
+    def elapsed(self):
+        return Elapsed(100 * self.ring.steps, 50 * self.ring.steps, 40 * self.ring.steps)
 
 
 def interrupt(experiment, number):
@@ -197,7 +198,7 @@ class TestExperiment:
             again = self.start(few, tmp_path, steps=steps, resume=True)
             again.run(Signals())
             assert again.trainings == whole.trainings
-            assert again.cycles == whole.cycles
+            assert again.elapsed == whole.elapsed
             assert again.parameters.tobytes() == whole.parameters.tobytes()
 
     def test_no_checkpoints(self, few, tmp_path):

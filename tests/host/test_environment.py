@@ -131,7 +131,8 @@ class TestNodesThatFit:
                                            ["--hidden", "300", "--density", "0.1"]])
     def test_simulated(self, run, arguments, tmp_path):
         """A build begins: memories have room."""
-        assert run("train", *arguments, "--output", tmp_path) == (1, "", f"error: {BUILT}\n")
+        code, _, err = run("train", *arguments, "--output", tmp_path)
+        assert (code, err) == (1, f"error: {BUILT}\n")
 
     def test_a_board_has_what_it_has(self, run, tmp_path):
         code, _, err = run("train", "--board", "ulx3s-85f", "--hidden", 300, "--output", tmp_path)

@@ -8,17 +8,18 @@ from rich.console import Console
 
 from host import report
 from host.optimizers import SGD, Adam
+from host.session import Elapsed
 from host.trainer import Step, Training, TrainingConfig
 
 FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_fused_update",
           "bound_cycles", "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second",
-          "stage_seconds"}
+          "stage_seconds", "cycles_simulated", "host_port"}
 
 
 def simulation(**changes):
     return report.Simulation(**{
         "transport": "verilated", "threads": 2, "link_latency": 16, "configuration": {"lanes": 4},
-        "configuration_hash": 0x1234, "cycles": 1_000_000,
+        "configuration_hash": 0x1234, "host_port": False, "elapsed": Elapsed(400_000, 600_000, 500_000),
         "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0}, "simulation_seconds": 4.0,
         **changes})
 
@@ -84,7 +85,9 @@ class TestBuild:
         assert result["words_sent"] == 6 * 2700 + 15
         assert result["words_dense"] == 18000
         assert len(result["density_per_hop"]) == 3
-        assert result["simulated_cycles_per_second"] == 250_000
+        assert result["simulated_cycles_per_second"] == 100_000
+        assert (result["cycles"], result["cycles_simulated"]) == (1_000_000, 400_000)
+        assert result["host_port"] == {"simulated": False, "cycles_computed": 600_000, "words_computed": 500_000}
         assert result["training"]["optimizer"] == "momentum"
         assert result["training"]["learning_rate"] == TrainingConfig().optimizer.learning_rate
         assert result["training"]["momentum"] == 0.9
@@ -169,7 +172,8 @@ class TestTable:
         with console.capture() as capture:
             console.print(report.table(build()))
         text = capture.get()
-        for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.901", "250,000",
+        for part in ("97.00%", "1.5000 → 0.2500", "4 · momentum · 128", "4,810 · 6", "1,100", "0.901", "100,000",
+                     "400,000", "… host port, computed", "600,000",
                      "Verilog 1.0 s"):
             assert part in text
 

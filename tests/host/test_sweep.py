@@ -355,7 +355,8 @@ def results(plan, folder, *, without=()):
             words = 1000.0 * job.parameters["nodes"] / (1 if "raw+zero" in job.name else 2)
             result = {"steps": 12, "loss": 0.5 + number / 100, "measure": 0.9, "bit_exact": True, "words": words,
                       "words_gradients": 300.0, "words_weights": words - 300, "cycles_per_step": 1234.5,
-                      "bound_ratio": 1.03, "parameters": 4810, "cycles": 99, "simulation_seconds": 1.5,
+                      "bound_ratio": 1.03, "parameters": 4810, "cycles": 99, "port_cycles": 55,
+                      "simulation_seconds": 1.5,
                       "configuration_hash": number, "bigram_loss": 2.5 if "text" in job.name else None}
         sweep_jobs.store(folder, job, result, 1.0)
 
