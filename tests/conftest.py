@@ -12,15 +12,18 @@ def pytest_configure(config):
     config.pluginmanager.register(processor_time)
 
 
-#: Folders and files whose tests build rings, each of which takes as long as dozens of small units.
-_RINGS = ("host", "pairs", "hdl/ring/test_collective.py", "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
+#: Folders and files whose tests build rings and whole nodes, each of which takes as long as dozens of small units.
+_LARGE = ("host", "pairs", "hdl/ring/test_collective.py", "hdl/test_node.py", "sim/verilated/test_ring.py",
+          "sim/verilated/test_wave.py")
 
 
-def pytest_collection_modifyitems(items):
-    """Rings first: of two workers one begins with them, the other one takes small units, and helps where the first
-    has not come to yet. What is left for the end is short."""
-    here = Path(__file__).parent
-    items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_RINGS))
+def pytest_collection_modifyitems(config, items):
+    """Among several workers, what is large comes first: one of them begins with it, the other ones take small units,
+    and help where the first has not come to yet. What is left for the end is short. One process keeps the order that
+    it was given."""
+    if hasattr(config, "workerinput"):
+        here = Path(__file__).parent
+        items.sort(key=lambda item: not item.path.relative_to(here).as_posix().startswith(_LARGE))
 
 
 @pytest.fixture(autouse=True, scope="session")
