@@ -5,20 +5,21 @@ second-level cache for every node. Verilator makes a flat list of functions of i
 nodes before the next one, it is read once for all of them.
 """
 
+import itertools
 import re
 from pathlib import Path
 
 __all__ = ["batch"]
 
-#: The function that evaluates what follows a clock edge: one list of calls behind one trigger.
+#: The function that evaluates what follows a clock edge: one list of calls and statements behind one trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"
     r"    if \(\(1ULL & vlSelfRef\.__VnbaTriggered\[0U\]\)\) \{\n"
-    r"(?P<calls>(?:        (?P=root)___nba_\w+\(vlSelf\);\n)+)"
+    r"(?P<body>(?:        .*\n)+)"
     r"    \}\n\}\n")
 
-_CALL = re.compile(r"^        (\w+)\(vlSelf\);$", re.MULTILINE)
+_CALL = re.compile(r"        (\w+___nba_\w+)\(vlSelf\);\n")
 
 #: A function that can stop the simulation. It tells by the thread's context whose it is.
 _STOPS = re.compile(
@@ -46,6 +47,14 @@ void ring_batch() {{
 }}
 """
 
+#: Statements that stand between the calls, as a function like those that are called.
+_STATEMENTS = """static void {name}({root}* vlSelf) {{
+    auto* const __restrict vlSymsp VL_ATTR_UNUSED = vlSelf->vlSymsp;
+    auto& vlSelfRef = std::ref(*vlSelf).get();
+{statements}}}
+
+"""
+
 
 def batch(folder: Path, model: str) -> bool:
     """Change the Verilated class V``model`` in ``folder`` so that a clock edge only notes the node, and
@@ -61,9 +70,18 @@ def batch(folder: Path, model: str) -> bool:
     if len(found) != 1:
         return False
     (path, match), = found
+    root = match["root"]
     stopping = {name for text in texts.values() for name in _STOPS.findall(text)}
-    calls = "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n"
-                    for name in _CALL.findall(match["calls"]))
-    text = match.string[:match.start()] + _BATCH.format(root=match["root"], calls=calls) + match.string[match.end():]
-    path.write_text(text)
+    statements = calls = ""
+    for number, (is_call, lines) in enumerate(itertools.groupby(
+            match["body"].splitlines(keepends=True), lambda line: _CALL.fullmatch(line) is not None)):
+        text = "".join(lines)
+        names = _CALL.findall(text)
+        if not is_call:
+            names = [f"{root}___batch_{number}"]
+            statements += _STATEMENTS.format(name=names[0], root=root, statements=text)
+            stopping.add(names[0])  # for all that is known
+        calls += "".join(f"    ring_evaluate_all<{name}, {str(name in stopping).lower()}>();\n" for name in names)
+    path.write_text(match.string[:match.start()] + statements + _BATCH.format(root=root, calls=calls)
+                    + match.string[match.end():])
     return True

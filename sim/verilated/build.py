@@ -149,7 +149,7 @@ def _ring_node(node: Design) -> str:
 def options(name: str, top: str, *more: str) -> tuple[str, ...]:
     """Arguments of Verilator for the class V``name`` of module ``top``."""
     return ("--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast", *more, "--prefix", f"V{name}", "--top-module",
-            top, "--output-split", "20000", "--output-split-cfuncs", "2000",
+            top, "--output-split", "20000", "--output-split-cfuncs", "1000",
             *(f"-Wno-{name}" for name in toolchain.WAIVED))
 
 

@@ -61,10 +61,22 @@ def test_list_of_calls(tmp_path):
     assert "TOP__0(vlSelf);" not in text
 
 
+def test_statements_between_calls(tmp_path):
+    """Each run of them becomes a function, and keeps its place."""
+    lines = "        if (vlSelfRef.a) {\n            vlSelfRef.b = 1U;\n        }\n"
+    call = "        Vx___024root___nba_comb"
+    path = write(tmp_path, BEFORE + LIST.replace(call, lines + call) + AFTER)
+    assert batch(tmp_path, "x")
+    text = path.read_text()
+    function = text[text.index("static void Vx___024root___batch_1(Vx___024root* vlSelf) {"):]
+    assert function[:function.index("\n}\n")].endswith(lines.rstrip("\n"))
+    called = [line.strip() for line in text.splitlines() if line.strip().startswith("ring_evaluate_all<")]
+    assert called == [f"ring_evaluate_all<Vx___024root___{name}>();" for name in (
+        "nba_sequent__TOP__0, true", "batch_1, true", "nba_comb__TOP__1, false")]
+
+
 @pytest.mark.parametrize(("old", "new"), [
     ("if ((1ULL &", "if ((2ULL &"),
-    ("TOP__1(vlSelf);\n", "TOP__1(vlSelf);\n        vlSelfRef.a = 1U;\n"),
-    ("TOP__1(vlSelf);\n", "TOP__1((&vlSymsp->TOP__b));\n"),
     ("    }\n}\n", "    }\n    if ((2ULL & vlSelfRef.__VnbaTriggered[0U])) {\n    }\n}\n"),
     ("eval_nba(", "eval_other("),
 ])
