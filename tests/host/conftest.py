@@ -21,10 +21,12 @@ from hdl.memory import HostAccess, LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.stream import connect_stream, word_layout
 from host import cli, run_options
+from host import verilated as verilated_transport
 from host.commands import quantize as quantize_command
 from host.device import Device
 from host.pysim import PysimRing
 from host.verilated import OpenRing
+from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
 from tests.host.rings import CONFIGS, library
 
@@ -127,6 +129,18 @@ def devices(request):
         yield result
         for device in result:
             device.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def known_rings():
+    """Refuses to simulate a ring of nodes that have no place in tests/host/rings.py."""
+    def build(node, **options):
+        assert node.config in CONFIGS.values(), f"Nodes must be those of tests/host/rings.py, not {node.config}"
+        return build_ring(node, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verilated_transport, "build_ring", build)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import numpy as np
 from hdl.board import BOARDS, node_of
 from hdl.config import NodeConfig
 from host import reference
+from host.backdoor import BackdoorTransport, PortTime
 from host.device import Device
 from host.ring import Ring
 from host.verilated import OpenRing
@@ -74,12 +75,17 @@ def library(config):
 
 
 @contextlib.contextmanager
-def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT):
-    """Ring and simulation, whose links can be cut."""
+def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True):
+    """Ring and simulation, whose links can be cut; without the host port, memories are reached directly."""
     with OpenRing(library(config), nodes=nodes, threads=threads) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
-        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(opened.transports)]
+        transports = opened.transports
+        if not host_port:
+            time = PortTime(lambda: opened.simulation.cycle)
+            transports = [BackdoorTransport(transport, opened.simulation, rank, config, time)
+                          for rank, transport in enumerate(transports)]
+        devices = [Device(transport, config, name=f"node {rank}") for rank, transport in enumerate(transports)]
         ring = Ring(devices, timeout=timeout)
         ring.connect()
         yield ring, opened.simulation

@@ -25,8 +25,8 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 both = pytest.mark.parametrize("name", ["table32", "centroid16"])
 
 
-def open_nodes(name, nodes):
-    return rings.open_nodes(nodes, config=CONFIGS[name])
+def open_nodes(name, nodes, **options):
+    return rings.open_nodes(nodes, config=CONFIGS[name], **options)
 
 
 def random(generator, shape):
@@ -239,7 +239,7 @@ class TestTraining:
     def test_training(self, name):
         """Every bit of every node after every step, with another codebook in the middle."""
         config = TrainingConfig(epochs=1, hidden=(), refresh=5, optimizer=SGD(learning_rate=0.5))
-        with open_nodes(name, 4) as (ring, _):
+        with open_nodes(name, 4, host_port=False) as (ring, _):
             training = train(ring, digits(), config)
         assert training.bit_exact is True
         assert len(training.steps) == 12
@@ -250,7 +250,7 @@ class TestTraining:
 
     def test_beside_gradients_through_a_codec(self):
         """Packets of either kind in turn; codebook and residuals are memories of their own, compared at the end."""
-        with open_nodes("table32", 4) as (ring, _):
+        with open_nodes("table32", 4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=1, refresh=5, optimizer=SGD(learning_rate=0.5)))
         assert training.bit_exact is True
         assert len(training.steps) == 12

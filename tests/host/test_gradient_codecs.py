@@ -338,7 +338,7 @@ class TestFailures:
 class TestTraining:
     def test_digits(self):
         """Every bit of every node after every step, and of what they have lost at the end."""
-        with open_nodes(4) as (ring, _):
+        with open_nodes(4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=2))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.80

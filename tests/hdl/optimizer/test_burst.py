@@ -19,8 +19,8 @@ from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
 
-# Every size of tree with every rule in every format, other sets of rules, all lanes at once or in parts, and banks of
-# one beat, which are shorter than any pipeline.
+# Every size of tree in every format, six of them with every rule, other sets of rules, all lanes at once or in parts,
+# and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
@@ -29,9 +29,9 @@ SHAPES = [
     {"workers": 2, "lanes": 4, "depth": 64, "update_lanes": 2, "rules": ALL},
     {"workers": 3, "lanes": 4, "depth": 24, "update_lanes": 1, "rules": ALL},
     {"workers": 4, "lanes": 2, "depth": 8, "update_lanes": 1, "broadcasts": 4, "rules": ALL},
-    {"workers": 5, "lanes": 1, "depth": 16, "rules": ALL},
+    {"workers": 5, "lanes": 1, "depth": 16, "rules": MOMENTUM},
     {"workers": 6, "lanes": 2, "depth": 8, "update_lanes": 1, "rules": ALL, "dsps": 1},
-    {"workers": 7, "lanes": 1, "depth": 32, "rules": ALL},
+    {"workers": 7, "lanes": 1, "depth": 32, "rules": MOMENTUM},
     {"workers": 8, "lanes": 8, "depth": 32, "update_lanes": 1, "rules": ALL},
     {"workers": 2, "lanes": 4, "depth": 4, "rules": MOMENTUM},
     {"workers": 1, "lanes": 2, "depth": 8, "rules": SGD},

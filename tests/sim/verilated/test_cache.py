@@ -152,10 +152,15 @@ def test_damaged_product_ends_no_process(tmp_path, ending):
 #: Builds for as long as it is let, with a program of a program as compilers have them.
 BUILDER = """
 import os
+import signal
 import sys
 from pathlib import Path
 from sim.verilated.cache import cached
 from sim.verilated.processes import ended_by_signals, in_parallel, run
+
+# As on a terminal, also where the tests run in the background and ignore them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 def build(folder):
     (folder / "large").write_bytes(bytes(4 << 20))
