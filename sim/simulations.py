@@ -31,7 +31,7 @@ PARAMETERS = "GRADRING_PARAMETERS"
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """What one simulation runs.
+    """The task of one simulation.
 
     Members
     -------

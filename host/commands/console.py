@@ -96,7 +96,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """How far a stage that counts is, where no bar shows it, if nothing was said for some time."""
+        """Print how far a counting stage is, where no bar shows it and nothing was said for some time."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return

@@ -1,4 +1,4 @@
-"""What is in the cache, and its removal: the oldest first, by last use, and nothing that is used or built."""
+"""Entries of the cache, and their removal: the oldest first, by last use, and none that is used or built."""
 
 import contextlib
 import dataclasses

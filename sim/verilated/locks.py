@@ -98,7 +98,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """What the parent uses stays the parent's; the child notes its own."""
+    """A child notes what it uses; what its parent uses stays the parent's."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()

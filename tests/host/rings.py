@@ -2,6 +2,7 @@
 """The simulated rings of whole nodes that tests share, one library for each configuration of a node."""
 
 import contextlib
+import dataclasses
 import functools
 
 import numpy as np
@@ -12,6 +13,7 @@ from host import reference
 from host.backdoor import BackdoorTransport, PortTime
 from host.device import Device
 from host.ring import Ring
+from host.settings import Settings
 from host.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.pairs import generator as pairs
@@ -96,3 +98,26 @@ def random(generator, shape, *, density=1.0):
     values = generator.standard_normal(shape).astype(np.float32)
     values[generator.random(shape) >= density] = 0
     return values
+
+
+def train_twice(reference, optimizer, generator, *, packed_state, message):
+    """Update twice with random gradients from cleared state; compare weights, words, bursts, and state at the end."""
+    ring, length = reference.ring, len(reference.master)
+    ring.clear_state(length, packed_state=packed_state)
+    for step in (1, 2):
+        settings = dataclasses.replace(
+            Settings(**dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))), packed_state=packed_state)
+        gradients = random(generator, (ring.nodes, length), density=0.6)
+        ring.write_settings(settings)
+        ring.write_gradients(list(gradients))
+        ring.clear_counters()
+        ring.fused_update(length)
+        traffic = reference.step(gradients, settings)
+        reference.compare(f"{message}, step {step}")
+        counters = ring.counters()
+        assert [node["WORDS_SENT"] for node in counters] == traffic.words.tolist(), f"{message}, step {step}"
+        if length >= 32 * ring.nodes:
+            assert all(node["OPTIMIZER_BURSTS"] > 0 for node in counters), f"{message}, step {step}"
+    for plane, expected in enumerate(reference.state):
+        found = ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+        assert (found == expected).all(), message

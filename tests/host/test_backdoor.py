@@ -37,7 +37,7 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """What one way writes the other one reads, and what lies around stays as it was; cycles are those computed."""
+    """Either way reads what the other one writes, and leaves what lies around; cycles are those computed."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)

@@ -72,7 +72,7 @@ def test_pruned_by_size_and_by_age(run):
 
 
 def test_cleared(run):
-    """What a living process uses stays, which is said."""
+    """The command keeps what a living process uses, and says so."""
     make("verilog", "a", 1)
     used = make("verilog", "b", 1)
     cache.cached(used, lambda fresh: pytest.fail("built again"))

@@ -1,7 +1,5 @@
 """Nodes of other shapes: rows of 1 and 8 elements, other segments and planes, slower and faster optimizers."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -39,26 +37,7 @@ def test_values_words_and_state(name, nodes, length):
             reference = Reference(ring, weights, planes=optimizer.planes, centroids=centroids)
             ring.distribute(weights)
             reference.compare(label)
-            ring.clear_state(length, packed_state=packed_state)
-            for step in (1, 2):
-                message = f"{label}, step {step}"
-                settings = dataclasses.replace(
-                    Settings(**dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))),
-                    packed_state=packed_state)
-                gradients = random(generator, (nodes, length), density=0.6)
-                ring.write_settings(settings)
-                ring.write_gradients(list(gradients))
-                ring.clear_counters()
-                ring.fused_update(length)
-                traffic = reference.step(gradients, settings)
-                reference.compare(message)
-                counters = ring.counters()
-                assert [node["WORDS_SENT"] for node in counters] == traffic.words.tolist(), message
-                if length >= 32 * nodes:
-                    assert all(node["OPTIMIZER_BURSTS"] > 0 for node in counters), message
-            for plane, expected in enumerate(reference.state):
-                found = ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
-                assert (found == expected).all(), label
+            rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=label)
             gradients = random(generator, (nodes, length), density=0.6)
             ring.write_gradients(list(gradients))
             ring.all_reduce(length)

@@ -57,23 +57,7 @@ class TestFusedUpdate:
                 reference = Reference(ring, random(generator, length), planes=optimizer.planes)
                 ring.distribute(golden.floats(reference.master))
                 reference.compare(name)
-                ring.clear_state(length, packed_state=packed_state)
-                for step in (1, 2):
-                    settings = dataclasses.replace(
-                        Settings(**dataclasses.asdict(optimizer.settings(step, gradient_scale=0.25))),
-                        packed_state=packed_state)
-                    gradients = random(generator, (nodes, length), density=0.6)
-                    ring.write_settings(settings)
-                    ring.write_gradients(list(gradients))
-                    ring.clear_counters()
-                    ring.fused_update(length)
-                    traffic = reference.step(gradients, settings)
-                    reference.compare(f"{name}, step {step}")
-                    words = [counters["WORDS_SENT"] for counters in ring.counters()]
-                    assert words == traffic.words.tolist(), f"{name}, step {step}"
-                for plane, expected in enumerate(reference.state):
-                    found = ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
-                    assert (found == expected).all(), name
+                rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
         """A block with an infinity or a NaN is NaN on every node, its owner too; masters are what they were."""

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def built(folder):
-    """What there is, apart from the folder's own lock and notes of who uses what."""
+    """Names in a folder, apart from its own lock and the notes of who uses what."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
 
 

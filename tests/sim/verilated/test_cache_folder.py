@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Where the cache is, what it may take, what its digests hold, and what is done about a folder that is no good."""
+"""Place and limit of the cache, contents of its digests, and refusals of folders that are no good."""
 
 import ctypes
 import errno
@@ -129,7 +129,7 @@ class TestRefusals:
         (errno.ENOSPC, r"no space left on device; make room there \('gradring cache' shows .*\), or "),
     ])
     def test_nothing_can_be_written(self, folder, monkeypatch, code, message):
-        """What is complete can still be used."""
+        """Complete entries can still be used."""
         found = make("verilog", "b")
         self.refuse(monkeypatch, code)
         with pytest.raises(ToolError, match=rf"^{folder}/verilog cannot be written: {message}"

@@ -99,7 +99,7 @@ def lines_until(process, last):
 
 
 def left(folder):
-    """What stands beside entries, apart from the folder's lock."""
+    """Names beside entries, apart from the folder's lock."""
     return sorted(path.name for kind in folder.iterdir() if kind.is_dir() for path in kind.rglob(".*")
                   if path.name not in (".lock", ".users")) + [
         str(path) for path in folder.glob("*/.users/*")]
