@@ -27,9 +27,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
-from hdl.compression import zero_value
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.compression.zero_value import format as zero_value
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
@@ -113,7 +113,7 @@ def gradient_codec(*, codec, lanes):
 
 
 def _words(**parameters):
-    from hdl.stream import word_layout
+    from hdl.streams.stream import word_layout
     return {"shape": word_layout(), **parameters}
 
 
@@ -132,14 +132,14 @@ def _shared_lane(*rules):
 
 
 def _lookup_table(unit, format="FP32", **parameters):
-    from hdl.compression.lookup_table import LookupTable
+    from hdl.compression.table.format import LookupTable
     from hdl.floating import format as formats
     table = LookupTable(format=getattr(formats, format), **parameters)
     return Unit(f"hdl.compression.lookup_table_{unit.lower()}:{unit}", {"table": table, "lanes": 4})
 
 
 def _centroid_table(unit, centroids=16):
-    from hdl.compression.centroid import CentroidTable
+    from hdl.compression.centroid.format import CentroidTable
     table = CentroidTable(centroids=centroids)
     module = "gather_reduce" if unit == "MatrixVector" else "centroid"
     return Unit(f"hdl.compression.{module}:{unit}", {"table": table, "lanes": 4})
@@ -151,7 +151,7 @@ def _formats(source, target):
 
 
 def _block_codec(unit, codec, lanes=4, format="FP32"):
-    from hdl.compression import microscaling, shared_exponent
+    from hdl.compression.block import microscaling, shared_exponent
     from hdl.floating import format as formats
     parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
     if unit not in ("Packer", "Unpacker", "DotProduct"):
@@ -167,8 +167,8 @@ _REDUCED = {"element": "int16", "lanes": 1, "segment": 32, "gradient_words": 163
             "state_words": 32, "state_planes": 0, "nodes_max": 1}
 
 UNITS = {
-    "stream.skid_buffer": Unit("hdl.stream:SkidBuffer", _words()),
-    "stream.queue": Unit("hdl.stream:Queue", _words(depth=17)),
+    "stream.skid_buffer": Unit("hdl.streams.stream:SkidBuffer", _words()),
+    "stream.queue": Unit("hdl.streams.stream:Queue", _words(depth=17)),
     "floating.add": Unit("hdl.floating.add:FloatAdder", {}),
     "floating.multiply": Unit("hdl.floating.multiply:FloatMultiplier", {"dsps": 4}),
     "floating.divide": Unit("hdl.floating.divide:FloatDivider", {}),
@@ -179,9 +179,9 @@ UNITS = {
     "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
     "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
-    "compression.zero_value.encoder": Unit("hdl.compression.zero_value:Encoder", {"lanes": 4}),
-    "compression.zero_value.adder": Unit("hdl.compression.zero_value:Adder", {}),
-    "compression.zero_value.decoder": Unit("hdl.compression.zero_value:Decoder", {"lanes": 4}),
+    "compression.zero_value.encoder": Unit("hdl.compression.zero_value.format:Encoder", {"lanes": 4}),
+    "compression.zero_value.adder": Unit("hdl.compression.zero_value.format:Adder", {}),
+    "compression.zero_value.decoder": Unit("hdl.compression.zero_value.format:Decoder", {"lanes": 4}),
     **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
        for unit in ("Encoder", "Decoder") for codec in (
            "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
@@ -207,9 +207,10 @@ UNITS = {
     "compression.gradient_codec.zero_value": Unit("boards.synth:zero_value_codec", {"lanes": 4}),
     **{f"compression.gradient_codec.{name}": Unit("boards.synth:gradient_codec", {"codec": codec, "lanes": 4})
        for name, codec in GRADIENT_CODECS.items() if codec is not None},
-    "compression.prefix_code.encoder": Unit("hdl.compression.prefix_code:Encoder", {}),
-    "compression.prefix_code.decoder": Unit("hdl.compression.prefix_code:Decoder", {}),
-    "compression.centroid.nearest": Unit("hdl.compression.nearest:NearestCentroid", {"centroids": 16, "lanes": 4}),
+    "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_code:Encoder", {}),
+    "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_code:Decoder", {}),
+    "compression.centroid.nearest": Unit("hdl.compression.centroid.nearest:NearestCentroid",
+                                         {"centroids": 16, "lanes": 4}),
     "compression.centroid.encoder": _centroid_table("Encoder"),
     "compression.centroid.decoder": _centroid_table("Decoder"),
     "compression.centroid.decoder_64": _centroid_table("Decoder", 64),
@@ -245,14 +246,14 @@ UNITS = {
     "quantization.float_scale": Unit("tests.hdl.quantization.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
     "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
-    "rows.serializer": Unit("hdl.rows:RowSerializer", {"lanes": 4}),
-    "rows.assembler": Unit("hdl.rows:RowAssembler", {"lanes": 4}),
-    "rows.segment_buffer": Unit("hdl.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
+    "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
+    "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
+    "rows.segment_buffer": Unit("hdl.streams.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
     "ring.packetizer": Unit("hdl.ring.packet:Packetizer", {}),
     "ring.depacketizer": Unit("hdl.ring.packet:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
-    "ring.dataflow": Unit("hdl.ring.dataflow:Dataflow", {}),
+    "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
     "serial.uart_transmitter": Unit("hdl.serial.uart:UartTransmitter", _SERIAL),
@@ -264,10 +265,10 @@ UNITS = {
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
     "control.registers": Unit("hdl.control.registers:RegisterFile", {}),
     "node": Unit("hdl.node:Node", {}),
-    "reduced.command_queue": Unit("hdl.reduced.queue:CommandQueue", _REDUCED),
-    "reduced.engine": Unit("hdl.reduced.engine:Engine", _REDUCED),
-    "reduced.masker": Unit("hdl.reduced.masking:Masker", _REDUCED),
-    "reduced.node": Unit("hdl.reduced.node:ReducedNode", _REDUCED),
+    "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
+    "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
+    "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),
+    "reduced.node": Unit("hdl.int16_node.node:Int16Node", _REDUCED),
 }
 
 

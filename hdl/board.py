@@ -8,19 +8,19 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
+from hdl.int16_node.node import Int16Node
 from hdl.node import Node
-from hdl.reduced.node import ReducedNode
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
-from hdl.stream import connect_stream
+from hdl.streams.stream import connect_stream
 
 __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
     """A node of that configuration, whichever its element."""
-    return ReducedNode(config) if config.reduced else Node(config)
+    return Int16Node(config) if config.reduced else Node(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

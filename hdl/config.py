@@ -66,7 +66,7 @@ class NodeConfig:
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     element : str
-        ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/reduced_node.md. That has one lane, no state
+        ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
     """
 
@@ -139,7 +139,7 @@ class NodeConfig:
 
     @property
     def reduced(self):
-        """Whether this is the reduced node, of 16-bit integers: docs/reduced_node.md."""
+        """Whether this is the reduced node, of 16-bit integers: docs/int16_node.md."""
         return self.element == INT16
 
     @property

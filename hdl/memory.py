@@ -10,8 +10,8 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.control.protocol import access_layout
-from hdl.rows import RowSerializer
-from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
+from hdl.streams.rows import RowSerializer
+from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["HostAccess", "LanedMemory", "RowReader", "RowWriter", "job_layout", "read_signature", "write_signature"]
 

@@ -16,7 +16,7 @@ from hdl.memory import HostAccess, LanedMemory
 from hdl.quantization.engine import InferenceEngine
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.link import LinkSignature
-from hdl.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["Node"]
 
@@ -31,7 +31,7 @@ class Node(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Of a full node; a reduced one is a :class:`~hdl.reduced.node.ReducedNode`.
+        Of a full node; a reduced one is a :class:`~hdl.int16_node.node.Int16Node`.
 
     Members
     -------

@@ -11,9 +11,6 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
-from host import checkpoint as checkpoints
-from host import report, sweep_jobs
-from host import weights as weights_files
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
@@ -28,22 +25,26 @@ from host.commands.console import (
     thread_count,
 )
 from host.commands.info import info_command, show_version
+from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
+from host.commands.run_options import COUNT, check_range, fitted, refuse_unused
 from host.commands.sweep import sweep_command
 from host.commands.wave import wave_command
-from host.data import digits
-from host.errors import DeviceError
-from host.experiment import Experiment, Interrupted, Keeper, watching
-from host.failure import RingError
-from host.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.models.digits import digits
+from host.models.text import topics
+from host.models.transformer import TransformerConfig
 from host.output import prepare, write_json
-from host.plain_text import tolerate
-from host.run_options import COUNT, check_range, fitted, refuse_unused
-from host.session import LATENCY, TransportName, open_session
-from host.text import topics
-from host.trainer import TrainingConfig, TrainingError, check_run
-from host.transformer import TransformerConfig
-from host.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
+from host.reports import report
+from host.sweep import jobs as sweep_jobs
+from host.training import checkpoint as checkpoints
+from host.training import weight_files as weights_files
+from host.training.experiment import Experiment, Interrupted, Keeper, watching
+from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
+from host.training.trainer import TrainingConfig, TrainingError, check_run
+from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
+from host.transports.session import LATENCY, TransportName, open_session
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.processes import EndedError, ended_by_signals
 

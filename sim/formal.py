@@ -20,7 +20,7 @@ from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
 from amaranth.lib.stream import Signature
 from amaranth.lib.wiring import Component, Flow
 
-from hdl.stream import connect_stream
+from hdl.streams.stream import connect_stream
 from sim.verilated import toolchain
 
 __all__ = ["Offers", "RefutedError", "holds", "prove"]

@@ -5,7 +5,7 @@ unsigned numbers: a signed or a floating-point field is its bit pattern.
 
 Example
 -------
->>> from hdl.stream import beat_layout, word_layout
+>>> from hdl.streams.stream import beat_layout, word_layout
 >>> to_int(word_layout(), {"data": 5, "last": 1}) == 5 | 1 << 32
 True
 >>> from_int(beat_layout(2), (0b1_11 << 64) | (7 << 32) | 9)

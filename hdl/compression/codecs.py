@@ -17,15 +17,15 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression import microscaling
-from hdl.compression.centroid import CentroidTable
-from hdl.compression.lookup_table import LookupTable
-from hdl.compression.nearest import NearestCentroid
-from hdl.compression.shared_exponent import MX4, MX6, MX9, SharedExponent
+from hdl.compression.block import microscaling
+from hdl.compression.block.shared_exponent import MX4, MX6, MX9, SharedExponent
+from hdl.compression.centroid.format import CentroidTable
+from hdl.compression.centroid.nearest import NearestCentroid
+from hdl.compression.table.format import LookupTable
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
-from hdl.route import Fork
-from hdl.rows import RowAssembler, RowSerializer
-from hdl.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
+from hdl.streams.route import Fork
+from hdl.streams.rows import RowAssembler, RowSerializer
+from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["BF16", "BFP8", "GRADIENT_CODECS", "RAW", "WEIGHT_CODECS", "ZERO_VALUE", "BFloat16", "BFloat16Decoder",
            "BFloat16Encoder", "CentroidCodec", "CentroidEncoder", "Passage", "Raw", "TableCodec", "WordDecoder",
@@ -178,7 +178,7 @@ class Passage(wiring.Component):
 
 @dataclasses.dataclass(frozen=True)
 class TableCodec:
-    """Elements by tables, as :class:`~hdl.compression.lookup_table.LookupTable` has it: sign and exponent exact, and
+    """Elements by tables, as :class:`~hdl.compression.table.format.LookupTable` has it: sign and exponent exact, and
     of the fraction the nearest of some centroids, which encoder and decoder are loaded with.
 
     Parameters
@@ -199,18 +199,18 @@ class TableCodec:
         return self.table.words(count, min(count, 256)) if count else 0
 
     def create_encoder(self, *, lanes):
-        """The unit that encodes: a :class:`hdl.compression.lookup_table_encoder.Encoder`."""
+        """The unit that encodes: a :class:`hdl.compression.table.encoder.Encoder`."""
         return self.table.create_encoder(lanes=lanes)
 
     def create_decoder(self, *, lanes):
-        """The unit that decodes: a :class:`hdl.compression.lookup_table_decoder.Decoder`."""
+        """The unit that decodes: a :class:`hdl.compression.table.decoder.Decoder`."""
         return self.table.create_decoder(lanes=lanes)
 
 
 @dataclasses.dataclass(frozen=True)
 class CentroidCodec:
-    """Elements as indices of centroids, as :class:`~hdl.compression.centroid.CentroidTable` has it, which encoder and
-    decoder are loaded with.
+    """Elements as indices of centroids, as :class:`~hdl.compression.centroid.format.CentroidTable` has it, which
+    encoder and decoder are loaded with.
 
     Parameters
     ----------
@@ -240,15 +240,15 @@ class CentroidCodec:
         return CentroidEncoder(table=self.table, lanes=lanes)
 
     def create_decoder(self, *, lanes):
-        """The unit that decodes: a :class:`hdl.compression.centroid.Decoder`."""
+        """The unit that decodes: a :class:`hdl.compression.centroid.format.Decoder`."""
         return self.table.create_decoder(lanes=lanes)
 
 
 class CentroidEncoder(wiring.Component):
     """Encode packets of elements as the indices of the nearest centroids, of two that are as near the lower one.
 
-    Latency is that of the search and that of :class:`hdl.compression.centroid.Encoder`; throughput is one beat per
-    cycle. ``i.ready`` depends combinationally on ``o.ready``.
+    Latency is that of the search and that of :class:`hdl.compression.centroid.format.Encoder`; throughput is one beat
+    per cycle. ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class CentroidEncoder(wiring.Component):
     Members
     -------
     load : In(stream of {data, last})
-        The bounds between centroids, see :class:`~hdl.compression.nearest.NearestCentroid`.
+        The bounds between centroids, see :class:`~hdl.compression.centroid.nearest.NearestCentroid`.
     i : In(stream of beat_layout(lanes))
     o : Out(stream of beat_layout(words))
     """
@@ -325,7 +325,7 @@ def codebook_words(codec):
 
 
 ZERO_VALUE = "zero_value"
-"""Name of what gradients are compressed by without a codec of this table: see :mod:`hdl.compression.zero_value`."""
+"""Name of what gradients are compressed by without a codec of this table: :mod:`hdl.compression.zero_value`."""
 
 
 def gradient_codecs(codecs):

@@ -5,11 +5,11 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.codecs import WordDecoder, WordEncoder
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
-from hdl.route import Fork, PacketDemux
-from hdl.rows import BlockBuffer
-from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, word_layout
+from hdl.streams.delay import DelayLine
+from hdl.streams.route import Fork, PacketDemux
+from hdl.streams.rows import BlockBuffer
+from hdl.streams.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["FeedbackEncoder", "PacketAdder"]
 

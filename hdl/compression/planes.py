@@ -10,7 +10,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import beat_layout, check_lanes
+from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["GROUP", "PLANE", "BytePacker", "ByteUnpacker", "GroupAssembler", "GroupSplitter", "chunk_layout",
            "code_layout", "word_count"]

@@ -16,7 +16,7 @@ from hdl.control.protocol import (
 )
 from hdl.control.registers import queue_status_layout
 from hdl.optimizer.rules import MOST_PLANES, Rule, planes_used
-from hdl.stream import Queue, connect_stream
+from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["CommandChecker", "CommandQueue", "checked_layout", "verdict_layout"]
 

@@ -17,7 +17,7 @@ from hdl.control.protocol import (
     header_layout,
 )
 from hdl.control.registers import REGISTERS, RegisterBus
-from hdl.stream import SkidBuffer, connect_stream, word_layout
+from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["HostPort"]
 

@@ -1,7 +1,7 @@
 """The registers of a node: one table, and the register file built from it.
 
 :data:`REGISTERS` is the one place where a register is described. It makes the gateware below, the typed accessors of
-:class:`host.device.Device`, and docs/registers.md.
+:class:`host.driver.device.Device`, and docs/registers.md.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from hdl.masking.generator import MaskGenerator
 from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout
 from hdl.masking.multiplexer import MaskMultiplexer
 from hdl.masking.source import MaskSource
-from hdl.stream import SkidBuffer, beat_layout, check_lanes, connect_stream
+from hdl.streams.stream import SkidBuffer, beat_layout, check_lanes, connect_stream
 
 __all__ = ["MaskCircuit"]
 

@@ -5,15 +5,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
+from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout, mask_job_layout
-from hdl.control.runner import CommandRunner
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS, job_layout
 from hdl.memory import RowReader, RowWriter, read_signature, write_signature
-from hdl.route import Fork
-from hdl.rows import RowSerializer
-from hdl.stream import SkidBuffer, beat_layout, connect_stream
+from hdl.streams.route import Fork
+from hdl.streams.rows import RowSerializer
+from hdl.streams.stream import SkidBuffer, beat_layout, connect_stream
 
 __all__ = ["JobReader", "MaskDataflow", "MaskEngine", "checked_job_layout", "counts_layout", "mask_cycles",
            "setup_layout", "sparsify_cycles"]

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout, mask_beat_layout
-from hdl.stream import check_lanes
+from hdl.streams.stream import check_lanes
 
 __all__ = ["MaskGenerator"]
 

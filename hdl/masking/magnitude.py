@@ -4,11 +4,11 @@ from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.masking.mask import MOST_LANES
 from hdl.masking.multiplexer import MaskMultiplexer
-from hdl.stream import Queue, beat_layout, check_lanes, connect_stream
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream
 
 __all__ = ["MagnitudeMask"]
 

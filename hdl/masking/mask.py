@@ -15,7 +15,7 @@ be enabled.
 from amaranth.hdl import signed, unsigned
 from amaranth.lib import data
 
-from hdl.stream import check_lanes
+from hdl.streams.stream import check_lanes
 
 __all__ = ["COUNT_BITS", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout", "mask_beat_layout",
            "mask_layout"]

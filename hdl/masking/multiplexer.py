@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.mask import MOST_LANES
-from hdl.stream import beat_layout, check_lanes
+from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["MaskMultiplexer", "masked_beat_layout"]
 

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.mask import MOST_LANES, mask_beat_layout
-from hdl.stream import check_lanes
+from hdl.streams.stream import check_lanes
 
 __all__ = ["MaskSource"]
 

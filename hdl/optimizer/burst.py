@@ -7,14 +7,14 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.delay import DelayLine
 from hdl.floating.format import FP32
 from hdl.optimizer.fixed_point import FixedFormat, FixedLane, FixedReducer
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
 from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
 from hdl.optimizer.shared_lane import SharedLane
-from hdl.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, step_count
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, step_count
 
 __all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
 

@@ -9,7 +9,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import ceil_log2
 
-from hdl.stream import beat_layout, check_lanes, step_count
+from hdl.streams.stream import beat_layout, check_lanes, step_count
 
 __all__ = ["GradientBuffer"]
 

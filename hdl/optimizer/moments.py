@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.floating.convert import shorten
 from hdl.floating.format import BF16, FP32
-from hdl.stream import beat_layout, check_lanes
+from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["MomentPacker", "MomentUnpacker"]
 

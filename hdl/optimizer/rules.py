@@ -8,13 +8,13 @@ from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, enum, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.floating.compare import MagnitudeLimiter
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
+from hdl.streams.delay import DelayLine
 
 __all__ = [
     "MOST_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "planes_used",

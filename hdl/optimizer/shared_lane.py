@@ -6,7 +6,6 @@ from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.floating.compare import MagnitudeLimiter
 from hdl.floating.divide import FloatDivider
@@ -15,6 +14,7 @@ from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
 from hdl.optimizer.rules import ONE, RULES, SIGN, check_rules, settings_layout
 from hdl.optimizer.timetable import Operation, plan
+from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 

@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import beat_layout, check_lanes
+from hdl.streams.stream import beat_layout, check_lanes
 
 __all__ = ["RowJoiner", "RowSplitter"]
 

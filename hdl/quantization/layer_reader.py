@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.control.protocol import LAYER_WORDS, layer_layout
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 
 __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, INPUT_BITS, LENGTH_MAX, Form
-from hdl.stream import check_lanes
+from hdl.streams.stream import check_lanes
 
 __all__ = ["MOST_LANES", "MatrixVector", "latency", "operand_layout", "sum_layout"]
 

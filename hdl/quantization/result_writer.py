@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.memory import write_signature
 from hdl.quantization.requantizer import result_layout
-from hdl.stream import check_lanes
+from hdl.streams.stream import check_lanes
 
 __all__ = ["ResultWriter", "target_layout"]
 

@@ -9,12 +9,12 @@ from hdl.control.protocol import EventStatus, Operation, command_layout, event_l
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
-from hdl.ring.dataflow import Dataflow, codebook_ports
-from hdl.ring.director import longest_vector, setup_layout
+from hdl.ring.datapath import Datapath, codebook_ports
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
+from hdl.ring.order import Planner
 from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
-from hdl.ring.schedule import Planner
-from hdl.stream import SkidBuffer, connect_stream, word_layout
+from hdl.ring.sequencer import longest_vector, setup_layout
+from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["CollectiveEngine", "counts_layout"]
 
@@ -49,7 +49,7 @@ def counts_layout():
 class CollectiveEngine(wiring.Component):
     """Runs collective operations between the memories of a node and its ring.
 
-    A command is planned (:class:`~hdl.ring.schedule.Planner`), run by the :class:`~hdl.ring.dataflow.Dataflow`, and
+    A command is planned (:class:`~hdl.ring.order.Planner`), run by the :class:`~hdl.ring.datapath.Datapath`, and
     reported by one event, as :class:`~hdl.ring.control.CollectiveControl` says. The settings are sampled when the
     command is taken, so that a change never lands inside one.
 
@@ -82,7 +82,7 @@ class CollectiveEngine(wiring.Component):
     ring_o : Out(LinkSignature())
     gradient_read, gradient_write, weight_read, weight_write, state_read, state_write : memory ports
     master_read, master_write, codebook_read, residual_read, residual_write : memory ports
-        As those of :class:`~hdl.ring.dataflow.Dataflow`.
+        As those of :class:`~hdl.ring.datapath.Datapath`.
     """
 
     def __init__(self, *, config):
@@ -125,8 +125,8 @@ class CollectiveEngine(wiring.Component):
         m.submodules.control = control = CollectiveControl()
         planner = Planner(elements=longest_vector(config), segment=config.segment)
         m.submodules.planner = ResetInserter(~control.planning)(planner)
-        dataflow = Dataflow(config=config)
-        m.submodules.dataflow = ResetInserter(~control.active)(dataflow)
+        datapath = Datapath(config=config)
+        m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
         second = None
         if config.has_residual:  # what has none is either raw or of zero-value compression
@@ -139,11 +139,11 @@ class CollectiveEngine(wiring.Component):
         )
         m.submodules.receiver = receiver = LinkReceiver(segments=config.ingress_segments, packet_words=longest_packet)
 
-        connect_stream(m, dataflow.header, packetizer.header)
-        connect_stream(m, dataflow.egress, packetizer.payload)
+        connect_stream(m, datapath.header, packetizer.header)
+        connect_stream(m, datapath.egress, packetizer.payload)
         connect_stream(m, packetizer.o, transmitter.i)
-        connect_stream(m, dataflow.expected, depacketizer.expected)
-        connect_stream(m, depacketizer.payload, dataflow.ingress)
+        connect_stream(m, datapath.expected, depacketizer.expected)
+        connect_stream(m, depacketizer.payload, datapath.ingress)
         # What the depacketizer takes is known late, and much follows from it in the receiver.
         m.submodules.arriving = arriving = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
         connect_stream(m, receiver.o, arriving.i)
@@ -151,12 +151,12 @@ class CollectiveEngine(wiring.Component):
         wiring.connect(m, link=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
         wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
         for name in ("gradient_write", "weight_read"):
-            wiring.connect(m, flow=getattr(dataflow, name), memory=wiring.flipped(getattr(self, name)))
+            wiring.connect(m, flow=getattr(datapath, name), memory=wiring.flipped(getattr(self, name)))
         for name in (
             "gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write",
             *codebook_ports(config), "residual_read", "residual_write",
         ):
-            for inner, outer in zip(getattr(dataflow, name), getattr(self, name), strict=True):
+            for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
         command = Signal(command_layout())
@@ -171,8 +171,8 @@ class CollectiveEngine(wiring.Component):
             has_gather.eq(setup.fused | setup.gather | (command.operation == Operation.ALL_GATHER)),
             is_broadcast.eq(command.operation == Operation.BROADCAST),
             steps.eq(last_rank),
-            dataflow.setup.eq(setup),
-            dataflow.start.eq(control.launch),
+            datapath.setup.eq(setup),
+            datapath.start.eq(control.launch),
             planner.start.eq(control.plan),
             planner.length.eq(command.length),
             # A broadcast moves the whole vector as one block.
@@ -239,14 +239,14 @@ class CollectiveEngine(wiring.Component):
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
         word_taken = arriving.o.valid & arriving.o.ready
         m.d.sync += [
-            leaving.eq(leaving + (dataflow.header.valid & dataflow.header.ready) - packet_leaves),
-            coming.eq(coming + (dataflow.expected.valid & dataflow.expected.ready) - depacketizer.done),
+            leaving.eq(leaving + (datapath.header.valid & datapath.header.ready) - packet_leaves),
+            coming.eq(coming + (datapath.expected.valid & datapath.expected.ready) - depacketizer.done),
         ]
         with m.If(control.planning):
             assign_tours()
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
-        pulses, fault, running = dataflow.pulses, control.fault, control.running
+        pulses, fault, running = datapath.pulses, control.fault, control.running
         abort_header = packetizer.abort_header
         m.d.comb += [
             control.timeout.eq(self.timeout),
@@ -256,7 +256,7 @@ class CollectiveEngine(wiring.Component):
             control.kind.alone.eq(setup.alone),
             control.kind.updates.eq(~setup.sum),
             control.planned.eq(planner.done),
-            control.finished.eq(~dataflow.busy & (leaving == 0) & (coming == 0)),
+            control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
             fault.found.eq(depacketizer.error | receiver.overrun | pulses.malformed),
             fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),

@@ -10,7 +10,7 @@ from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import Queue, connect_stream, word_layout
+from hdl.streams.stream import Queue, connect_stream, word_layout
 
 __all__ = ["LinkReceiver", "LinkSignature", "LinkTransmitter"]
 

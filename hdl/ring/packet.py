@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.codecs import TableCodec, count_words
 from hdl.control.protocol import EventStatus
-from hdl.stream import word_layout
+from hdl.streams.stream import word_layout
 
 __all__ = [
     "HEADER_WORDS", "OVERHEAD_WORDS", "Codec", "Depacketizer", "PacketType", "Packetizer", "crc_after",

@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.serial.frame import MOST_WORDS, FrameKind, header_layout
-from hdl.stream import word_layout
+from hdl.streams.stream import word_layout
 
 __all__ = ["VERSION", "Endpoint", "check_sizes"]
 

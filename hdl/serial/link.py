@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.serial.endpoint import Endpoint, check_sizes
 from hdl.serial.frame import FrameKind, FrameReceiver, FrameTransmitter, header_layout
 from hdl.serial.uart import UartReceiver, UartTransmitter, check_rates
-from hdl.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["COUNTERS", "SerialLink"]
 

@@ -17,7 +17,7 @@ def bench_command(
                       ] = toolchain.BUILD / "bench",
 ) -> None:
     """Measure cycles of every unit and of the ring against their bounds, and the speed of simulation."""
-    from host import bench
+    from host.reports import bench
 
     prepare(output, files=("bench.json",))
     console = make_console()

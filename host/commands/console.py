@@ -18,11 +18,11 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from host import stage_times
-from host.plain_text import PlainConsole
-from host.session import TransportName
-from host.trainer import Training
-from host.workloads import CharacterModel, Workload
+from host.commands import stage_times
+from host.commands.plain_text import PlainConsole
+from host.training.trainer import Training
+from host.training.workloads import CharacterModel, Workload
+from host.transports.session import TransportName
 
 __all__ = ["HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration", "given_options",
            "make_console", "shown", "thread_count"]

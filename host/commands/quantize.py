@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from hdl.config import NodeConfig
-from host import weights as weights_files
 from host.commands.console import (
     HostPort,
     Nodes,
@@ -20,11 +19,12 @@ from host.commands.console import (
     shown,
     thread_count,
 )
-from host.data import digits
+from host.models.digits import digits
 from host.output import prepare
-from host.session import open_session
-from host.trainer import TrainingConfig, train
-from host.workloads import Classifier, WorkloadName
+from host.training import weight_files as weights_files
+from host.training.trainer import TrainingConfig, train
+from host.training.workloads import Classifier, WorkloadName
+from host.transports.session import open_session
 from sim.verilated import toolchain
 
 __all__ = ["quantize_command"]
@@ -62,7 +62,7 @@ def quantize_command(
                       ] = toolchain.BUILD / "quantize",
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
-    from host import quantize
+    from host.quantization import experiment as quantize
 
     config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
                                     extrema=extrema, calibration=calibration, percentile=percentile)

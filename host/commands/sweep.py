@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from host import sweep, sweep_jobs
 from host.commands.console import duration, make_console, shown
+from host.commands.run_options import COUNT, check_range
 from host.output import prepare
-from host.run_options import COUNT, check_range
-from host.workloads import WorkloadName
+from host.sweep import jobs as sweep_jobs
+from host.sweep import plan as sweep
+from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
 
 __all__ = ["sweep_command"]

@@ -8,11 +8,11 @@ import typer
 
 from hdl.config import NodeConfig
 from hdl.node import Node
-from host.allocation import Allocation
 from host.commands.console import Nodes, Progress, make_console, shown
-from host.optimizers import SGD
+from host.driver.memory import Allocation
 from host.output import prepare
-from host.session import open_session
+from host.training.optimizers import SGD
+from host.transports.session import open_session
 from sim.verilated import toolchain
 from sim.verilated.verilog import convert
 

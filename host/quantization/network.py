@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
-from host.layers import Model
+from host.models.layers import Model
 from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
 from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from host.drawing import FAINT, INK, STYLE
 from host.output import replacing
+from host.reports.style import FAINT, INK, STYLE
 
 __all__ = ["draw"]
 
@@ -20,7 +20,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     Parameters
     ----------
     report : dict
-        As :func:`host.quantize.collect` makes it.
+        As :func:`host.quantization.experiment.collect` makes it.
     path : Path
     note : str
         A line below the title.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression import centroid as hardware
+from hdl.compression.centroid import format as hardware
 from sim.golden import planes, stream
 
 __all__ = ["CentroidTable", "trace_decoder", "trace_encoder"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.centroid import CentroidTable
+from hdl.compression.centroid.format import CentroidTable
 from sim.golden import stream
 
 __all__ = ["ProductTrace", "multiply", "trace_product"]

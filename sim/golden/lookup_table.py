@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression import lookup_table as hardware
+from hdl.compression.table import format as hardware
 from sim.golden import planes, stream
 
 __all__ = ["COMPARED", "LookupTable", "trace_decoder", "trace_encoder"]

@@ -1,7 +1,7 @@
-"""Golden model of the OCP MX formats; mirrors :mod:`hdl.compression.microscaling`."""
+"""Golden model of the OCP MX formats; mirrors :mod:`hdl.compression.block.microscaling`."""
 
-from hdl.compression import microscaling as gateware
-from hdl.compression.microscaling import Element
+from hdl.compression.block import microscaling as gateware
+from hdl.compression.block.microscaling import Element
 from sim.golden.shared_exponent import Model
 
 __all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Microscaling"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression import prefix_code as hardware
+from hdl.compression.table import prefix_code as hardware
 from sim.golden import planes, stream
 
 __all__ = ["Code", "PrefixCode", "code_lengths", "trace_decoder", "trace_encoder"]

@@ -1,7 +1,7 @@
 """Golden model of shared-exponent formats: codes, words, sums of products, and every cycle of the units.
 
 Elements are bit patterns of binary32, or of bfloat16 where told so. The scale rule and the layout of words are those
-of :mod:`hdl.compression.block_format`.
+of :mod:`hdl.compression.block.format`.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression import shared_exponent as gateware
-from hdl.compression.block_format import RANDOM_BITS, STATE_BITS, Rounding, random_state
+from hdl.compression.block import shared_exponent as gateware
+from hdl.compression.block.format import RANDOM_BITS, STATE_BITS, Rounding, random_state
 from sim.golden import floating, stream
 
 __all__ = ["MX4", "MX6", "MX9", "Blocks", "Model", "RandomBits", "SharedExponent", "join", "split",

@@ -1,6 +1,6 @@
 """Every cycle of a queue, as a recurrence over beats, and what models of other units begin and end with.
 
-Mirrors :mod:`hdl.stream`.
+Mirrors :mod:`hdl.streams.stream`.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 Example
 -------
->>> from hdl.stream import Queue, word_layout
+>>> from hdl.streams.stream import Queue, word_layout
 >>> design = convert(Queue(shape=word_layout(), depth=17), name="queue")
 >>> [port.name for port in design.ports if port.width == 33]
 ['i__payload', 'o__payload']

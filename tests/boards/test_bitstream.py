@@ -12,7 +12,7 @@ from amaranth.hdl import Cat, Signal
 
 from boards import bitstream, boards, synth
 from boards.tools import ECP5, ICE40, SynthesisError
-from hdl.delay import DelayLine
+from hdl.streams.delay import DelayLine
 from sim.verilated import toolchain
 from tests.boards.test_boards import Echo
 

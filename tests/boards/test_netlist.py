@@ -10,10 +10,10 @@ from amaranth_boards.icebreaker import ICEBreakerPlatform
 
 from boards.bitstream import steps
 from boards.tools import ICE40, Tools, execute
-from hdl.reduced.node import ReducedNode
+from hdl.int16_node.node import Int16Node
 from sim.verilated import toolchain, vectors
 from sim.verilated.verilog import Design
-from tests.hdl.reduced.nodes import CONFIG, check_session
+from tests.hdl.int16_node.nodes import CONFIG, check_session
 
 
 def netlist(component):
@@ -35,7 +35,7 @@ def netlist(component):
 
 @pytest.fixture
 def node(monkeypatch):
-    component = ReducedNode(CONFIG)
+    component = Int16Node(CONFIG)
     cells, models = netlist(component)
     for cell in ("SB_SPRAM256KA", "SB_RAM40_4K", "SB_MAC16", "SB_LUT4"):
         assert f"  {cell} " in cells

@@ -9,7 +9,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from boards import synth
-from hdl.stream import SkidBuffer
+from hdl.streams.stream import SkidBuffer
 from sim.verilated import toolchain
 from sim.verilated.verilog import convert
 
@@ -115,11 +115,11 @@ def test_unknown_unit(capsys):
 
 def test_absent_unit(monkeypatch, capsys):
     monkeypatch.setitem(synth.UNITS, "absent", synth.Unit("hdl.no_such_module:Nothing", {}))
-    monkeypatch.setitem(synth.UNITS, "misspelt", synth.Unit("hdl.stream:Nothing", {}))
+    monkeypatch.setitem(synth.UNITS, "misspelt", synth.Unit("hdl.streams.stream:Nothing", {}))
     assert synth.main(["--unit", "absent"]) == 1
     assert capsys.readouterr().err.startswith("error: hdl.no_such_module:Nothing is not there: No module named")
     assert synth.main(["--unit", "misspelt"]) == 1
-    assert capsys.readouterr().err.startswith("error: hdl.stream:Nothing is not there: ")
+    assert capsys.readouterr().err.startswith("error: hdl.streams.stream:Nothing is not there: ")
 
 
 def test_unknown_option(capsys):

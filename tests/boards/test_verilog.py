@@ -22,7 +22,7 @@ from hdl.floating.format import BF16
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.fixed_point import INT16
 from hdl.optimizer.rules import Rule
-from hdl.stream import SkidBuffer
+from hdl.streams.stream import SkidBuffer
 from sim import regression
 from sim.golden import zero_value as model
 from sim.streams import stalls

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import access_layout, command_layout, event_layout
 from hdl.memory import HostAccess, LanedMemory
-from hdl.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, pack, unpack
 

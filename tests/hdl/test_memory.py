@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import access_layout
 from hdl.memory import READ_LATENCY, HostAccess, LanedMemory, RowReader, RowWriter, job_layout
-from hdl.stream import beat_layout, connect_stream, word_layout
+from hdl.streams.stream import beat_layout, connect_stream, word_layout
 from sim.golden.ring import canonical
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack, unpack

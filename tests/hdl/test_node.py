@@ -14,9 +14,9 @@ from hdl.control.registers import IDENTIFIER, register
 from hdl.masking.engine import mask_cycles, sparsify_cycles
 from hdl.masking.mask import KINDS
 from hdl.node import Node
-from hdl.stream import word_layout
-from host.command import Command, Event
-from sim import bench_ring_speed
+from hdl.streams.stream import word_layout
+from host.driver.command import Command, Event
+from sim.bench import ring_speed as bench_ring_speed
 from sim.golden import masking
 from sim.golden import ring as golden
 from sim.payload import to_int

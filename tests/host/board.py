@@ -4,8 +4,8 @@ import contextlib
 import functools
 
 from hdl.board import BOARDS
-from host.device import Device
-from host.serial import SerialBoard
+from host.driver.device import Device
+from host.transports.serial_board import SerialBoard
 from sim.verilated.board import RATES, SimulatedBoard, board_library
 
 CONFIG = BOARDS["simulated"].node

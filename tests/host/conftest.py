@@ -19,13 +19,14 @@ from hdl.control.protocol import EventStatus
 from hdl.control.registers import RegisterFile
 from hdl.memory import HostAccess, LanedMemory
 from hdl.ring.link import LinkSignature
-from hdl.stream import connect_stream, word_layout
-from host import cli, run_options
-from host import verilated as verilated_transport
+from hdl.streams.stream import connect_stream, word_layout
+from host import cli
 from host.commands import quantize as quantize_command
-from host.device import Device
-from host.pysim import PysimRing
-from host.verilated import OpenRing
+from host.commands import run_options
+from host.driver.device import Device
+from host.transports import verilated as verilated_transport
+from host.transports.pysim import PysimRing
+from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.host.board import devices_of, open_link
 from tests.host.rings import CONFIGS, library

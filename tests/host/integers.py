@@ -4,9 +4,9 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventFlag, EventStatus, Operation
-from host.command import Event
-from host.ring import Ring
-from sim.golden import reduced as model
+from host.driver.command import Event
+from host.driver.ring import Ring
+from sim.golden import int16_node as model
 
 
 def configuration(**options):
@@ -24,7 +24,7 @@ class Answer:
 
 
 class GoldenDevice:
-    """The part of :class:`~host.device.Device` that a ring uses.
+    """The part of :class:`~host.driver.device.Device` that a ring uses.
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from hdl.config import NodeConfig
-from host import checkpoint, cli
+from host import cli
+from host.training import checkpoint
 from tests.host.rings import CONFIGS
 
 #: Momentum, gradients and weights in mx9: 24 steps.

@@ -9,12 +9,12 @@ import numpy as np
 
 from hdl.board import BOARDS, node_of
 from hdl.config import NodeConfig
-from host import reference
-from host.backdoor import BackdoorTransport, PortTime
-from host.device import Device
-from host.ring import Ring
-from host.settings import Settings
-from host.verilated import OpenRing
+from host.driver.device import Device
+from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
+from host.training import golden_run as reference
+from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests.pairs import generator as pairs
 

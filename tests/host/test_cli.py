@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from host import bench, cli, trainer, weights
+from host import cli
 from host.commands import wave
-from host.errors import ConfigurationError
-from host.failure import RingError
-from host.outcome import Outcome
-from host.trainer import DivergenceError
+from host.driver.diagnosis import RingError
+from host.driver.errors import ConfigurationError
+from host.driver.results import Outcome
+from host.reports import bench
+from host.training import trainer
+from host.training import weight_files as weights
+from host.training.trainer import DivergenceError
 from sim.verilated.toolchain import ToolError
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus
-from host.allocation import Allocation
-from host.clustering import codebook
-from host.failure import RingError
-from host.optimizers import SGD, Adam
-from host.settings import Rule, Settings
+from host.driver.codebooks import codebook
+from host.driver.diagnosis import RingError
+from host.driver.memory import Allocation
+from host.driver.optimizer_settings import Rule, Settings
+from host.training.optimizers import SGD, Adam
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from tests.host import rings

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from host import bench, cli, sweep_jobs
+from host import cli
 from host.commands import quantize as quantize_command
 from host.commands import wave as wave_command
-from host.report import table
-from host.run_options import WORDS, fitted
+from host.commands.run_options import WORDS, fitted
+from host.reports import bench
+from host.reports.report import table
+from host.sweep import jobs as sweep_jobs
 from sim.verilated.toolchain import ToolError
-from tests.host import test_report
+from tests.host.reports import test_report
 
 ROOT = Path(__file__).parents[2]
 BUILT = "something is built"
@@ -141,7 +143,7 @@ class TestNodesThatFit:
 
     def test_words(self):
         from hdl.config import NodeConfig
-        from host.allocation import Allocation
+        from host.driver.memory import Allocation
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node
@@ -160,8 +162,8 @@ class TestNodesThatFit:
 PRINT = """
 import json, sys
 from host.commands.console import make_console
-from host.plain_text import tolerate
-from host.report import table
+from host.commands.plain_text import tolerate
+from host.reports.report import table
 tolerate(sys.stdout, sys.stderr)
 make_console().print(table(json.load(open(sys.argv[1]))))
 print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from host import stage_times
+from host.commands import stage_times
 from host.commands.console import Progress
 from sim.verilated import cache_folder
 

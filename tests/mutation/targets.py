@@ -57,7 +57,7 @@ def _link() -> dict[str, Any]:
 
 
 def _schedule() -> dict[str, Any]:
-    from hdl.ring.schedule import Planner, Walk
+    from hdl.ring.order import Planner, Walk
 
     return {"planner": Planner(elements=4096, segment=64), "walk": Walk(elements=4096, segment=64)}
 
@@ -84,15 +84,15 @@ def _collective() -> dict[str, Any]:
 
 
 def _director() -> dict[str, Any]:
-    from hdl.ring.director import Director
+    from hdl.ring.sequencer import Sequencer
 
-    return {name: Director(config=config) for name, config in _nodes().items()}
+    return {name: Sequencer(config=config) for name, config in _nodes().items()}
 
 
 def _dataflow() -> dict[str, Any]:
-    from hdl.ring.dataflow import Dataflow
+    from hdl.ring.datapath import Datapath
 
-    return {name: Dataflow(config=config) for name, config in _nodes().items()}
+    return {name: Datapath(config=config) for name, config in _nodes().items()}
 
 
 def _command_queue() -> dict[str, Any]:
@@ -122,14 +122,14 @@ def _registers() -> dict[str, Any]:
 
 
 def _runner() -> dict[str, Any]:
+    from hdl.control.local_runner import CommandRunner
     from hdl.control.protocol import EventStatus
-    from hdl.control.runner import CommandRunner
 
     return {"runner": CommandRunner(failure=EventStatus.BAD_MASK, most=4)}
 
 
 def _zero_value() -> dict[str, Any]:
-    from hdl.compression.zero_value import Adder, Decoder, Encoder
+    from hdl.compression.zero_value.format import Adder, Decoder, Encoder
 
     return {"encoder": Encoder(lanes=4), "encoder1": Encoder(lanes=1), "decoder": Decoder(lanes=2),
             "decoder8": Decoder(lanes=8), "adder": Adder()}
@@ -171,11 +171,12 @@ def _multiplexer() -> dict[str, Any]:
     return {f"multiplexer{lanes}": MaskMultiplexer(lanes=lanes, width=8) for lanes in (1, 4)}
 
 
+_CODING = "tests/hdl/compression"
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 
 # Whole rings take 10 to 30 CPU seconds to build: one of small nodes first, then those tests that see most.
-_RINGS = (f"{_RING}/test_collective.py", "tests/host/test_ring.py", "tests/host/test_gradient_codecs.py",
-          "tests/pairs/test_pairs.py")
+_RINGS = (f"{_RING}/test_collective.py", "tests/host/driver/test_ring.py",
+          "tests/host/driver/test_gradient_codecs.py", "tests/pairs/test_pairs.py")
 _OF_RINGS = {
     "plain": ("test_values[small]", "test_has_nobody", "test_counts_of_units", "test_weights_alone[3]",
               "test_one_node_differs", "test_wrong_block", "test_findings", "test_damaged_word[40]",
@@ -194,18 +195,18 @@ _ALL = (
     Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
-    Target("hdl/ring/schedule.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_schedule.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=10)
-      for name, units in (("collective", _collective), ("director", _director), ("dataflow", _dataflow))),
+      for name, units in (("collective", _collective), ("sequencer", _director), ("datapath", _dataflow))),
     Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1"),
         "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
     Target("hdl/control/registers.py", _registers, (f"{_CONTROL}/test_registers.py",)),
-    Target("hdl/control/runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
-    Target("hdl/compression/zero_value.py", _zero_value, ("tests/hdl/compression/test_zero_value.py",), {
+    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
+    Target("hdl/compression/zero_value/format.py", _zero_value, (f"{_CODING}/zero_value/test_format.py",), {
         "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
         "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",
                     "test_decoder_cut_streams[2-"),

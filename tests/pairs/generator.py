@@ -14,9 +14,9 @@ import numpy.typing as npt
 from hdl.config import NodeConfig
 from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
 from hdl.masking.mask import KINDS as MASK_KINDS
-from host.command import Command
-from host.inference import program
-from host.masking import Mask, MaskJob, plan
+from host.driver.command import Command
+from host.driver.inference import program
+from host.driver.masking import Mask, MaskJob, plan
 from sim.golden import masking, quantization
 from tests.pairs.model import Programs
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.control.protocol import Operation
-from host.command import Command
+from host.driver.command import Command
 from sim.golden import masking, optimizer, quantization
 from sim.golden import ring as golden
 

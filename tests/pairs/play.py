@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hdl.control.protocol import EventStatus, Operation
-from host.command import Event
-from host.device import Device
-from host.ring import Ring
-from host.settings import Rule, Settings
-from host.verilated import OpenRing
+from host.driver.command import Event
+from host.driver.device import Device
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.transports.verilated import OpenRing
 from sim.golden import ring as golden
 from sim.verilated.build import Library
 from tests.pairs.generator import CONFIG, Generator, Step, contents

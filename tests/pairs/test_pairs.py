@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation
-from host.command import Command
+from host.driver.command import Command
 from sim.golden import ring as golden
 from tests.host.rings import library, open_nodes
 from tests.pairs.generator import CONFIG, KINDS

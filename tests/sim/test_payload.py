@@ -3,7 +3,7 @@ import pytest
 from amaranth.hdl import signed
 from amaranth.lib import data
 
-from hdl.stream import beat_layout, word_layout
+from hdl.streams.stream import beat_layout, word_layout
 from sim.payload import from_int, leaves, pack, row_type, to_int, unpack
 
 ODD = data.StructLayout({

@@ -12,7 +12,7 @@ from pathlib import Path
 import cocotb
 import pytest
 
-from hdl.stream import SkidBuffer
+from hdl.streams.stream import SkidBuffer
 from sim import regression, simulations
 from sim.streams import cycles, start
 from sim.verilated import toolchain
@@ -124,7 +124,7 @@ def test_nothing_runs_on_when_the_side_that_asks_is_killed():
         sys.path[:0] = {sys.path!r}
         from sim import regression
         regression.OPTIMIZATION = {regression.OPTIMIZATION!r}
-        from hdl.stream import SkidBuffer
+        from hdl.streams.stream import SkidBuffer
         popen = regression.simulations.subprocess.Popen
         regression.simulations.subprocess.Popen = lambda *a, **k: popen(*a, **k, pass_fds=[{held}])
         print("asks", flush=True)

@@ -7,13 +7,13 @@ import functools
 import cocotb
 import numpy as np
 
-from hdl.compression import microscaling as mx_gateware
-from hdl.compression.block_coding import Decoder, Encoder
-from hdl.compression.block_format import Rounding
-from hdl.compression.quantizer import Dequantizer, Quantizer
-from hdl.compression.shared_exponent import SharedExponent
+from hdl.compression.block import microscaling as mx_gateware
+from hdl.compression.block.coding import Decoder, Encoder
+from hdl.compression.block.format import Rounding
+from hdl.compression.block.quantizer import Dequantizer, Quantizer
+from hdl.compression.block.shared_exponent import SharedExponent
 from hdl.floating.format import BF16, FP32
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model

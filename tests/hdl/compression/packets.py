@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hdl.stream import beat_layout, word_layout
+from hdl.streams.stream import beat_layout, word_layout
 from sim.payload import pack, unpack
 
 

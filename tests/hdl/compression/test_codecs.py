@@ -11,7 +11,7 @@ from amaranth.sim import Simulator
 from hdl.compression import codecs as gateware
 from hdl.compression.codecs import WordDecoder, WordEncoder, codebook_words, count_words, most_words
 from hdl.ring.packet import Codec
-from hdl.stream import beat_layout, word_layout
+from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import codecs as model
 from sim.payload import pack, unpack
 from sim.streams import STALLS, stall_array

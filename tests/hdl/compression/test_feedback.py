@@ -9,8 +9,8 @@ import pytest
 from hdl.compression import codecs as gateware
 from hdl.compression.codecs import WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
-from hdl.rows import RowSerializer
-from hdl.stream import SkidBuffer, beat_layout, word_layout
+from hdl.streams.rows import RowSerializer
+from hdl.streams.stream import SkidBuffer, beat_layout, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.payload import unpack

@@ -18,7 +18,7 @@ from hdl.compression.planes import (
     code_layout,
     word_count,
 )
-from hdl.stream import beat_layout, connect_stream
+from hdl.streams.stream import beat_layout, connect_stream
 from sim import formal
 from sim.golden import planes as model
 from sim.golden.stream import Feed as Source

@@ -15,7 +15,7 @@ from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandChecker, CommandQueue, checked_layout, verdict_layout
 from hdl.control.protocol import EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.optimizer.rules import Rule
-from hdl.stream import connect_stream
+from hdl.streams.stream import connect_stream
 from sim import formal, regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start

@@ -18,7 +18,7 @@ from hdl.control.protocol import (
     descriptor_layout,
 )
 from hdl.control.registers import REGISTERS
-from hdl.stream import word_layout
+from hdl.streams.stream import word_layout
 from sim import regression, streams
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
 

@@ -5,12 +5,12 @@ from amaranth.hdl import C, Module
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
 from hdl.masking.mask import MOST_LANES
-from hdl.stream import check_lanes
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import check_lanes
 
 __all__ = ["AdditiveMask"]
 

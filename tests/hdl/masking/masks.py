@@ -7,7 +7,7 @@ import numpy as np
 
 from hdl.control.protocol import mask_job_layout
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim.golden import masking as model
 from sim.payload import pack, to_int
 

@@ -8,7 +8,7 @@ import pytest
 
 from hdl.masking.circuit import MaskCircuit
 from hdl.masking.mask import job_layout
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden import masking as model
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start

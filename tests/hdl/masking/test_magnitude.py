@@ -8,7 +8,7 @@ import pytest
 
 from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden import floating
 from sim.golden import masking as model

@@ -9,7 +9,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.masking.multiplexer import MaskMultiplexer, masked_beat_layout
-from hdl.stream import beat_layout, connect_stream
+from hdl.streams.stream import beat_layout, connect_stream
 from sim import formal, regression
 from sim.golden import masking as model
 from sim.golden.stream import queue

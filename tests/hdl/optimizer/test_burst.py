@@ -11,7 +11,7 @@ from hdl.floating.format import FP16
 from hdl.optimizer.burst import StreamedOptimizer, command_layout
 from hdl.optimizer.fixed_point import INT16, INT18, FixedFormat
 from hdl.optimizer.rules import Rule as HardwareRule
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden.fixed_point import FixedSettings
 from sim.golden.optimizer import NEVER, Burst, Model, Rule, Settings, update
@@ -19,8 +19,8 @@ from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
 
-# Every size of tree in every format, five of them with every rule, other sets of rules, all lanes at once or in parts,
-# and banks of one beat, which are shorter than any pipeline.
+# Every size of tree in every format, five of them with every rule, other sets of rules, all lanes at once or in
+# parts, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)

@@ -8,7 +8,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In
 
 from hdl.optimizer.gradient_buffer import GradientBuffer
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim.formal import prove
 from sim.payload import unpack
 from sim.verilated.optimizer import beats

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim import formal, regression
 from sim.golden import moments as model
 from sim.payload import pack, unpack

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hdl.optimizer.slices import RowJoiner, RowSplitter
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim.streams import STALLS, stall_array
 from sim.verilated.optimizer import beats
 from sim.verilated.vectors import Feed, Unit, unpack

@@ -5,7 +5,6 @@ from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.delay import DelayLine
 from hdl.floating.add import FloatAdder
 from hdl.floating.convert import FloatToInteger, IntegerToFloat
 from hdl.floating.format import FP32
@@ -14,7 +13,8 @@ from hdl.floating.stages import register
 from hdl.quantization.arithmetic import ACCUMULATOR_BITS, INPUT_BITS, MULTIPLIER_BITS, SHIFT_BITS
 from hdl.quantization.matrix_vector import MOST_LANES, MatrixVector
 from hdl.quantization.requantizer import Requantizer
-from hdl.stream import check_lanes
+from hdl.streams.delay import DelayLine
+from hdl.streams.stream import check_lanes
 
 __all__ = ["FloatOffset", "IntegerOffset"]
 

@@ -17,7 +17,7 @@ from hdl.control.protocol import (
 from hdl.quantization.arithmetic import Form
 from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles, peak_cycles
 from hdl.quantization.layer_reader import INPUT_ROWS
-from host.inference import pack_inputs, program, unpack_outputs
+from host.driver.inference import pack_inputs, program, unpack_outputs
 from sim.golden.quantization import Layer, infer
 from sim.verilated.vectors import Unit
 from tests.hdl import engines

@@ -9,7 +9,7 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.control.protocol import LAYER_WORDS, layer_layout
 from hdl.quantization.layer_reader import INPUT_ROWS, LayerReader, checked_layer_layout, flags_layout
-from hdl.stream import beat_layout
+from hdl.streams.stream import beat_layout
 from sim.golden import stream
 from sim.payload import from_int, to_int
 from sim.streams import STALLS, stall_array

@@ -1,6 +1,6 @@
 """The collective engine among its peers: refusals, restarts, settings and cycles (hdl/ring/collective.py).
 
-Values, words and counts of all operations are in tests/host/test_ring.py, which drives the same simulation.
+Values, words and counts of all operations are in tests/host/driver/test_ring.py, which drives the same simulation.
 """
 
 import numpy as np
@@ -8,11 +8,11 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
-from host.command import Command
-from host.device import Device
-from host.ring import Ring
-from host.settings import Rule, Settings
-from host.verilated import open_ring
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.transports.verilated import open_ring
 from sim.golden import ring as golden
 
 CONFIG = NodeConfig()

@@ -12,8 +12,8 @@ from cocotb.triggers import FallingEdge
 
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.ring.control import CollectiveControl, fault_layout, kind_layout
-from hdl.ring.schedule import Planner
-from hdl.stream import connect_stream
+from hdl.ring.order import Planner
+from hdl.streams.stream import connect_stream
 from sim import formal, regression
 from sim.payload import from_int, to_int
 from sim.streams import cycles, start

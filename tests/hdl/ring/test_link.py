@@ -20,7 +20,7 @@ from hdl.ring.packet import (
     header_layout,
     packet_words,
 )
-from hdl.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 from sim import regression
 from sim.golden.packet import ABORT, Header, Refusal
 from sim.payload import to_int

@@ -20,7 +20,7 @@ from hdl.ring.packet import (
     header_layout,
     packet_words,
 )
-from hdl.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream, word_layout
 from sim import formal, regression
 from sim.golden.codecs import TableCodec
 from sim.golden.packet import ABORT, CODED, RAW, ZERO_VALUE, Header, Refusal, checksum, packet, verdict

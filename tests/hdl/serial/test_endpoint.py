@@ -8,7 +8,7 @@ from cocotb.triggers import FallingEdge, RisingEdge
 
 from hdl.serial.endpoint import VERSION, Endpoint
 from hdl.serial.frame import FrameKind, header_layout
-from hdl.stream import word_layout
+from hdl.streams.stream import word_layout
 from sim import regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start

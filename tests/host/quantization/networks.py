@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from host.data import digits
-from host.layers import perceptron
+from host.models.digits import digits
+from host.models.layers import perceptron
 from host.quantization.network import float_layers
 from sim.golden import quantization as golden
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hdl.quantization.arithmetic import Variant
-from host.layers import perceptron
+from host.models.layers import perceptron
 from host.quantization.calibration import Activation, Calibration
 from host.quantization.network import (
     FloatLayer,

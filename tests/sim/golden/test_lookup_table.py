@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hdl.floating.format import BF16, FP16, FP32
-from host.clustering import mantissa_centroids
+from host.driver.codebooks import mantissa_centroids
 from sim.golden import planes
 from sim.golden.lookup_table import LookupTable
 

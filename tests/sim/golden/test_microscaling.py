@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hdl.compression.microscaling import Element
+from hdl.compression.block.microscaling import Element
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.golden.microscaling import Microscaling

@@ -104,8 +104,8 @@ def test_ratio_of_trained_weights(trained_weights):
 
 @pytest.fixture(scope="module")
 def trained_weights():
-    from host.data import digits
-    from host.layers import perceptron
+    from host.models.digits import digits
+    from host.models.layers import perceptron
     from sim.golden import conversion
 
     dataset = digits()

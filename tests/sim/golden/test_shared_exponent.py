@@ -4,9 +4,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hdl.compression import microscaling as mx_gateware
-from hdl.compression import shared_exponent as gateware
-from hdl.compression.block_format import RANDOM_BITS, STATE_BITS, Rounding, random_state
+from hdl.compression.block import microscaling as mx_gateware
+from hdl.compression.block import shared_exponent as gateware
+from hdl.compression.block.format import RANDOM_BITS, STATE_BITS, Rounding, random_state
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.golden.conversion import to_bfloat16

@@ -15,7 +15,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from hdl.stream import SkidBuffer
+from hdl.streams.stream import SkidBuffer
 from sim.verilated import cache, cache_content, cache_folder, toolchain, verilog
 from sim.verilated.cache import cached, complete
 from sim.verilated.toolchain import ToolError

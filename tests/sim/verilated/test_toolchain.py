@@ -92,7 +92,7 @@ def test_convert_once(monkeypatch):
 
 
 def test_convert_identity(monkeypatch, tmp_path):
-    from hdl.stream import Queue
+    from hdl.streams.stream import Queue
 
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
     monkeypatch.setattr(verilog, "_LOADED", time.time() + 10)

@@ -5,7 +5,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.stream import Queue, SkidBuffer
+from hdl.streams.stream import Queue, SkidBuffer
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 

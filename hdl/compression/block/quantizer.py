@@ -1,0 +1,571 @@
+"""Numbers to blocks with a shared exponent, and back.
+
+See :mod:`hdl.compression.block.format` for the scale rule that both follow.
+"""
+
+from types import SimpleNamespace
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.block.format import (
+    ONES,
+    RANDOM_BITS,
+    STATE_BITS,
+    Rounding,
+    block_layout,
+    check_codec,
+    random_state,
+)
+from hdl.floating.format import FP32
+from hdl.floating.stages import leading_zeros, shift_left, shift_right
+from hdl.streams.stream import beat_layout
+
+__all__ = ["Dequantizer", "Quantizer", "dequantizer_latency", "quantizer_latency"]
+
+#: Steps up to which flip-flops are taken to delay a value.
+_SHORT = 8
+#: Rows of one column of LUT memory.
+_LUT_ROWS = 16
+
+
+class _Pipeline:
+    """Registers of stages that move together, when they are told to."""
+
+    def __init__(self, m, advance):
+        self.m = m
+        self.advance = advance
+
+    def register(self, name, **values):
+        """Values one step later, under the same names. Nothing is reset."""
+        return self._register(name, values, reset_less=True)
+
+    def flags(self, name, **values):
+        """As :meth:`register`, but zero after reset."""
+        return self._register(name, values, reset_less=False)
+
+    def _register(self, name, values, *, reset_less):
+        later = {}
+        for key, value in values.items():
+            later[key] = Signal(Value.cast(value).shape(), name=f"{name}_{key}", reset_less=reset_less)
+            with self.m.If(self.advance):
+                self.m.d.sync += later[key].eq(value)
+        return SimpleNamespace(**later)
+
+    def delay(self, name, value, steps):
+        """A value some steps later: flip-flops, or a memory from where that is smaller."""
+        rows = steps - 1
+        if steps <= _SHORT:
+            for age in range(steps):
+                value = self.register(f"{name}_{age}", value=value).value
+            return value
+        spare = rows % _LUT_ROWS
+        if rows > _LUT_ROWS and spare <= _SHORT // 2:
+            value = self.delay(f"{name}_early", value, spare)
+            rows -= spare
+        m = self.m
+        memory = Memory(shape=len(value), depth=rows, init=[])
+        m.submodules[name] = memory
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+        place = Signal(range(rows), name=f"{name}_place")
+        m.d.comb += [write.addr.eq(place), read.addr.eq(place), write.data.eq(value), write.en.eq(self.advance)]
+        with m.If(self.advance):
+            m.d.sync += place.eq(Mux(place == rows - 1, 0, place + 1))
+        return self.register(f"{name}_read", value=read.data).value
+
+
+def _larger(a, b):
+    return Mux(a > b, a, b)
+
+
+def _saturated(value, width):
+    """A number, or all ones of a width where it takes more bits."""
+    if len(value) <= width:
+        return value
+    return value[:width] | value[width:].any().replicate(width)
+
+
+def _levels(codec, lanes):
+    """Steps of the comparisons within a beat, and whether there is one from beat to beat."""
+    return lanes.bit_length() - 1, codec.block > lanes or codec.lowest > 0
+
+
+def _found(codec, lanes):
+    """Steps from a block's last beat in the first register to all that its beats have in common."""
+    return sum(_levels(codec, lanes)) + (codec.subsets > 0) + (codec.block > lanes)
+
+
+def quantizer_latency(codec, lanes):
+    """Latency of a :class:`Quantizer`."""
+    return 1 + _found(codec, lanes) + 3
+
+
+def dequantizer_latency(codec):
+    """Latency of a :class:`Dequantizer`."""
+    return 3 if codec.complement else 2
+
+
+class Quantizer(wiring.Component):
+    """Bring blocks of elements to their exponent.
+
+    One beat is taken per cycle and one given. The first beat of a block is offered :attr:`latency` cycles after its
+    last one was accepted: that long, and no longer, elements are delayed, while the largest exponent is found. A
+    partial last block is filled up with +0, one beat per cycle, in which ``i.ready`` is low.
+
+    All stages move together: when the output is free, and, while a block has begun, with each of its beats. So a
+    block whose beats are late holds up the one before it. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat: a power of two, at most a block.
+    format : FloatFormat
+        Format of the elements, FP32 or BF16.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes, format.width))
+    o : Out(stream of block_layout(codec, lanes))
+    """
+
+    def __init__(self, *, codec, lanes, format=FP32):
+        check_codec(codec, lanes, format)
+        self._codec = codec
+        self._lanes = lanes
+        self._format = format
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(lanes, format.width))),
+            "o": Out(stream.Signature(block_layout(codec, lanes))),
+        })
+
+    @property
+    def beats(self):
+        """Beats of a block."""
+        return self._codec.block // self._lanes
+
+    @property
+    def latency(self):
+        """Cycles from the acceptance of a block's last beat to the offer of its first."""
+        return quantizer_latency(self._codec, self._lanes)
+
+    def elaborate(self, platform):
+        m = Module()
+        codec, format, beats = self._codec, self._format, self.beats
+        stochastic = codec.rounding is Rounding.STOCHASTIC
+        given = self.i.payload
+
+        # What enters: beats of the input, or of zeros where a block is partial.
+        beat = Signal(range(max(beats, 2)))
+        padding = Signal()
+        final = Signal()
+        free = Signal()
+        advance = Signal()
+        entering = Signal()
+        m.d.comb += [
+            final.eq(beat == beats - 1),
+            free.eq(self.o.ready | ~self.o.valid),
+            advance.eq(free & (self.i.valid | padding | (beat == 0))),
+            entering.eq(self.i.valid | padding),
+            self.i.ready.eq(free & ~padding),
+        ]
+        pipeline = _Pipeline(m, advance)
+        if beats > 1:
+            with m.If(advance & entering):
+                m.d.sync += [beat.eq(Mux(final, 0, beat + 1)), padding.eq((padding | given.last) & ~final)]
+
+        # Elements as far as they matter: guard bits below the last place of the largest magnitude, and what is below.
+        guard = RANDOM_BITS if stochastic else 1
+        wanted = codec.fraction_bits + guard
+        kept = min(wanted, format.fraction_bits)
+        lost = 0 if stochastic else format.fraction_bits - kept
+        lanes = []
+        for lane in range(self._lanes):
+            opened = data.View(format.layout, given.elements[lane])
+            present = given.keep[lane] & ~padding
+            exponent = Mux(present, opened.exponent, 0)
+            fraction, sticky = opened.fraction[format.fraction_bits - kept:], opened.fraction[:lost].any()
+            if codec.highest < ONES - 1:
+                above = (opened.exponent > codec.highest) & ~opened.exponent.all()
+                exponent = Mux(present, Mux(above, codec.highest, opened.exponent), 0)
+                fraction, sticky = fraction | above.replicate(kept), sticky | above
+            lanes.append(pipeline.register(
+                f"opened_{lane}", exponent=exponent,
+                rest=Cat(fraction, opened.sign & present, *([sticky] if lost else []))))
+        entered = pipeline.flags("entered", valid=entering, first=beat == 0, final=final & entering,
+                                 last=padding | given.last)
+
+        # The largest exponent of each subset in the beat, and of the beat.
+        peaks = [lane.exponent for lane in lanes]
+        subsets = None
+        tags = entered
+        levels, has_top = _levels(codec, self._lanes)
+        for level in range(levels):
+            if codec.subsets and self._lanes // len(peaks) == codec.subset:
+                subsets = peaks
+            found = pipeline.register(f"level_{level}", **{
+                f"peak_{place}": _larger(*peaks[place:place + 2]) for place in range(0, len(peaks), 2)})
+            peaks = list(vars(found).values())
+            if subsets is not None:
+                subsets = list(vars(pipeline.register(f"subsets_{level}", **{
+                    f"peak_{place}": peak for place, peak in enumerate(subsets)})).values())
+            tags = pipeline.flags(f"tags_{level}", **vars(tags))
+        top, = peaks
+        if subsets is None:
+            subsets = peaks
+
+        # The largest of the block so far.
+        before = C(codec.lowest, 8)
+        if has_top:
+            peak = top
+            top = Signal(8, name="top", reset_less=True)
+            if beats > 1:
+                before = Signal(8, name="before")
+                m.d.comb += before.eq(Mux(tags.first, codec.lowest, top))
+            with m.If(advance):
+                m.d.sync += top.eq(_larger(peak, before))
+            carried = pipeline.register("carried", before=before, **{
+                f"peak_{place}": subset for place, subset in enumerate(subsets)})
+            before, *subsets = vars(carried).values()
+            tags = pipeline.flags("tags_top", **vars(tags))
+        common = {"top": top}
+
+        # Differences to it, which grow with it.
+        if codec.subsets:
+            width = codec.difference_bits
+
+            def below(high, low, name):
+                difference = Signal(8, name=name)
+                m.d.comb += difference.eq(high - low)
+                return (high != low) if width == 1 else _saturated(difference, width)
+
+            found = Signal(data.ArrayLayout(width, codec.subsets), name="found", reset_less=True)
+            risen = below(top, before, "rise")
+            raised = []
+            for place in range(codec.subsets):
+                total = Signal(width + 1, name=f"raised_{place}")
+                m.d.comb += total.eq(found[place] + risen)
+                raised.append((found[place] | risen) if width == 1 else _saturated(total, width))
+            fresh = [below(top, subset, f"below_{place}") for place, subset in enumerate(subsets)]
+            per_subset = codec.subset // self._lanes
+            if per_subset > 1:
+                place = Signal(range(per_subset))
+                with m.If(advance & tags.valid):
+                    m.d.sync += place.eq(place + 1)
+                joined = Signal(width, name="joined")
+                m.d.comb += joined.eq(Mux((place == 0) | (fresh[0] < raised[-1]), fresh[0], raised[-1]))
+                following = Mux(place == 0, Cat(*raised[1:], joined), Cat(*raised[:-1], joined))
+            else:
+                following = Cat(*raised[len(fresh):], *fresh) if beats > 1 else Cat(*fresh)
+            with m.If(advance):
+                m.d.sync += found.as_value().eq(following)
+            common = {"top": pipeline.register("below", top=top).top, "differences": found.as_value()}
+            tags = pipeline.flags("tags_below", **vars(tags))
+
+        # What the beats of a block have in common stands while they pass.
+        if beats > 1:
+            index = Signal(range(beats))
+            active = Signal()
+            held = {}
+            with m.If(advance):
+                with m.If(tags.final):
+                    m.d.sync += [index.eq(0), active.eq(1)]
+                with m.Else():
+                    m.d.sync += index.eq(index + 1)
+                    with m.If(index == beats - 1):
+                        m.d.sync += active.eq(0)
+            for name, value in {**common, "last": tags.last}.items():
+                held[name] = Signal(len(value), name=f"held_{name}", reset_less=True)
+                with m.If(advance & tags.final):
+                    m.d.sync += held[name].eq(value)
+            block = SimpleNamespace(**held, valid=active, first=index == 0, end=held["last"] & (index == beats - 1))
+        else:
+            block = SimpleNamespace(**common, valid=tags.final, first=C(1, 1), end=tags.last)
+        nan = Signal()
+        m.d.comb += nan.eq(block.top.all())
+
+        delayed = pipeline.delay("elements", Cat(*(Cat(lane.rest, lane.exponent) for lane in lanes)),
+                                 _found(codec, self._lanes) + beats - 1)
+        size = len(delayed) // self._lanes
+
+        # Differences of the subsets in this beat.
+        lowered = [C(0, 1)] * self._lanes
+        if codec.subsets:
+            width = codec.difference_bits
+            ahead = block.differences
+            if beats > 1:
+                step = max(self._lanes // codec.subset, 1) * width
+                ahead = Signal(len(block.differences), name="ahead", reset_less=True)
+                with m.If(advance):
+                    with m.If(tags.final):
+                        m.d.sync += ahead.eq(common["differences"])
+                    with m.Elif((index & (per_subset - 1)) == per_subset - 1 if per_subset > 1 else C(1, 1)):
+                        m.d.sync += ahead.eq(ahead[step:])
+            lowered = [ahead[lane // codec.subset * width:][:width] for lane in range(self._lanes)]
+
+        # Three steps: how far to shift, shift, and round.
+        exponent = Signal(codec.exponent_bits, name="exponent")
+        m.d.comb += exponent.eq(Mux(nan, codec.nan, block.top - codec.lowest))
+        header = {"exponent": exponent}
+        if codec.subsets:
+            header["differences"] = Mux(nan, 0, block.differences)
+        flags = {"valid": block.valid, "first": block.first, "last": block.end & block.valid, "nan": nan}
+        for stage in ("aimed", "shifted"):
+            header = vars(pipeline.register(f"{stage}_header", **header))
+            flags = vars(pipeline.flags(f"{stage}_flags", **flags))
+        noise = self._noise(m, advance & flags["valid"]) if stochastic else [None] * self._lanes
+
+        if codec.top_field > 1:
+            pivot = Signal(signed(9), name="pivot")
+            m.d.comb += pivot.eq(block.top - (codec.top_field - 1))
+        for lane in range(self._lanes):
+            rest = delayed[lane * size:(lane + 1) * size]
+            own = Signal(8, name=f"own_{lane}")
+            m.d.comb += own.eq(rest[-8:])
+            fraction, sign = rest[:kept], rest[kept]
+            sticky = rest[kept + 1] if lost else C(0, 1)
+
+            # Places to the right, and the field.
+            limit = codec.fraction_bits + guard
+            places = limit.bit_length()
+            if codec.top_field == 1:
+                width = len(lowered[lane])
+                right = Signal(8 + width if codec.subsets else 8, name=f"right_{lane}")
+                if not codec.subsets:
+                    m.d.comb += right.eq(block.top - own)
+                elif width == 1:
+                    # The difference is the borrow.
+                    chain = Signal(9, name=f"chain_{lane}")
+                    m.d.comb += [chain.eq(Cat(C(0, 1), block.top) - Cat(lowered[lane], own)), right.eq(chain[1:])]
+                else:
+                    m.d.comb += right.eq(block.top - own - lowered[lane])
+                far = right[places:8].any()
+                aimed = pipeline.register(f"aimed_{lane}", amount=right[:places], sign=sign, fraction=fraction,
+                                          sticky=sticky, zero=far | ~own.any())
+                window_in = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
+                base = C(0, 1)
+            else:
+                field = Signal(signed(10), name=f"field_{lane}")
+                m.d.comb += field.eq(own - pivot)
+                negative = field[-1]
+                places = (limit - 1).bit_length()
+                far = negative & ~field[places:9].all()
+                base_bits = (codec.top_field - 1).bit_length()
+                aimed = pipeline.register(
+                    f"aimed_{lane}", amount=Mux(negative, ~field[:places], 0), negative=negative, sign=sign,
+                    fraction=fraction, sticky=sticky, zero=far | ~own.any(),
+                    base=Mux(negative, 0, field[:base_bits]))
+                # One place for being below the smallest normal number at all, and as many as the complement says.
+                opened = Cat(C(0, wanted - kept), aimed.fraction, C(1, 1))
+                window_in = Signal(wanted + 1, name=f"lowered_{lane}")
+                m.d.comb += window_in.eq(Mux(aimed.negative, opened[1:], opened))
+                base = aimed.base
+            window, dropped = shift_right(m, window_in, aimed.amount, width=wanted + 1)
+            ones = Cat(dropped, aimed.sticky)
+            if codec.top_field > 1:
+                ones = Cat(ones, aimed.negative & opened[0])
+            shifted = pipeline.register(
+                f"shifted_{lane}", window=Mux(aimed.zero, 0, window), base=Mux(aimed.zero, 0, base), sign=aimed.sign,
+                **({} if stochastic else {"sticky": ones.any() & ~aimed.zero}))
+
+            # The largest magnitude is not rounded up.
+            window, low = shifted.window, codec.largest & ((1 << codec.fraction_bits) - 1)
+            mantissa = window[guard:-1]
+            full = Signal(name=f"full_{lane}")
+            # Its fraction is ones, above a zero at most.
+            odd = low & 1 if codec.fraction_bits else 1
+            m.d.comb += full.eq(window[-1] & mantissa[1 - odd:].all() & (
+                (shifted.base == codec.top_field - 1) if codec.top_field > 1 else C(1, 1)))
+            if not odd:
+                mantissa = Cat(mantissa[0] & ~full, mantissa[1:])
+            magnitude = Cat(mantissa, shifted.base)[:codec.magnitude_bits]
+            hidden = Cat(C(0, codec.fraction_bits), window[-1])
+            result = Signal(codec.code_bits, name=f"code_{lane}")
+            if stochastic:
+                total = Signal(guard + codec.magnitude_bits, name=f"total_{lane}")
+                added = Cat(noise[lane] & ~full.replicate(guard), hidden)
+                m.d.comb += total.eq(Cat(window[:guard], magnitude) + added)
+                rounded = total[guard:]
+                up = C(0, 1)
+            else:
+                up = window[0] & (shifted.sticky | window[1]) & ~full
+                if codec.complement:
+                    rounded = window[1:]
+                else:
+                    rounded = Signal(codec.magnitude_bits, name=f"rounded_{lane}")
+                    m.d.comb += rounded.eq(magnitude + Cat(up, hidden[1:]) if codec.fraction_bits else
+                                           window[1:] + up)
+            if codec.complement:
+                m.d.comb += result.eq(Cat(rounded ^ shifted.sign.replicate(codec.magnitude_bits), shifted.sign)
+                                      + (up ^ shifted.sign))
+            else:
+                m.d.comb += result.eq(Cat(rounded, shifted.sign))
+            with m.If(advance):
+                m.d.sync += self.o.payload.codes[lane].eq(Mux(flags["nan"], 0, result))
+
+        with m.If(self.o.ready):
+            m.d.sync += self.o.valid.eq(0)
+        with m.If(advance):
+            m.d.sync += [self.o.valid.eq(flags["valid"]), self.o.payload.first.eq(flags["first"]),
+                         self.o.payload.last.eq(flags["last"])]
+            m.d.sync += [self.o.payload[name].eq(value) for name, value in header.items()]
+        return m
+
+    def _noise(self, m, step):
+        """Random bits for each lane; they change with a step."""
+        count = self._lanes * RANDOM_BITS
+        state = Signal(STATE_BITS, init=random_state(self._codec.seed), name="random")
+        bits = list(state)
+        for place in range(count):
+            bits.append(bits[place] ^ bits[place + 63])
+        with m.If(step):
+            m.d.sync += state.eq(Cat(*bits[count:]))
+        return [Cat(*bits[lane * RANDOM_BITS:][:RANDOM_BITS]) for lane in range(self._lanes)]
+
+
+class Dequantizer(wiring.Component):
+    """Make numbers of blocks.
+
+    Latency is :attr:`latency` cycles, throughput one beat per cycle. All stages move together when the output is
+    free; ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : BlockCodec
+    lanes : int
+        Elements in a beat: a power of two, at most a block.
+    format : FloatFormat
+        Format of the elements, FP32 or BF16.
+
+    Members
+    -------
+    i : In(stream of block_layout(codec, lanes))
+    o : Out(stream of beat_layout(lanes, format.width))
+        Whole blocks: all elements are kept.
+    """
+
+    def __init__(self, *, codec, lanes, format=FP32):
+        check_codec(codec, lanes, format)
+        self._codec = codec
+        self._lanes = lanes
+        self._format = format
+        super().__init__({
+            "i": In(stream.Signature(block_layout(codec, lanes))),
+            "o": Out(stream.Signature(beat_layout(lanes, format.width))),
+        })
+
+    @property
+    def latency(self):
+        """Cycles from a beat of a block to its elements."""
+        return dequantizer_latency(self._codec)
+
+    def elaborate(self, platform):
+        m = Module()
+        codec, format, lanes = self._codec, self._format, self._lanes
+        given = self.i.payload
+        free = Signal()
+        m.d.comb += [free.eq(self.o.ready | ~self.o.valid), self.i.ready.eq(free)]
+        pipeline = _Pipeline(m, free)
+
+        lowered = [C(0, 1)] * lanes
+        if codec.subsets:
+            beats = codec.block // lanes
+            groups = [given.differences.as_value()]
+            if beats > 1:
+                index = Signal(range(beats))
+                now = Signal(range(beats))
+                m.d.comb += now.eq(Mux(given.first, 0, index))
+                with m.If(free & self.i.valid):
+                    m.d.sync += index.eq(now + 1)
+                per_subset = max(codec.subset // lanes, 1)
+                width = max(lanes // codec.subset, 1) * codec.difference_bits
+                groups = given.differences.as_value().word_select(now >> (per_subset.bit_length() - 1), width)
+            else:
+                groups, = groups
+            width = codec.difference_bits
+            lowered = [groups[lane // codec.subset * width:][:width] for lane in range(lanes)]
+
+        common = {"exponent": given.exponent, "nan": given.exponent == codec.nan}
+        flags = {"valid": self.i.valid, "last": given.last}
+        numbers = []
+        for lane in range(lanes):
+            code = given.codes[lane]
+            numbers.append({"sign": code[-1], "magnitude": code[:-1], "lowered": lowered[lane]})
+        if codec.complement:
+            for lane, number in enumerate(numbers):
+                sign, magnitude = number["sign"], Signal(codec.magnitude_bits, name=f"absolute_{lane}")
+                m.d.comb += magnitude.eq((number["magnitude"] ^ sign.replicate(codec.magnitude_bits)) + sign)
+                number["magnitude"] = magnitude
+                numbers[lane] = vars(pipeline.register(f"positive_{lane}", **number))
+            common = vars(pipeline.register("positive", **common))
+            flags = vars(pipeline.flags("positive_flags", **flags))
+
+        fraction_bits = codec.fraction_bits
+        for lane, number in enumerate(numbers):
+            magnitude, sign = number["magnitude"], number["sign"]
+            field, fraction = magnitude[fraction_bits:], magnitude[:fraction_bits]
+            # A number without a hidden bit is brought to have one.
+            if codec.top_field == 1:
+                amount, none = leading_zeros(m, magnitude)
+                shifted = shift_left(m, magnitude, amount)
+                # The magnitude of -2 is no zero, but all that is seen of it are zeros: its count becomes -1.
+                minus = none & sign if codec.complement else C(0, 1)
+                zero = none & ~minus
+                offset = Cat(amount, minus).as_signed()
+                special = infinite = C(0, 1)
+            else:
+                amount, none = leading_zeros(m, fraction)
+                shifted = Signal(fraction_bits + 1, name=f"normal_{lane}")
+                m.d.comb += shifted.eq(Mux(field.any(), fraction, shift_left(m, fraction, amount).shift_left(1)))
+                zero = none & ~field.any()
+                offset = Mux(field.any(), field, -amount)
+                special, infinite = C(0, 1), C(0, 1)
+                if codec.nan_magnitude is not None:
+                    special = magnitude == codec.nan_magnitude
+                if codec.infinities:
+                    infinite = field.all() & ~fraction.any()
+                    special = field.all() & fraction.any()
+            number.update(normal=pipeline.register(
+                f"normal_{lane}", fraction=shifted[:fraction_bits] if fraction_bits else C(0, 1), offset=offset,
+                zero=zero, sign=sign, lowered=number["lowered"], nan=special | common["nan"], infinite=infinite))
+        below = codec.lowest - (codec.top_field if codec.top_field > 1 else 0)
+        origin = Signal(signed(9), name="origin")
+        m.d.comb += origin.eq(common["exponent"] + below)
+        start = pipeline.register("block", start=origin).start
+        flags = vars(pipeline.flags("normal_flags", **flags))
+
+        for lane in range(lanes):
+            number = numbers[lane]["normal"]
+            total = Signal(signed(10), name=f"total_{lane}")
+            if codec.top_field > 1:
+                m.d.comb += total.eq(start + number.offset)
+            elif codec.difference_bits == 1:
+                chain = Signal(signed(11), name=f"chain_{lane}")
+                less = Cat(number.lowered, number.offset).as_signed()
+                m.d.comb += [chain.eq(Cat(C(0, 1), start).as_signed() - less), total.eq(chain[1:])]
+            elif codec.subsets:
+                m.d.comb += total.eq(start - number.offset - number.lowered)
+            else:
+                m.d.comb += total.eq(start - number.offset)
+            small = total[-1] | ~total[:9].any() | number.zero
+            large = ~total[-1] & (total[:9] >= ONES)
+            result = Signal(format.layout, name=f"result_{lane}", reset_less=True)
+            with m.If(free):
+                m.d.sync += [
+                    result.sign.eq(number.sign & ~number.nan),
+                    result.exponent.eq(total[:8]),
+                    result.fraction.eq(number.fraction.shift_left(format.fraction_bits - max(fraction_bits, 1))),
+                ]
+                with m.If(small):
+                    m.d.sync += [result.exponent.eq(0), result.fraction.eq(0)]
+                with m.If(large | number.infinite | number.nan):
+                    m.d.sync += [result.exponent.eq(ONES), result.fraction.eq(
+                        number.nan.shift_left(format.fraction_bits - 1))]
+            m.d.comb += self.o.payload.elements[lane].eq(result)
+        m.d.comb += self.o.payload.keep.eq((1 << lanes) - 1)
+        with m.If(free):
+            m.d.sync += [self.o.valid.eq(flags["valid"]), self.o.payload.last.eq(flags["last"])]
+        return m

@@ -1,0 +1,66 @@
+"""The arithmetic of the reduced node: one multiplier, one rounding adder and one saturation, for all it computes."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.lib import enum, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.int16_node.memory import WIDTH
+from hdl.optimizer.fixed_point import FRACTION_BITS, SCALAR_WIDTH
+
+__all__ = ["Arithmetic", "Term"]
+
+# All bits of a product that round it: its whole part, and the half.
+_PRODUCT = SCALAR_WIDTH + WIDTH - FRACTION_BITS + 1
+
+
+class Term(enum.Enum, shape=2):
+    """What is combined with the base."""
+
+    PLUS_PRODUCT = 0
+    MINUS_PRODUCT = 1
+    PLUS_ADDEND = 2
+
+
+class Arithmetic(wiring.Component):
+    """Add to a 16-bit number, or subtract from it; where that is beyond 16 bits, give the nearest such number.
+
+    The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to an integer.
+    ``o`` depends combinationally on ``base``, ``addend`` and ``term``.
+
+    Members
+    -------
+    factor : In(signed(18))
+        With 16 bits of fraction.
+    value : In(signed(16))
+    base, addend : In(signed(16))
+    term : In(Term)
+    o : Out(signed(16))
+    """
+
+    factor: In(signed(SCALAR_WIDTH))
+    value: In(signed(WIDTH))
+    base: In(signed(WIDTH))
+    addend: In(signed(WIDTH))
+    term: In(Term)
+    o: Out(signed(WIDTH))
+
+    def elaborate(self, platform):
+        m = Module()
+        product = Signal(signed(_PRODUCT))
+        twice = Signal(signed(_PRODUCT))
+        total = Signal(signed(_PRODUCT + 1))
+        m.d.sync += product.eq((self.factor * self.value) >> FRACTION_BITS - 1)
+        # With h halves, floor((2 base + h + 1) / 2) rounds base + h / 2 half up, and floor((2 base + ~h + 1) / 2) is
+        # base less h / 2 rounded half up. An addend is an even number of halves.
+        subtract = self.term == Term.MINUS_PRODUCT
+        m.d.comb += [
+            twice.eq(Mux(self.term == Term.PLUS_ADDEND, self.addend.shift_left(1),
+                         product ^ subtract.replicate(_PRODUCT).as_signed())),
+            total.eq(Cat(1, self.base).as_signed() + twice),
+        ]
+        value = total[1:]
+        sign = value[-1]
+        beyond = value[WIDTH - 1:-1] != sign.replicate(len(value) - WIDTH)
+        m.d.comb += self.o.eq(
+            Mux(beyond, Cat((~sign).replicate(WIDTH - 1), sign), value[:WIDTH]).as_signed())
+        return m

@@ -1,0 +1,263 @@
+"""MASK on a reduced node: a list of jobs, each element of which is compared with its parameters one by one."""
+
+from amaranth.hdl import Array, Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import EventStatus, Operation, mask_job_layout
+from hdl.int16_node.memory import WIDTH, port_signature
+from hdl.int16_node.queue import engine_signature
+from hdl.masking.mask import INDEX_BITS, KINDS
+
+__all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]
+
+#: Elements of memory that a job takes.
+JOB_ELEMENTS = mask_job_layout().size // WIDTH
+
+
+def _field(name):
+    """The first element of a field of a job."""
+    return mask_job_layout()[name].offset // WIDTH
+
+
+_LAST_FIELD = _field("width")
+
+# Per step, the field that is compared with an index or a difference: whether that is of the column, the other one
+# that is taken from it, and whether it may be equal.
+_STEPS = (
+    ("diagonal", True, True, True),
+    ("length_rows", False, False, False),
+    ("length_columns", True, False, False),
+    ("first_row", False, False, False),
+    ("end_row", False, False, False),
+    ("first_column", True, False, False),
+    ("end_column", True, False, False),
+    ("width", True, True, True),
+    ("width", False, True, True),
+)
+
+
+def mask_cycles(jobs):
+    """Cycles of MASK, in its event: with jobs of so many ``(rows, columns, count)``, all of them right."""
+    return 2 + sum(_LAST_FIELD + 3 + 2 * count * rows + (len(_STEPS) + 5) * count * rows * columns
+                   for rows, columns, count in jobs)
+
+
+class Masker(wiring.Component):
+    """Mask matrices in the gradient memory, in place, by a list of jobs in the weight memory.
+
+    A job is looked through field by field. Then all of its elements are counted, as they are passed over once: so its
+    ``elements`` are compared with its rows, columns and matrices, and with what is left of the length, and nothing
+    has to be multiplied. After that each of them is compared with every parameter of the mask, which come from memory
+    once more: no parameter is kept in registers.
+
+    Nothing of a job is changed before all of it has been found right. The host has a turn at the weight memory with
+    each element that is masked, and none while a job is looked through and counted.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        With ``reduced`` and ``masking``.
+
+    Members
+    -------
+    word, fields, operation, start, done, status, detail
+        As those of :class:`~hdl.int16_node.queue.CommandQueue`. From ``start`` to ``done`` it takes
+        :func:`mask_cycles`. The detail is the number of elements replaced, or that of the job that is wrong.
+    alternative : In(16)
+        What takes the place of an element that is not kept.
+    count : Out(struct of one bit for each of "command_cycles", "elements_masked")
+    gradients, weights : Out(port_signature)
+    """
+
+    def __init__(self, *, config):
+        self._config = config
+        super().__init__({
+            **engine_signature(config).flip().members,
+            "alternative": In(WIDTH),
+            "count": Out(data.StructLayout({"command_cycles": 1, "elements_masked": 1})),
+            "gradients": Out(port_signature(config.gradient_words)),
+            "weights": Out(port_signature(config.weight_words)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, gradients, weights = self._config, self.gradients, self.weights
+        q = weights.q
+        job_bits = JOB_ELEMENTS.bit_length() - 1
+
+        alternative = Signal(WIDTH)  # of the moment at which the command starts
+        left = Signal(range(config.gradient_words + 1))  # elements that no job has taken yet
+        job = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # its place
+        number = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # in the list
+        replaced = Signal.like(left)
+        field, following = Signal(job_bits), Signal(job_bits)
+        kinds = Signal(len(KINDS) - 1)
+        matrices, elements = Signal(WIDTH), Signal(WIDTH)  # to come, this one included
+        row, column = Signal(INDEX_BITS), Signal(INDEX_BITS)
+        counting = Signal()
+        step = Signal(range(len(_STEPS)))
+        kept, within = Signal(), Signal()
+        fault = Signal()
+
+        # One comparison: of a row or a column, or their difference, with what comes from memory.
+        of_column, difference, equal = Signal(), Signal(), Signal()
+        below = Signal()
+        index = Mux(of_column, column, row)
+        other = Mux(difference, Mux(of_column, row, column), 0)
+        m.d.comb += [
+            below.eq((index - other) < (q[:INDEX_BITS + 1].as_signed() + equal)),
+            weights.address.eq(Cat(following, job)),
+            gradients.data.eq(alternative),
+            gradients.write.eq(1),
+            self.detail.eq(replaced),
+        ]
+        with m.If(self.fields.gradient_base):
+            m.d.sync += gradients.address.eq(self.word)
+        with m.If(self.fields.weight_base):
+            m.d.sync += job.eq(self.word >> job_bits)
+        with m.If(self.fields.length):
+            m.d.sync += left.eq(self.word)
+
+        def fetch(name):
+            m.d.comb += [weights.en.eq(1), following.eq(_field(name))]
+
+        def advance():
+            """To the next element, of this job or of the next one."""
+            m.d.sync += elements.eq(elements - 1)
+            fetch("columns")
+            m.d.sync += column.eq(column + 1)
+            m.next = "Row"
+
+        def proceed():
+            """From one element to the next."""
+            m.next = "Count"
+            with m.If(~counting):
+                m.next = "Element"
+
+        with m.FSM() as fsm:
+            with m.State("Idle"):
+                m.d.sync += [alternative.eq(self.alternative), number.eq(0), replaced.eq(0)]
+                with m.If(self.start & (self.operation == Operation.MASK)):
+                    m.next = "Job"
+
+            with m.State("Job"):
+                m.d.sync += [field.eq(0), row.eq(0), column.eq(0), counting.eq(1)]
+                fetch("kinds")
+                m.next = "Field"
+                with m.If(left == 0):
+                    m.next = "End"
+                with m.Elif(job == config.weight_words // JOB_ELEMENTS):
+                    m.next = "Bad"
+
+            with m.State("Field"):
+                zero, wide = q == 0, q[INDEX_BITS:].any()
+                sign = Signal()
+                m.d.comb += [weights.en.eq(1), following.eq(field + 1)]
+                m.d.sync += field.eq(field + 1)
+                with m.Switch(field):
+                    with m.Case(_field("kinds")):
+                        m.d.sync += kinds.eq(q)
+                        m.d.comb += fault.eq(q[KINDS.index("external")])
+                    with m.Case(_field("count")):
+                        m.d.sync += matrices.eq(q)
+                        m.d.comb += fault.eq(zero)
+                    with m.Case(_field("rows"), _field("columns")):
+                        m.d.comb += fault.eq(zero | wide)
+                    with m.Case(_field("elements")):
+                        m.d.sync += elements.eq(q)
+                        m.d.comb += fault.eq(zero)
+                    with m.Case(_field("elements") + 1):
+                        m.d.comb += fault.eq(~zero)
+                    with m.Case(_field("diagonal")):
+                        m.d.sync += sign.eq(q[-1])
+                        m.d.comb += fault.eq(wide & ~q[INDEX_BITS:].all())
+                    with m.Case(_field("diagonal") + 1):
+                        m.d.comb += fault.eq(q != sign.replicate(WIDTH))
+                    with m.Default():
+                        m.d.comb += fault.eq(wide)
+                with m.If(fault):
+                    m.next = "Bad"
+                with m.Elif(field == _LAST_FIELD):
+                    m.next = "Count"
+
+            # Elements of a job, to see whether it is right.
+            with m.State("Count"):
+                m.d.sync += left.eq(left - 1)
+                advance()
+                with m.If((left == 0) | (elements == 0)):
+                    m.next = "Bad"
+
+            # And to mask them.
+            with m.State("Element"):
+                m.d.sync += [step.eq(0), kept.eq(1), within.eq(1)]
+                fetch("diagonal")
+                m.next = "Compare"
+
+            with m.State("Compare"):
+                kind = {name: kinds[KINDS.index(name)] for name in KINDS[:-1]}
+                numbers = [_field(name) for name, *_ in _STEPS]
+                m.d.comb += [
+                    weights.en.eq(step != len(_STEPS) - 1), following.eq(Array([*numbers[1:], 0])[step]),
+                    *(signal.eq(Array(options)[step]) for signal, options in zip(
+                        (of_column, difference, equal), list(zip(*_STEPS, strict=True))[1:], strict=True)),
+                ]
+                m.d.sync += step.eq(step + 1)
+                with m.Switch(step):
+                    with m.Case(0):
+                        m.d.sync += kept.eq(Mux(below, ~kind["triangle_inverse"], ~kind["triangle"]))
+                    with m.Case(1, 2):
+                        m.d.sync += kept.eq(kept & (below | ~kind["padding"]))
+                    with m.Case(3, 5):
+                        m.d.sync += within.eq(within & ~below)
+                    with m.Case(4, 6):
+                        m.d.sync += within.eq(within & below)
+                    with m.Default():
+                        m.d.sync += kept.eq(kept & (below | ~kind["band"]))
+                with m.If(step == len(_STEPS) - 1):
+                    m.next = "Write"
+
+            with m.State("Write"):
+                drop = ~kept | Mux(within, kind["rectangle_inverse"], kind["rectangle"])
+                m.d.comb += [gradients.en.eq(drop), self.count.elements_masked.eq(drop)]
+                m.d.sync += [gradients.address.eq(gradients.address + 1), replaced.eq(replaced + drop)]
+                advance()
+
+            # Whether something is fetched must not depend on a comparison: it decides when the host has its turn.
+            with m.State("Row"):
+                m.d.comb += of_column.eq(1)
+                fetch("rows")
+                proceed()
+                with m.If(~below):
+                    m.d.sync += [column.eq(0), row.eq(row + 1)]
+                    m.next = "Matrix"
+
+            with m.State("Matrix"):
+                fetch("elements")
+                proceed()
+                with m.If(~below):
+                    m.d.sync += [row.eq(0), matrices.eq(matrices - 1)]
+                    with m.If(~counting & (elements == 0)):
+                        m.d.sync += [job.eq(job + 1), number.eq(number + 1)]
+                        m.next = "Job"
+                    with m.Elif(counting & (matrices == 1)):
+                        m.next = "Bad"
+                        with m.If(elements == 0):
+                            m.next = "Begin"
+
+            with m.State("Begin"):
+                m.d.sync += [elements.eq(q), counting.eq(0)]
+                m.next = "Element"
+
+            with m.State("Bad"):
+                m.d.comb += [
+                    self.done.eq(1), self.status.eq(EventStatus.BAD_MASK), self.detail.eq(number),
+                ]
+                m.next = "Idle"
+
+            with m.State("End"):
+                m.d.comb += self.done.eq(1)
+                m.next = "Idle"
+
+        m.d.comb += self.count.command_cycles.eq(~fsm.ongoing("Idle"))
+        return m

@@ -1,0 +1,159 @@
+"""Taking streams apart and together: one beat to several sinks, and whole packets by a list of routes."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import word_layout
+
+__all__ = ["Fork", "PacketDemux", "PacketMux"]
+
+
+class Fork(wiring.Component):
+    """Gives each beat to every enabled output, each in its own time.
+
+    Latency is 0 cycles. ``i.ready`` depends combinationally on every ``o.ready`` and on ``enable``, the outputs'
+    ``valid`` on ``i.valid`` and ``enable``.
+
+    Parameters
+    ----------
+    shape : ShapeLike
+        Payload of the stream.
+    outputs : int
+        At least 1.
+
+    Members
+    -------
+    enable : In(outputs)
+        Outputs that the beat at ``i`` goes to; must hold while it is offered. A beat for none is dropped.
+    i : In(stream of shape)
+    o : array of Out(stream of shape)
+    """
+
+    def __init__(self, *, shape, outputs):
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ValueError(f"Output count must be a positive integer, not {outputs!r}")
+        self._outputs = outputs
+        super().__init__(
+            {
+                "enable": In(outputs),
+                "i": In(stream.Signature(shape)),
+                "o": Out(stream.Signature(shape)).array(outputs),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        served = Signal(self._outputs)  # outputs that have taken the beat offered
+        serving = Signal(self._outputs)
+        for n, port in enumerate(self.o):
+            m.d.comb += [
+                port.payload.eq(self.i.payload),
+                port.valid.eq(self.i.valid & self.enable[n] & ~served[n]),
+                serving[n].eq(~self.enable[n] | served[n] | port.ready),
+            ]
+        m.d.comb += self.i.ready.eq(serving.all())
+        with m.If(self.i.valid):
+            m.d.sync += served.eq(Mux(self.i.ready, 0, serving & self.enable))
+        return m
+
+
+class PacketDemux(wiring.Component):
+    """Sends each packet to the outputs its route names.
+
+    Latency is 0 cycles. ``i.ready`` depends combinationally on ``o.ready`` and on ``route``.
+
+    Parameters
+    ----------
+    outputs : int
+        At least 1.
+    shape : Layout, optional
+        Payload of the stream, with a field ``last``; by default that of words.
+
+    Members
+    -------
+    route : In(stream of outputs bits)
+        One per packet: a mask of the outputs it goes to. Taken with the packet's last word.
+    i : In(stream of shape)
+    o : array of Out(stream of shape)
+    """
+
+    def __init__(self, *, outputs, shape=None):
+        if not isinstance(outputs, int) or outputs < 1:
+            raise ValueError(f"Output count must be a positive integer, not {outputs!r}")
+        self._outputs = outputs
+        self._shape = word_layout() if shape is None else shape
+        super().__init__(
+            {
+                "route": In(stream.Signature(outputs)),
+                "i": In(stream.Signature(self._shape)),
+                "o": Out(stream.Signature(self._shape)).array(outputs),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fork = fork = Fork(shape=self._shape, outputs=self._outputs)
+        m.d.comb += [
+            fork.enable.eq(self.route.payload),
+            fork.i.payload.eq(self.i.payload),
+            fork.i.valid.eq(self.i.valid & self.route.valid),
+            self.i.ready.eq(fork.i.ready & self.route.valid),
+            self.route.ready.eq(self.i.valid & self.i.ready & self.i.payload.last),
+        ]
+        for inner, port in zip(fork.o, self.o, strict=True):
+            m.d.comb += [port.payload.eq(inner.payload), port.valid.eq(inner.valid), inner.ready.eq(port.ready)]
+        return m
+
+
+class PacketMux(wiring.Component):
+    """Takes each packet from the input its route names.
+
+    Latency is 0 cycles. ``ready`` of the inputs depends combinationally on ``o.ready`` and on ``route``.
+
+    Parameters
+    ----------
+    inputs : int
+        At least 2.
+    shape : Layout, optional
+        Payload of the stream, with a field ``last``; by default that of words.
+
+    Members
+    -------
+    route : In(stream of range(inputs))
+        One per packet: the input it comes from. Taken with the packet's last word.
+    i : array of In(stream of shape)
+    o : Out(stream of shape)
+    """
+
+    def __init__(self, *, inputs, shape=None):
+        if not isinstance(inputs, int) or inputs < 2:
+            raise ValueError(f"Input count must be an integer of at least 2, not {inputs!r}")
+        shape = word_layout() if shape is None else shape
+        super().__init__(
+            {
+                "route": In(stream.Signature(range(inputs))),
+                "i": In(stream.Signature(shape)).array(inputs),
+                "o": Out(stream.Signature(shape)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        for n, port in enumerate(self.i):
+            with m.If(self.route.valid & (self.route.payload == n)):
+                m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
+        # What is on offer matters only while it is valid, so the bits of the route alone choose it.
+        m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
+        m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
+        return m
+
+
+def _at(index, values):
+    """The value of that index, or any of them where there is none."""
+    while len(values) > 1:
+        pairs = [values[place:place + 2] for place in range(0, len(values), 2)]
+        values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]
+        index = index[1:]
+    value, = values
+    return value

@@ -1,0 +1,97 @@
+"""Checks of options before work begins: which apply to a run, which are in range, and nodes that have room for it."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from hdl.config import NodeConfig
+from host.driver.memory import Allocation, block_bounds, errors_base
+from host.training.optimizers import OptimizerName
+from host.training.workloads import WorkloadName
+from host.transports.session import TransportName
+
+__all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused"]
+
+#: Largest of numbers that count steps, epochs, examples and the like.
+COUNT = 1_000_000_000
+#: Words of the largest memory that a node can have.
+WORDS = 1 << 24
+
+_SERIAL, _BOARD = TransportName.SERIAL, TransportName.BOARD
+_STATELESS = (OptimizerName.SGD,)
+
+
+def check_range(what: str, value: float | None, least: float, most: float) -> None:
+    """Raise ``ValueError`` if a number is not from ``least`` to ``most``; None is none that was given."""
+    if value is None or (math.isfinite(value) and least <= value <= most):
+        return
+    raise ValueError(f"{what} must be between {least:,} and {most:,}, not {value!r}")
+
+
+def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
+                  transport: TransportName, device: str | None, board: str | None = None) -> None:
+    """Raise ``ValueError`` if an option was given that has no effect on a training run.
+
+    Parameters
+    ----------
+    given : callable
+        Whether an option was given, by its name in the code.
+    workload, optimizer, transport, device, board
+        Those of the run.
+    """
+    simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
+    momentum = optimizer in (OptimizerName.MOMENTUM, OptimizerName.NESTEROV)
+    refused = {
+        "hidden": (workload is not WorkloadName.DIGITS, f"is for workload digits, not {workload.value}"),
+        "momentum": (not momentum, f"is for optimizers momentum and nesterov, not {optimizer.value}"),
+        "dampening": (optimizer is not OptimizerName.MOMENTUM, f"is for optimizer momentum, not {optimizer.value}"),
+        "moments": (optimizer in _STATELESS, f"is for optimizers with state, not {optimizer.value}"),
+        "threads": (transport is not TransportName.VERILATED,
+                    f"is for transport verilated, not {transport.value}"),
+        "host_port": (transport is not TransportName.VERILATED,
+                      f"is for transport verilated, not {transport.value}"),
+        "state_planes": (board is not None, "is for nodes that no board stands for"),
+        "link_latency": (not simulated, f"is for transports verilated and pysim, not {transport.value}"),
+        "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
+        "reconnect": (transport not in (_SERIAL, _BOARD),
+                      f"is for transports board and serial, not {transport.value}"),
+        "transport": (device is not None and transport is not _SERIAL,
+                      f"must be serial for --device, not {transport.value}"),
+    }
+    for name, (wrong, reason) in refused.items():
+        if wrong and given(name):
+            raise ValueError(f"Option --{name.replace('_', '-')} {reason}: leave it out")
+
+
+def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
+           planes: int | None = None) -> NodeConfig:
+    """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
+
+    It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
+    again; or ``planes``.
+
+    Raises
+    ------
+    ValueError
+        No node can have as much.
+    """
+    wanted = {"gradient_words": node.gradient_words, "weight_words": node.weight_words,
+              "state_words": node.state_words}
+    for allocation in allocations:
+        length = allocation.length
+        end = errors_base(length) + length if allocation.errors else length
+        block = max((stop - start for start, stop in block_bounds(length, nodes)), default=0)
+        state = [block] if node.has_master else []
+        if allocation.planes:
+            state.append(-(-block // 2) if allocation.packed_state else block)
+        if max(length, end) > WORDS:
+            most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
+            raise ValueError(f"Model must have at most {most:,} parameters, which{what} the largest memory of a node "
+                             f"holds, not {length:,}: take narrower hidden layers")
+        needed = {"gradient_words": length, "weight_words": end, "state_words": max(state, default=0)}
+        wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
+    if planes is None:
+        planes = max(allocation.planes for allocation in allocations)
+    memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
+                for name, words in wanted.items()}
+    return dataclasses.replace(node, state_planes=planes, **memories)

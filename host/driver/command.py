@@ -1,0 +1,184 @@
+"""Commands to a node, and the events with which they end."""
+
+import dataclasses
+
+import numpy as np
+
+from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Operation, command_layout, event_layout
+from host.driver.errors import DeviceError
+from host.driver.words import Words, fields, places
+
+__all__ = ["CollectiveError", "Command", "Event"]
+
+_COMMAND = places(command_layout())
+_EVENT = places(event_layout())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """What a node shall do. Fields that an operation does not use are ignored.
+
+    Parameters
+    ----------
+    operation : Operation
+    rank, size : int
+        Place of the node in the ring, and number of nodes.
+    port : int
+        Which ring; 0 is the only one.
+    gradient_base, weight_base, state_base : int
+        Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
+        words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
+    length : int
+        Elements; of INFER samples.
+    epoch, iteration : int
+        Numbers that packets carry, so that those of another command are refused; the same on all nodes.
+    root : int
+        Rank that a BROADCAST starts from.
+    wait, signal : int
+        Flags to be taken before the start, and to be set after a good end; 16 bits.
+    tag : int
+        Comes back in the event; 16 bits.
+    """
+
+    operation: Operation
+    rank: int = 0
+    size: int = 1
+    port: int = 0
+    gradient_base: int = 0
+    weight_base: int = 0
+    state_base: int = 0
+    length: int = 0
+    epoch: int = 0
+    root: int = 0
+    iteration: int = 0
+    wait: int = 0
+    signal: int = 0
+    tag: int = 0
+
+    def words(self) -> Words:
+        """The eight words of the descriptor.
+
+        Raises
+        ------
+        ValueError
+            A field does not fit into its bits.
+        """
+        bits = 0
+        for name, (offset, width) in _COMMAND.items():
+            value = getattr(self, name, 0)  # 0 for the reserved bits
+            if not 0 <= value < 1 << width:
+                raise ValueError(f"Command's {name} must be a number of {width} bits, not {value!r}")
+            bits |= int(value) << offset
+        return np.frombuffer(bits.to_bytes(4 * DESCRIPTOR_WORDS, "little"), "<u4").astype(np.uint32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Event:
+    """How a command ended.
+
+    Members
+    -------
+    tag : int
+        That of the command.
+    status : EventStatus
+    flags : EventFlag
+    detail : int
+        Depends on the status, see docs/protocol.md.
+    cycles : int
+        Cycles that the command took.
+    weight_version : int
+        Updates that the node's weights have seen.
+    """
+
+    tag: int
+    status: EventStatus
+    flags: EventFlag
+    detail: int
+    cycles: int
+    weight_version: int
+
+    @property
+    def high(self) -> int:
+        """Upper half of the detail: of a refused packet, what came; of a time-out, packets received."""
+        return self.detail >> 16
+
+    @property
+    def low(self) -> int:
+        """Lower half of the detail: of a refused packet, what was due; of a time-out, packets sent."""
+        return self.detail & 0xFFFF
+
+    @classmethod
+    def from_words(cls, words: Words) -> "Event":
+        """The event of four words; a ``ValueError`` if its status is unknown."""
+        values = fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+        return cls(tag=values["tag"], status=EventStatus(values["status"]), flags=EventFlag(values["flags"]),
+                   detail=values["detail"], cycles=values["cycles"], weight_version=values["weight_version"])
+
+    def check(self, name: str = "node") -> "Event":
+        """This event, if the command ended well.
+
+        Parameters
+        ----------
+        name : str
+            What to call the node in the message.
+
+        Raises
+        ------
+        CollectiveError
+            It did not.
+        """
+        if self.status is not EventStatus.OK:
+            raise CollectiveError(self, name)
+        return self
+
+
+class CollectiveError(DeviceError):
+    """A command ended with a status other than OK.
+
+    Members
+    -------
+    event : Event
+    """
+
+    def __init__(self, event: "Event", name: str = "node") -> None:
+        self.event = event
+        super().__init__(f"{name}: command with tag {event.tag} ended with {event.status.name}: "
+                         f"{_MEANINGS[event.status].format(event=event)}")
+
+
+_MEANINGS: dict[EventStatus, str] = {
+    EventStatus.OK: "it did what it was asked to do",
+    EventStatus.UNKNOWN_OPERATION: "there is no operation {event.detail}, or not on a node of this configuration",
+    EventStatus.BAD_BASE: "base {event.detail} is not a multiple of 32, or beyond the end of its memory",
+    EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
+    EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
+                          "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
+    EventStatus.WRONG_ITERATION: "a packet of iteration {event.high} came in, not of {event.low}",
+    EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
+                             "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
+                             "consecutive ranks",
+    EventStatus.WRONG_LENGTH: "a packet of length {event.high} came in, not of {event.low} (65535: the packet is cut "
+                              "short, or too long); check that all nodes have the same length",
+    EventStatus.BAD_CRC: "a packet was damaged on the link from the predecessor (detail 0x{event.detail:08x})",
+    EventStatus.WRONG_SEQUENCE: "a packet is missing, or came twice: epoch or sequence {event.high}, not {event.low}",
+    EventStatus.WRONG_SOURCE: "a packet came from rank {event.high}, not from the predecessor, rank {event.low}",
+    EventStatus.WRONG_CODEC: "a packet of type and codec 0x{event.high:02x} came in, not of 0x{event.low:02x}; check "
+                             "that all nodes were given the same operation",
+    EventStatus.PEER_ABORT: "rank {event.high} gave up and said so; look at its event",
+    EventStatus.INGRESS_TIMEOUT: "nothing came in on the link from the predecessor ({event.low} packets were sent, "
+                                 "{event.high} received); check that link, and that every node was given the command",
+    EventStatus.EGRESS_TIMEOUT: "the successor gave no credit on the link to it ({event.low} packets were sent, "
+                                "{event.high} received); check that link, and that every node was given the command",
+    EventStatus.WAIT_TIMEOUT: "flags 0x{event.detail:04x} were not set within {event.cycles} cycles; check the wait "
+                              "masks, or raise TIMEOUT",
+    EventStatus.OVERRUN: "the predecessor sent more than it had credit for (detail 0x{event.detail:08x})",
+    EventStatus.LINK_RESET: "CONTROL.link_reset was set before it had ended",
+    EventStatus.BAD_RULE: "rule {event.detail} of register OPTIMIZER needs more state planes than the node has; take "
+                          "another rule, or a node with more of them",
+    EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
+                          "elements that its shape does not take or that exceed what is left of the length, or a "
+                          "list of jobs or words that runs beyond the end of the weight memory",
+    EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
+                           "inside a memory row, parts that end beyond a memory for so many samples, or a list "
+                           "without an end",
+}

@@ -1,0 +1,105 @@
+"""The error of a failed collective: what its events and counters prove, and what each node did.
+
+A node that refuses a packet knows why. A node that stands still does not know whom it waits for in the end, so no
+node is named for it; a link is named where words are missing behind it after all links have come to rest.
+"""
+
+from collections.abc import Sequence
+
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.command import Event
+from host.driver.device import Device
+from host.driver.errors import DeviceError
+
+__all__ = ["RingError", "explain", "report"]
+
+_BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
+_STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
+#: Of a command that would be refused again.
+_REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
+            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)
+
+
+class RingError(Exception):
+    """A collective failed on at least one node.
+
+    Members
+    -------
+    cause : int or None
+        The node that refused a packet or a command, as opposed to those that gave up because another did; or the one
+        in front of the only link that has not delivered words. None where neither is known.
+    events : list of Event or None
+        That of each node; None from a node that gave none.
+    """
+
+    def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
+        super().__init__(message)
+        self.cause = cause
+        self.events = events
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same command may go well once the ring has recovered: words or credits were damaged, lost or
+        late, and no node has refused the command itself."""
+        return not any(event is not None and event.status in _REFUSED for event in self.events)
+
+
+def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],
+            missing: Sequence[int] | None, rest: int) -> RingError:
+    """The error of a failed command.
+
+    Parameters
+    ----------
+    operation : Operation
+    events : list of Event or None
+        That of each node, in order of rank; None from a node that gave none.
+    devices : sequence of Device
+    missing : sequence of int, optional
+        Words that node r has sent and the next one has not received, at index r; None where words still moved when
+        those were counted.
+    rest : int
+        Cycles for which no word had moved when those were counted.
+    """
+    nodes = len(devices)
+    culprits = [(rank, event) for rank, event in enumerate(events)
+                if event and event.status not in (*_BLAMELESS, *_STANDSTILL)]
+    name = operation.name.lower().replace("_", "-")
+    if culprits:
+        rank, event = culprits[0]
+        try:
+            event.check(devices[rank].name)
+        except DeviceError as error:
+            return RingError(f"{name} failed: {error}", cause=rank, events=events)
+    found = [0] * nodes if missing is None else missing
+    links = [link for link, count in enumerate(found) if count > 0]
+    silent = [rank for rank, event in enumerate(events) if event is None]
+    if links:
+        reason = "; ".join(f"the link from node {link} to node {(link + 1) % nodes} has not delivered "
+                           f"{found[link]} words" for link in links)
+        reason += f", and for {rest:,} cycles no word has moved"
+    elif missing is None:
+        reason = "words still arrived long after nodes had given up: a link is slower than TIMEOUT allows"
+    elif silent:
+        reason = f"node {', '.join(map(str, silent))} gave no event"
+    else:
+        reason = ("nodes stood still, and every word that was sent has arrived: a credit was lost, a link is slower "
+                  "than TIMEOUT allows, or a node was not given the command")
+    lines = [report(rank, event, devices) for rank, event in enumerate(events)]
+    return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=links[0] if len(links) == 1 else None,
+                     events=events)
+
+
+def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
+    """What a node did, and whom it waited for, in one line."""
+    name = devices[rank].name
+    if event is None:
+        fields = devices[rank].read_fields("STATUS")
+        doing = ", ".join(field for field, value in fields.items() if value) or "idle"
+        return f"  {name}: no event; {doing}"
+    text = f"  {name}: {event.status.name} after {event.cycles} cycles"
+    if event.status in _STANDSTILL:
+        neighbour = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank + 1
+        what = "a packet from" if event.status is EventStatus.INGRESS_TIMEOUT else "a credit from"
+        text += (f": {event.detail & 0xffff} packets sent, {event.detail >> 16} received, waited for {what} "
+                 f"{devices[neighbour % len(devices)].name}")
+    return text

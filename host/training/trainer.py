@@ -1,0 +1,507 @@
+"""Data-parallel training on a ring of nodes, checked bit for bit.
+
+In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
+gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
+node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
+that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
+back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
+with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
+gradient codec that loses something, what each of them has kept of that is compared at the end of the run.
+
+Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
+:mod:`sim.golden.int16_node`. They have no links: what is compared is the number of words of their gradients in
+compressed form.
+
+Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
+a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
+
+A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
+A run can be taken apart (:meth:`Run.state`) and put together again on another ring of the same kind.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from host.driver.codebooks import codebook
+from host.driver.masking import MaskJob, Matrices
+from host.driver.memory import errors_base
+from host.driver.results import Outcome
+from host.driver.ring import Ring, Vector
+from host.models.digits import Dataset
+from host.models.layers import Array
+from host.training.batches import Batch, Batches
+from host.training.comparison import compare_end, names, read_weights
+from host.training.density import Threshold
+from host.training.golden_run import IntegerReference, Reference, words_of
+from host.training.number_format import Elements, check_optimizer, elements_of
+from host.training.record import DivergenceError, Step, Training, TrainingConfig, TrainingError
+from host.training.recovery import repeat, write_nodes
+from host.training.workloads import Classifier, Workload, WorkloadName
+
+__all__ = ["DivergenceError", "Run", "Step", "Training", "TrainingConfig", "TrainingError", "check_run", "train"]
+
+T = TypeVar("T")
+
+ADVICE = "training has diverged, try a smaller learning rate"
+
+
+class _Codebooks:
+    """Gives nodes and the golden model their codebooks, where the weight codec has such.
+
+    Members
+    -------
+    centroids : array of uint32, optional
+        Those that nodes have.
+    words : int
+        Words that all nodes were given for the step to come, or for the first weights.
+    """
+
+    def __init__(self, ring: Ring, interval: int):
+        self._ring = ring
+        self._interval = interval
+        self.centroids: npt.NDArray[np.uint32] | None = None
+        self.words = 0
+
+    def load(self, weights: Array) -> None:
+        """Make a codebook of weights, and give it to the nodes."""
+        self.centroids = codebook(self._ring.weight_codec, weights)
+        self.words = self._ring.write_codebook(self.centroids)
+
+    def refresh(self, number: int, reference: Reference) -> int:
+        """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
+        the step before."""
+        if self.centroids is None:
+            return 0
+        if number > 1:
+            self.words = 0
+            if (number - 1) % self._interval == 0:
+                self.load(self._ring.read_master(reference.weights.size))
+                reference.bind(self.centroids)
+        return self.words
+
+    def state(self) -> dict[str, Any]:
+        """Codebook, and words."""
+        return {"centroids": self.centroids, "words": self.words}
+
+    def restore(self, state: dict[str, Any], reference: Reference) -> None:
+        """Go back or on to another codebook, which nodes are not given here."""
+        self.centroids, self.words = state["centroids"], state["words"]
+        if self.centroids is not None:
+            reference.bind(self.centroids)
+
+
+class _Masks:
+    """Masks on the nodes, and compares what comes back with the golden model.
+
+    Members
+    -------
+    number : int
+        Step for which it masks.
+    cycles, replaced, elements, words : int
+        Of all commands so far: cycles, each on the node where it took longest; elements that became the alternative;
+        all elements; and words of external masks.
+    """
+
+    def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
+        length = reference.weights.size
+        self._ring = ring
+        self._reference = reference
+        self._check = config.check
+        self._behind = length if config.density is None else errors_base(length) + length
+        self.number = 0
+        self.cycles = self.replaced = self.elements = self.words = 0
+
+    def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
+        self.cycles += outcome.cycles
+        self.replaced += sum(outcome.replaced)
+        self.elements += sum(job.matrices.size for mine in jobs for job in mine)
+        self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)
+        if self._check:
+            for rank, (mine, results) in enumerate(zip(jobs, outcome.results, strict=True)):
+                replaced = sum(self._compare(rank, number, job, result, alternative)
+                               for number, (job, result) in enumerate(zip(mine, results, strict=True)))
+                if outcome.replaced[rank] != replaced:
+                    raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
+                                          f"elements, and must have replaced {replaced}")
+        return outcome.results
+
+    def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
+        """Elements that had to be replaced."""
+        expected, replaced = self._reference.mask(job, alternative)
+        found = words_of(result)
+        wrong = np.argwhere(found != expected)
+        if len(wrong):
+            place = tuple(wrong[0].tolist())
+            raise DivergenceError(
+                f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
+                f"differ from the golden model, first matrix {place[0]}, row {place[1]}, column {place[2]}, which is "
+                f"0x{found[place]:08x} and must be 0x{expected[place]:08x}")
+        return replaced
+
+    def state(self) -> dict[str, Any]:
+        """Counts so far."""
+        return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back or on to other counts."""
+        vars(self).update(state)
+
+
+class _Sparsifier:
+    """Has nodes choose what they send, and compares how much that is with the golden model.
+
+    Members
+    -------
+    dropped : int
+        Elements that were not sent, of all nodes and so far.
+    threshold : float, optional
+        Of the last step.
+    cycles : int
+        Of the last step.
+    """
+
+    def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
+        self._ring = ring
+        self._reference = reference
+        self._form = form
+        self._check = config.check
+        self._controller: Threshold | None = None
+        self.dropped = 0
+        self.threshold: float | None = None
+        self.cycles = 0
+        if config.density is not None:
+            # Of a node without a link it is what it keeps that is compressed: as at the only hop of two nodes.
+            nodes = 2 if ring.reduced else ring.nodes
+            self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
+
+    def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
+        """What is sent of the gradients, which nodes have in memory."""
+        if self._controller is None:
+            return gradients
+        threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
+        outcome = self._ring.sparsify(self._reference.weights.size, threshold=threshold)
+        self._controller.observe(sum(outcome.dropped))
+        self.cycles = outcome.cycles
+        self.dropped += sum(outcome.dropped)
+        sent, expected = self._reference.sparsify(gradients, threshold)
+        if self._check and outcome.dropped != expected:
+            raise DivergenceError(f"Step {number}: nodes have dropped {names(outcome.dropped)} elements, and must "
+                                  f"have dropped {names(expected)}")
+        return sent
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later thresholds depend on, and counts so far."""
+        return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
+                "controller": None if self._controller is None else self._controller.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back or on to another state."""
+        self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
+        if self._controller is not None:
+            self._controller.restore(state["controller"])
+
+
+def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
+    """How far a counter of each node, which wraps at 32 bits, has gone on."""
+    return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
+
+
+def _gradients(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
+    """Those of each node, in the form in which it is given them."""
+    try:
+        return form.gradients(differences)
+    except ValueError as error:
+        raise TrainingError(f"Step {number}: {error}; {ADVICE}") from None
+
+
+def _refuse_nonfinite(number: int, outcome: Outcome) -> None:
+    if outcome.local_nan:
+        nodes = names(outcome.local_nan)
+        raise TrainingError(f"Step {number}: NaN among the gradients of node {nodes}; {ADVICE}")
+    if outcome.not_finite:
+        nodes = names(outcome.not_finite)
+        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {nodes}; {ADVICE}")
+
+
+def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that a ring of such nodes can do a training run, before there is one.
+
+    Raises
+    ------
+    ValueError
+        It cannot; the message says why.
+    """
+    if node.reduced:
+        if workload.name is not WorkloadName.DIGITS:
+            raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
+        check_optimizer(config.optimizer)
+    if config.density is not None and not node.error_feedback:
+        raise ValueError("Nodes must have error feedback for a density, which is what they do not send")
+    config.allocation(workload.parameters.size).check(node, nodes=nodes)
+
+
+class Run:
+    """A training run that is under way.
+
+    Parameters
+    ----------
+    ring : Ring
+    workload : Workload
+    config : TrainingConfig
+    on_step : callable
+        Called after every step, and after every measurement, with what there is so far.
+    on_repeat : callable
+        Called with a line that says what is done again, and why.
+
+    Members
+    -------
+    training : Training
+        What there is so far.
+    due : bool
+        Whether the model was measured after the last step.
+    """
+
+    def __init__(self, ring: Ring, workload: Workload, config: TrainingConfig, *,
+                 on_step: Callable[[Training], None] = lambda training: None,
+                 on_repeat: Callable[[str], None] = lambda line: None):
+        self._ring = ring
+        self._workload = workload
+        self._config = config
+        self._on_step = on_step
+        self._on_repeat = on_repeat
+        self._length = length = workload.parameters.size
+        self._form = elements_of(ring, config.optimizer, config.largest(workload.examples))
+        ring.require(config.allocation(length))
+        self._batches = Batches(workload.examples, config)
+        self._codebooks = _Codebooks(ring, config.refresh)
+        self.training = Training(nodes=ring.nodes, parameters=length)
+        self.due = False
+        self._interval_loss, self._interval_count = 0.0, 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all steps have been done."""
+        return self._batches.number == self._batches.total
+
+    def begin(self) -> None:
+        """Give the nodes the first weights."""
+        parameters, config = self._workload.parameters, self._config
+        self._workload.initialize(config.seed)
+        if self._ring.has_codebook:
+            self._codebooks.load(parameters)
+        self._model(self._form.weights(parameters))
+        first = self._form.weights(parameters)
+        self._repeat("distribution of the first weights", lambda: self._distribute(first))
+        self._ring.clear_counters()
+        self._counters = self._ring.counters()
+
+    def _model(self, weights: Vector) -> None:
+        """Make the golden model, and what goes with it."""
+        ring, config = self._ring, self._config
+        self._reference = (IntegerReference(weights) if ring.reduced
+                           else Reference(ring, weights, config.optimizer.planes, self._codebooks.centroids))
+        self._masks = _Masks(ring, self._reference, config)
+        self._sparsify = _Sparsifier(ring, self._reference, self._form, config, self._batches.total)
+
+    def _distribute(self, weights: Vector) -> None:
+        ring, config = self._ring, self._config
+        ring.distribute(weights)  # residuals are zeros afterwards
+        if self._reference.coded or ring.reduced:
+            self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
+        if config.optimizer.planes:
+            ring.clear_state(self._length, packed_state=config.packed_state)
+        if config.density is not None:
+            ring.clear_errors(self._length)
+
+    def advance(self) -> None:
+        """Do a step and, where it is due, measure the model."""
+        batch = self._batches.take()
+        number = self._batches.number
+        before = self.training.repeats
+        step, loss, count = self._repeat(f"step {number}", lambda: self._step(number, batch))
+        self.training.steps.append(dataclasses.replace(step, repeats=self.training.repeats - before))
+        self._interval_loss += loss
+        self._interval_count += count
+        self.due = batch.due
+        self._on_step(self.training)
+        if batch.due:
+            measure = self._repeat(f"measurement after step {number}", lambda: self._counted(
+                lambda: self._workload.measure(self._ring.nodes, self._masks, last=self.complete)))
+            self.training.losses.append(self._interval_loss / self._interval_count)
+            self.training.measures.append(measure)
+            self.training.measured.append(number)
+            self._interval_loss, self._interval_count = 0.0, 0
+            self._on_step(self.training)
+
+    def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
+        """One step: its figures, its loss, summed over the batch, and how many losses that is the sum of."""
+        ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
+                                                    self._sparsify)
+        parameters = self._workload.parameters
+        masks.number = number
+        shares = np.array_split(batch.examples, ring.nodes)
+        cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
+        codebook_words = self._codebooks.refresh(number, reference)
+        losses, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
+        count = self._workload.count(batch.examples)
+        gradients = _gradients(number, self._form, differences)
+        settings = self._form.settings(
+            config.optimizer, number, count=count, packed_state=config.packed_state,
+            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
+        ring.write_settings(settings)
+        ring.write_gradients(gradients)
+        sent_gradients = sparsify(number, gradients)
+        outcome = ring.fused_update(self._length)
+        _refuse_nonfinite(number, outcome)
+
+        traffic = reference.step(sent_gradients, settings)
+        before, counters = self._count()
+        sent = _growth(reference.counter, before, counters)
+        parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+        if config.check and sent != traffic.words.tolist():
+            raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
+                                  f"{names(traffic.words.tolist())}")
+        return Step(
+            number=number, epoch=batch.epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
+            scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
+            scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
+            density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
+            weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
+            codebook_words=codebook_words,
+            sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
+            mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
+            elements_through=masks.elements - elements), sum(losses), count
+
+    def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+        """Counters of each node before and now, of which those of masks are added up."""
+        before, self._counters = self._counters, self._ring.counters()
+        self.training.elements_masked += sum(_growth("ELEMENTS_MASKED", before, self._counters))
+        self.training.mask_words_fetched += sum(_growth("MASK_WORDS_FETCHED", before, self._counters))
+        return before, self._counters
+
+    def _counted(self, action: Callable[[], T]) -> T:
+        """Do something that may have nodes mask, and count that."""
+        elements = self._masks.elements
+        result = action()
+        if self._masks.elements > elements:
+            self._count()
+        return result
+
+    def finish(self) -> Training:
+        """Take a sample, and compare what is left on the nodes."""
+        training, masks = self.training, self._masks
+        training.sample = self._repeat("sample", lambda: self._counted(
+            lambda: self._workload.sample(self._ring.nodes, masks)))
+        training.mask_cycles, training.elements_through = masks.cycles, masks.elements
+        if self._config.check:
+            compare_end(self._ring, self._reference, self._config, training,
+                        replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
+            training.bit_exact = True
+        return training
+
+    def _memory(self) -> dict[str, Any]:
+        """Everything that a step changes, but for its figures."""
+        return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
+                "masks": self._masks.state(), "sparsify": self._sparsify.state(),
+                "elements_masked": self.training.elements_masked,
+                "mask_words_fetched": self.training.mask_words_fetched}
+
+    def _recall(self, memory: dict[str, Any]) -> None:
+        """Go back to the beginning of a step, or on from where another process has ended; nodes as well."""
+        self._codebooks.restore(memory["codebooks"], self._reference)
+        self._reference.restore(memory["reference"])
+        self._masks.restore(memory["masks"])
+        self._sparsify.restore(memory["sparsify"])
+        self.training.elements_masked = memory["elements_masked"]
+        self.training.mask_words_fetched = memory["mask_words_fetched"]
+        write_nodes(self._ring, self._reference, self._codebooks.centroids, packed_state=self._config.packed_state,
+                    errors=self._config.density is not None)
+        self._counters = self._ring.counters()
+
+    def _repeat(self, what: str, action: Callable[[], T]) -> T:
+        """Do something, from its beginning once more where the ring has failed."""
+        memory = self._memory()
+
+        def again(line: str) -> None:
+            self._on_repeat(line)
+            self._ring.recover()
+            self._recall(memory)
+            self.training.repeats += 1
+
+        return repeat(what, action, again)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, and what there is so far: numbers, texts, arrays, and lists
+        and dictionaries of them."""
+        return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
+                "parameters": self._workload.parameters.copy(), "due": self.due,
+                "interval_loss": self._interval_loss, "interval_count": self._interval_count,
+                "training": dataclasses.asdict(self.training)}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from a state, in place of :meth:`begin`, on nodes that have no part in it."""
+        self._workload.initialize(self._config.seed)
+        self._workload.parameters[...] = state["parameters"]
+        self._batches.restore(state["batches"])
+        self._codebooks.centroids = state["memory"]["codebooks"]["centroids"]
+        self._model(self._form.weights(self._workload.parameters))
+        self.training = Training.from_figures(state["training"])
+        self.due = state["due"]
+        self._interval_loss, self._interval_count = state["interval_loss"], state["interval_count"]
+        self._reference.restore(state["memory"]["reference"])
+        self._ring.clear_counters()
+        self._counters = self._ring.counters()
+        repeats = self.training.repeats
+        self._repeat("first command", lambda: self._warm_up(state["settings"]))
+        self.training.repeats = repeats  # a run that was not stopped has none here
+        self._recall(state["memory"])
+        self._ring.restore_settings(state["settings"])
+
+    def _warm_up(self, settings: dict[str, int | float]) -> None:
+        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn, so
+        that cycles depend a little on whose turn it is, and on new nodes it is another's than after a step."""
+        ring = self._ring
+        ring.restore_settings(settings)
+        gradient = self._form.weights(self._workload.parameters)
+        ring.write_gradients([gradient] * ring.nodes)
+        if self._config.density is not None:
+            ring.sparsify(self._length, threshold=0)
+            ring.write_gradients([gradient] * ring.nodes)
+        ring.fused_update(self._length)
+
+
+def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
+          on_step: Callable[[Training], None] = lambda training: None,
+          on_repeat: Callable[[str], None] = lambda line: None) -> Training:
+    """Train on the ring.
+
+    Parameters
+    ----------
+    ring : Ring
+    data : Dataset or Workload
+        What is trained; of a data set, a perceptron that classifies it.
+    config : TrainingConfig
+    on_step, on_repeat : callable
+        See :class:`Run`.
+
+    Raises
+    ------
+    DivergenceError
+        A node does not agree with the golden model.
+    TrainingError
+        Gradients are not finite.
+    RingError
+        A command has failed, and failed again each time that it was repeated.
+    """
+    workload = Classifier(data, config.hidden) if isinstance(data, Dataset) else data
+    run = Run(ring, workload, config, on_step=on_step, on_repeat=on_repeat)
+    run.begin()
+    while not run.complete:
+        run.advance()
+    return run.finish()

@@ -1,0 +1,79 @@
+"""Trained weights as npz files: what `gradring train` leaves for later commands."""
+
+import dataclasses
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from host.output import replacing
+from host.training.workloads import WorkloadName
+
+__all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
+
+SCHEMA = "gradring.weights"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedWeights:
+    """Parameters of a model, and what it takes to make the model again.
+
+    Members
+    -------
+    workload : WorkloadName
+    hidden : tuple of int
+        Width of each hidden layer of a perceptron.
+    seed : int
+    parameters : array of float32
+        Flat, as the model has them.
+    """
+
+    workload: WorkloadName
+    hidden: tuple[int, ...]
+    seed: int
+    parameters: npt.NDArray[np.float32]
+
+
+def save(weights: TrainedWeights, path: Path) -> None:
+    """Write a file, and make the folder it is in."""
+    with replacing(path) as file:
+        np.savez_compressed(
+            file, schema=np.array(SCHEMA), version=np.int64(VERSION), workload=np.array(weights.workload.value),
+            hidden=np.array(weights.hidden, np.int64), seed=np.int64(weights.seed),
+            parameters=np.asarray(weights.parameters, np.float32))
+
+
+def load(path: Path) -> TrainedWeights:
+    """Read a file.
+
+    Raises
+    ------
+    ValueError
+        The file is not one of those that :func:`save` writes.
+    OSError
+        It cannot be read.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file):
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(f"{path} must be an npz file, not a damaged one or another: {error}") from None
+    names = {"schema", "version", "workload", "hidden", "seed", "parameters"}
+    if arrays.keys() != names or str(arrays["schema"]) != SCHEMA:
+        raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(names))}, not "
+                         f"{', '.join(sorted(arrays)) or 'nothing'}")
+    if arrays["version"] != VERSION:
+        raise ValueError(f"{path} must be of version {VERSION}, not {arrays['version']}")
+    workload, names = str(arrays["workload"]), {choice.value for choice in WorkloadName}
+    if workload not in names:
+        raise ValueError(f"{path} must be of workload {' or '.join(sorted(names))}, not {workload!r}")
+    parameters = arrays["parameters"]
+    if parameters.dtype != np.float32 or parameters.ndim != 1 or not np.isfinite(parameters).all():
+        raise ValueError(f"{path} must have finite parameters of float32 in one vector, not {parameters.dtype} of "
+                         f"shape {parameters.shape!r}")
+    return TrainedWeights(workload=WorkloadName(workload), seed=int(arrays["seed"]),
+                          hidden=tuple(int(width) for width in arrays["hidden"]), parameters=parameters)

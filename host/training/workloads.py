@@ -1,0 +1,235 @@
+"""What the ring trains: shares of a batch in, losses and gradients out, and a measure of how good the model is."""
+
+import abc
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
+
+from host.driver.masking import Mask, MaskJob, Matrices
+from host.models.digits import Dataset
+from host.models.layers import Array, perceptron
+from host.models.text import Bigram, Characters, Text, collate, decode, encode
+from host.models.transformer import ALTERNATIVE, Request, Transformer, TransformerConfig, Use, lockstep
+from host.training.optimizers import LEARNING_RATES, OptimizerName
+
+__all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
+
+#: At the first step of training the character model, unless another one is asked for.
+TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
+
+#: How what a model writes begins, how many characters it adds, and how bold it is.
+_PROMPT = "the "
+_WRITTEN = 76
+_TEMPERATURE = 0.6
+
+Examples = npt.NDArray[np.intp]
+
+#: Of the jobs of each node and of the alternative, makes the masked matrices of each job.
+Masks = Callable[[Sequence[Sequence[MaskJob]], float], list[list[Matrices]]]
+
+
+class WorkloadName(enum.Enum):
+    """Workloads, by the names the command line knows them by."""
+
+    DIGITS = "digits"
+    TEXT = "text"
+
+
+class Workload(abc.ABC):
+    """A model and its data.
+
+    Members
+    -------
+    name : WorkloadName
+    parameters : array of float32
+        Of the model, flat.
+    examples : int
+        For training; a batch is an array of their numbers.
+    """
+
+    name: WorkloadName
+    parameters: Array
+    examples: int
+
+    @abc.abstractmethod
+    def initialize(self, seed: int) -> None:
+        """Draw all parameters anew."""
+
+    @abc.abstractmethod
+    def count(self, batch: Examples) -> int:
+        """How many losses the loss of these examples is the sum of."""
+
+    @abc.abstractmethod
+    def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
+        """Loss of each node's share, summed over it, and its gradient.
+
+        Parameters
+        ----------
+        shares : sequence of array
+            One per node, in order of rank.
+        masks : callable
+            Masks matrices on the nodes.
+        """
+
+    @abc.abstractmethod
+    def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
+        """How good the model is: accuracy, or loss, on data that it is not trained on.
+
+        Parameters
+        ----------
+        nodes : int
+        masks : callable
+            Masks matrices on the nodes.
+        last : bool
+            Whether training has ended. Before that, a part of the data may do.
+        """
+
+    def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
+        """Something that shows what the trained model does, for a report."""
+        return None
+
+
+class Classifier(Workload):
+    """A perceptron, measured by its accuracy on the test set.
+
+    Parameters
+    ----------
+    data : Dataset
+    hidden : sequence of int
+        Width of each hidden layer.
+    """
+
+    name = WorkloadName.DIGITS
+
+    def __init__(self, data: Dataset, hidden: Sequence[int]):
+        self._data = data
+        self._model = perceptron(data.train_x.shape[1], hidden, data.classes)
+        self.parameters = self._model.parameters
+        self.examples = len(data.train_x)
+
+    def initialize(self, seed: int) -> None:
+        self._model.initialize(seed)
+
+    def count(self, batch: Examples) -> int:
+        return len(batch)
+
+    def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
+        return [self._model.differentiate(self._data.train_x[share], self._data.train_y[share]) for share in shares]
+
+    def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
+        return self._model.accuracy(self._data.test_x, self._data.test_y)
+
+
+class CharacterModel(Workload):
+    """A causal transformer that predicts characters, measured by its loss on held-out text, in nats per character.
+
+    A node masks the attention scores of its share's sequences, and the rows of its loss's gradient that are padding:
+    one job per sequence, since lengths differ. Shares go through the model side by side, so that all nodes mask at
+    the same time.
+
+    Parameters
+    ----------
+    text : Text
+    config : TransformerConfig
+    sample : int
+        Before the end of training, the model is measured on every so many-th held-out sequence.
+    chunk : int
+        Held-out sequences that a node masks at a time.
+
+    Members
+    -------
+    bigram_loss : float
+        That of a bigram model on the held-out text.
+    """
+
+    name = WorkloadName.TEXT
+
+    def __init__(self, text: Text, config: TransformerConfig | None = None, *, sample: int = 4, chunk: int = 32):
+        for name, value in (("Sample", sample), ("Chunk", chunk)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value!r}")
+        self._text = text
+        self._sample = sample
+        self._chunk = chunk
+        self.model = Transformer(TransformerConfig() if config is None else config)
+        self.parameters = self.model.parameters
+        self.examples = len(text.train)
+        self.bigram_loss = Bigram(text.train).loss(text.test)
+        # Several threads only get into each other's way on matrices as small as these.
+        self._threads = ThreadpoolController()
+
+    def initialize(self, seed: int) -> None:
+        self.model.initialize(seed)
+
+    def count(self, batch: Examples) -> int:
+        return sum(len(self._text.train[example]) - 1 for example in batch)
+
+    def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
+        batches = [collate([self._text.train[example] for example in share]) for share in shares]
+        with self._threads.limit(limits=1), np.errstate(over="ignore", invalid="ignore"):
+            return lockstep([self.model.gradient_pass(batch) for batch in batches], _answer(masks))
+
+    def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
+        sequences = sorted(self._text.test[::1 if last else self._sample], key=len)
+        chunks = [sequences[n:n + self._chunk] for n in range(0, len(sequences), self._chunk)]
+        total = 0.0
+        with self._threads.limit(limits=1), np.errstate(over="ignore", invalid="ignore"):
+            for n in range(0, len(chunks), nodes):
+                given = [*chunks[n:n + nodes], *[[]] * nodes][:nodes]
+                total += sum(lockstep([self.model.loss_pass(collate(one)) for one in given], _answer(masks)))
+        return total / sum(len(sequence) - 1 for sequence in sequences)
+
+
+    def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
+        """A held-out sequence and, of the first layer, its attention weights, beside a longer one; and what the model
+        writes by itself."""
+        config = self.model.config
+        longest = max(self._text.test, key=len)
+        middle = 2 + 2 * (len(longest) - 1) // 3
+        sequence = min(self._text.test, key=lambda one: abs(len(one) - middle))
+        _, weights = self._output([sequence, longest], nodes, masks)
+        written = list(encode(_PROMPT))
+        generator = np.random.default_rng(0)
+        for _ in range(_WRITTEN):
+            scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
+            # The first number up to which so much of the probability lies; 0 stands for unknown characters.
+            powers = np.exp(scores[1:].astype(np.float64) - scores[1:].max()).cumsum()
+            written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
+        return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
+
+    def _output(self, sequences: Sequence[Characters], nodes: int, masks: Masks) -> tuple[Array, list[Array]]:
+        """Output and attention weights, masked by the first node."""
+        def answer(requests: list[Request | None]) -> list[Array | None]:
+            return _answer(masks)([*requests, *[None] * (nodes - 1)])[:1]
+
+        with self._threads.limit(limits=1):
+            return lockstep([self.model.output_pass(collate(sequences))], answer)[0]
+
+
+def mask_jobs(request: Request) -> list[MaskJob]:
+    """The jobs of what a pass waits for: one per sequence."""
+    rows, columns = request.values.shape[2:]
+
+    def mask(length: int) -> Mask:
+        if request.use is Use.SCORES:
+            return Mask(triangle=True, padding=True, length_rows=rows, length_columns=length)
+        return Mask(padding=True, length_rows=length, length_columns=columns)
+
+    return [MaskJob(matrices=matrices, mask=mask(int(length)))
+            for matrices, length in zip(request.values, request.lengths, strict=True)]
+
+
+def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
+    """What answers requests by having the nodes mask them, each node those of one pass."""
+    def answer(requests: list[Request | None]) -> list[Array | None]:
+        use = next(request.use for request in requests if request is not None)
+        found = masks([[] if request is None else mask_jobs(request) for request in requests],
+                      ALTERNATIVE if use is Use.SCORES else 0.0)
+        return [None if request is None else np.stack(results)
+                for request, results in zip(requests, found, strict=True)]
+
+    return answer

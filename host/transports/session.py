@@ -1,0 +1,232 @@
+"""A ring on a transport chosen by name, with the time it takes."""
+
+import contextlib
+import dataclasses
+import enum
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hdl.config import NodeConfig
+from host.driver.device import Device, Transport
+from host.driver.ring import TIMEOUT, Ring
+from host.driver.words import Words
+from host.transports.backdoor import BackdoorTransport, PortTime
+
+__all__ = ["BAUD", "LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
+
+#: Cycles of a link, unless another number is asked for.
+LATENCY = 16
+
+#: Bits per second of a serial port, unless another number is asked for.
+BAUD = 3_000_000
+
+
+class TransportName(enum.Enum):
+    """Ways to nodes, by the names the command line knows them by."""
+
+    VERILATED = "verilated"
+    PYSIM = "pysim"
+    BOARD = "board"
+    """A simulated board behind a pseudo-terminal."""
+    SERIAL = "serial"
+    """A board behind a serial port."""
+
+
+class _Stopwatch:
+    """A transport that adds the time spent waiting for responses, which is when a simulation runs, to ``seconds``."""
+
+    seconds = 0.0
+
+    def __init__(self, transport: Transport):
+        self._transport = transport
+
+    def send(self, packet: Words) -> None:
+        self._transport.send(packet)
+
+    def receive(self, timeout_cycles: int) -> Words:
+        begun = time.perf_counter()
+        try:
+            return self._transport.receive(timeout_cycles)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class Elapsed(NamedTuple):
+    """Time of a simulation, in cycles.
+
+    Members
+    -------
+    simulated : int
+        Cycles that were simulated.
+    port_cycles, port_words : int
+        Cycles and words that the nodes' host ports would have taken for what went round them, as computed; the cycles
+        come on top of those that were simulated.
+    """
+
+    simulated: int = 0
+    port_cycles: int = 0
+    port_words: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a simulation in which everything goes through the host ports."""
+        return self.simulated + self.port_cycles
+
+    def since(self, other: "Elapsed") -> "Elapsed":
+        """Time from another moment to this one."""
+        return Elapsed(*(here - there for here, there in zip(self, other, strict=True)))
+
+    def plus(self, other: "Elapsed") -> "Elapsed":
+        """Both times together."""
+        return Elapsed(*(here + there for here, there in zip(self, other, strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A connected ring.
+
+    Members
+    -------
+    ring : Ring
+    config : NodeConfig
+        Of every node.
+    build_seconds : dict
+        Time per stage of the build; a stage whose result was there already has none.
+    """
+
+    ring: Ring
+    config: NodeConfig
+    build_seconds: dict[str, float]
+    _cycle: Callable[[], int]
+    _port_time: PortTime
+    _stopwatches: list[_Stopwatch]
+
+    @property
+    def cycle(self) -> int:
+        """Cycles simulated so far."""
+        return self._cycle()
+
+    @property
+    def elapsed(self) -> Elapsed:
+        """Cycles so far, with those of the host ports where transfers have gone round them."""
+        return Elapsed(self._cycle(), self._port_time.cycles, self._port_time.words)
+
+    @property
+    def seconds(self) -> float:
+        """Time that the simulation has taken so far."""
+        return sum(watch.seconds for watch in self._stopwatches)
+
+
+@contextlib.contextmanager
+def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
+                 threads: int = 1, host_port: bool = True, latency: int = LATENCY, timeout: int = TIMEOUT,
+                 wave: Path | None = None,
+                 device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
+                 say: Callable[[str], None] = lambda text: None,
+                 announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
+    """Build and start a ring, connect to it, and close it in the end.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of every node.
+    nodes : int
+        Ring size.
+    transport : TransportName
+    threads : int
+        Threads of the Verilated simulation; they change its speed alone.
+    host_port : bool
+        Whether transfers to and from memories go through the nodes' host ports; if not, in a Verilated simulation,
+        they take no simulated time, and :attr:`Session.elapsed` tells what they would have taken.
+    latency : int
+        Cycles of each link, for words and for credits.
+    timeout : int
+        Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
+    wave : Path, optional
+        Write all signals to this file; Verilated only.
+    device : str, optional
+        The serial port of a board.
+    baud : int
+        Bits per second on it.
+    frequency : float
+        Cycles per second of the nodes on that board.
+    persistence : float
+        Seconds for which a serial port that is lost is waited for.
+    say : callable
+        Told when one is lost, and when it is back.
+    announce : callable
+        Called with the name of each stage of a build as it begins.
+    """
+    if (transport is TransportName.SERIAL) != (device is not None):
+        raise ValueError(f"Serial port must be given for transport serial, and for no other, not {device!r} for "
+                         f"{transport.value}")
+    config.check_ring(nodes)
+    if latency < 1:
+        raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
+    if not host_port and transport is not TransportName.VERILATED:
+        raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
+    with contextlib.ExitStack() as stack:
+        transports: list[Transport]
+        port_time = PortTime()
+        if transport is TransportName.VERILATED:
+            from host.transports.verilated import open_ring
+
+            opened = stack.enter_context(
+                open_ring(config, nodes=nodes, threads=threads, wave=wave, announce=announce))
+            for one in opened.simulation.links:
+                one.set_latency(data=latency, credit=latency)
+            transports, seconds = list(opened.transports), opened.library.seconds
+
+            def cycle() -> int:
+                return opened.simulation.cycle
+
+            if not host_port and not opened.simulation.memories:
+                announce("transfers by the host port, since the library does not know where memories are")
+            elif not host_port:
+                port_time = PortTime(cycle)
+                transports = [BackdoorTransport(one, opened.simulation, node, config, port_time)
+                              for node, one in enumerate(transports)]
+        elif transport is TransportName.BOARD:
+            from host.transports.serial_board import SerialBoard
+            from sim.verilated.board import RATES, SimulatedBoard, board_library
+
+            library = board_library(config, nodes=nodes, announce=announce)
+            seconds = library.seconds
+            board = stack.enter_context(SimulatedBoard(library, clock=RATES["clock"], baud=RATES["baud"]))
+            link = stack.enter_context(SerialBoard(board.path, nodes=nodes, frequency=board.frequency,
+                                                   clock=board.time, persistence=persistence, announce=say))
+            transports = list(link.transports)
+
+            def cycle() -> int:
+                return board.cycle
+        elif device is not None:
+            from host.transports.serial_board import SerialBoard
+
+            link = stack.enter_context(SerialBoard(device, baud=baud, nodes=nodes, frequency=frequency,
+                                                   persistence=persistence, announce=say))
+            transports, seconds = list(link.transports), {}
+
+            def cycle() -> int:
+                return int(ring.devices[0].read_register("CYCLES"))  # since counters were last cleared
+        else:
+            from hdl.board import node_of
+            from host.transports.pysim import PysimRing
+
+            if wave is not None:
+                raise ValueError("A waveform can be had from the Verilated transport only")
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency)
+            transports, seconds = list(simulation.transports), {}
+
+            def cycle() -> int:
+                return simulation.cycle
+
+        watches = [_Stopwatch(one) for one in transports]
+        ring = Ring([Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)],
+                    timeout=timeout + 4 * latency)
+        ring.connect()
+        yield Session(ring, config, seconds, cycle, port_time, watches)

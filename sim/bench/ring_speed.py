@@ -1,0 +1,347 @@
+# amaranth: UnusedElaboratable=no
+"""Speed of the Verilated ring, against the same ring with the same host traffic driven by cocotb.
+
+Both simulate the same Verilog, by the same Verilator, with links of the same latency, and must give the same
+responses, cycle counts of commands among them. ``python -m sim.bench.ring_speed`` prints the figures.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cocotb
+import numpy as np
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from cocotb.utils import get_sim_time
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import Opcode, Operation, Space, command_layout, header_layout
+from hdl.control.registers import register
+from hdl.node import Node
+from hdl.streams.stream import word_layout
+from sim import regression
+from sim.payload import to_int
+from sim.streams import Sink, Source, start
+from sim.verilated.build import build_ring
+from sim.verilated.ring import VerilatedRing
+
+__all__ = ["ClosedRing", "Speed", "measure", "rows"]
+
+NODES = 4
+LENGTH = 1024
+LATENCY = 16
+
+#: Memories no longer than the traffic needs: Verilator under cocotb has a line of C++ for each word they begin with.
+CONFIG = NodeConfig(gradient_words=LENGTH, weight_words=LENGTH, state_words=LENGTH)
+
+#: Least cycles per second of the Verilated ring, and how many times those under cocotb.
+BAR = 100_000
+RATIO_BAR = 10
+
+#: Least speed of nodes that are evaluated together, by threads, in terms of the same on one thread and of nodes that
+#: are evaluated one after the other on as many threads.
+THREADS_BAR = {2: 1.4}
+BATCH_BAR = {1: 1.35, 2: 1.15}
+#: Least speed of two threads beside a busy process, in terms of one there; turns, and seconds of each.
+CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
+
+#: Cycles within which the traffic is over.
+PATIENCE = 100_000
+
+
+class ClosedRing(wiring.Component):
+    """Nodes with the links between them, all in gateware.
+
+    Parameters
+    ----------
+    node : callable
+        Makes a node.
+    nodes : int
+        Ring size.
+    latency : int
+        Cycles that words and credits take from node to node.
+
+    Members
+    -------
+    host_i_<k>, host_o_<k> : In, Out(stream of word_layout())
+        Host port of node k.
+    """
+
+    def __init__(self, node: Callable[[], wiring.Component], *, nodes: int, latency: int) -> None:
+        self._node = node
+        self._nodes = nodes
+        self._latency = latency
+        words = stream.Signature(word_layout())
+        super().__init__({
+            **{f"host_i_{index}": In(words) for index in range(nodes)},
+            **{f"host_o_{index}": Out(words) for index in range(nodes)},
+        })
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        nodes = [self._node() for _ in range(self._nodes)]
+        for index, node in enumerate(nodes):
+            m.submodules[f"node_{index}"] = node
+            wiring.connect(m, host=wiring.flipped(getattr(self, f"host_i_{index}")), node=node.host_i)
+            wiring.connect(m, node=node.host_o, host=wiring.flipped(getattr(self, f"host_o_{index}")))
+            before, after = node.ring_o, nodes[(index + 1) % self._nodes].ring_i
+            self._delay(m, before.valid, after.valid)
+            self._delay(m, before.data, after.data)
+            self._delay(m, before.last, after.last)
+            self._delay(m, after.credit, before.credit)
+        return m
+
+    def _delay(self, m: Module, value: Any, later: Any) -> None:
+        for _ in range(self._latency):
+            delayed = Signal.like(value)
+            m.d.sync += delayed.eq(value)
+            value = delayed
+        m.d.comb += later.eq(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Cycles per second.
+
+    Members
+    -------
+    verilated : dict
+        Of the Verilated ring, by number of threads: median of several runs.
+    apart : dict
+        The same of nodes that are evaluated one after the other; empty unless it was asked for.
+    cocotb : float
+        Of the ring under cocotb.
+    cycles : int
+        Length of the traffic.
+    seconds : dict
+        Time per stage of the Verilated ring's build.
+    crowded : dict
+        Of the Verilated ring, by number of threads, on two cores of which another process keeps one busy; empty
+        unless it was asked for, or where there are no two cores.
+    """
+
+    verilated: dict[int, float]
+    apart: dict[int, float]
+    cocotb: float
+    cycles: int
+    seconds: dict[str, float]
+    crowded: dict[int, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return max(self.verilated.values()) / self.cocotb
+
+
+def _traffic(rank: int, nodes: int) -> list[list[int]]:
+    """Requests of one node: gradients in, a fused update, weights out."""
+    def request(opcode: Opcode, count: int, *words: int) -> list[int]:
+        return [to_int(header_layout(), {"opcode": opcode, "tag": 0, "count": count}), *words]
+
+    random = np.random.default_rng(rank)
+    gradients = random.standard_normal(LENGTH).astype(np.float32)
+    gradients[random.random(LENGTH) < 0.5] = 0
+    command = to_int(command_layout(), {
+        "operation": Operation.FUSED_UPDATE, "rank": rank, "size": nodes, "port": 0, "gradient_base": 0,
+        "weight_base": 0, "state_base": 0, "length": LENGTH, "epoch": 0, "root": 0, "iteration": 0, "wait": 0,
+        "signal": 0, "tag": 0, "reserved": 0})
+    rate = np.float32(0.125).view(np.uint32)
+    return [
+        request(Opcode.WRITE_REGISTER, 1, register("LEARNING_RATE").address, int(rate)),
+        request(Opcode.WRITE_MEMORY, LENGTH, Space.GRADIENT << 28, *gradients.view(np.uint32).tolist()),
+        request(Opcode.PUSH_COMMAND, 8, *(command >> 32 * word & 0xFFFF_FFFF for word in range(8))),
+        request(Opcode.POP_EVENT, 4, PATIENCE),
+        request(Opcode.READ_MEMORY, LENGTH, Space.WEIGHT << 28),
+    ]
+
+
+@cocotb.test(timeout_time=1, timeout_unit="sec")
+async def drive(dut: Any) -> None:
+    """The traffic of all nodes at once; what came of it is left in a file."""
+    await start(dut)
+    begun, first = time.perf_counter(), get_sim_time("ns")
+    receivers = []
+    nodes = regression.parameters()["nodes"]
+    for rank in range(nodes):
+        traffic = _traffic(rank, nodes)
+        words = [word | (index == len(packet) - 1) << 32
+                 for packet in traffic for index, word in enumerate(packet)]
+        source = Source(dut, f"host_i_{rank}", word_layout())
+        sink = Sink(dut, f"host_o_{rank}", word_layout())
+        cocotb.start_soon(source.send(words))
+        receivers.append(cocotb.start_soon(_responses(sink, len(traffic))))
+    responses = [await receiver for receiver in receivers]
+    seconds = time.perf_counter() - begun
+    cycles = round((get_sim_time("ns") - first) / 2)
+    result = {"responses": responses, "cycles": cycles, "seconds": seconds}
+    Path(regression.parameters()["result"]).write_text(json.dumps(result))
+
+
+async def _responses(sink: Sink, count: int) -> list[list[int]]:
+    return [[beat["data"] for beat in await sink.packet()] for _ in range(count)]
+
+
+def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
+    """The same, on the Verilated ring: responses per node."""
+    traffic = [_traffic(rank, nodes) for rank in range(nodes)]
+    for rank, packets in enumerate(traffic):
+        for packet in packets:
+            ring.send(rank, packet)
+    result: list[list[list[int]]] = [[] for _ in traffic]
+    for rank, packets in enumerate(traffic):
+        for _ in packets:
+            ring.run(PATIENCE, until_packet_at=rank)
+            response = ring.receive(rank)
+            if response is None:
+                raise TimeoutError(f"The traffic did not end within {PATIENCE} cycles\n{ring.describe()}")
+            result[rank].append(response.tolist())
+    return result
+
+
+def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
+            repetitions: int = 15, apart: bool = False,
+            announce: Callable[[str], None] = lambda stage: None) -> Speed:
+    """Simulate the traffic in both ways, and compare the responses.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of every node.
+    nodes : int
+        In the ring.
+    threads : tuple of int
+        Numbers of threads to measure the Verilated ring with.
+    repetitions : int
+        Runs of which the median counts.
+    apart : bool
+        Measure nodes that are evaluated one after the other as well, in turn with those that are evaluated together,
+        and the ring beside a busy process.
+    announce : callable
+        Called with the name of each stage as it begins.
+
+    Raises
+    ------
+    AssertionError
+        Any two gave different responses, or left different states.
+    """
+    libraries = {together: build_ring(Node(config), identity=f"Node({config})", batched=together, announce=announce)
+                 for together in ((True, False) if apart else (True,))}
+    medians: dict[bool, dict[int, float]] = {True: {}, False: {}}
+    outcomes = []
+    with contextlib.ExitStack() as opened:
+        rings = {together: opened.enter_context(VerilatedRing(library, nodes=nodes))
+                 for together, library in libraries.items()}
+        for ring in rings.values():
+            for link in ring.links:
+                link.set_latency(data=LATENCY, credit=LATENCY)
+        for count in threads:
+            announce(f"ring, threads: {count}")
+            speeds: dict[bool, list[float]] = {together: [] for together in rings}
+            for _ in range(repetitions):
+                for together, ring in rings.items():
+                    ring.set_threads(count)
+                    ring.reset()
+                    begun = time.perf_counter()
+                    responses = _run(ring, nodes)
+                    speeds[together].append(ring.cycle / (time.perf_counter() - begun))
+                    ring.run(-ring.cycle % LATENCY)
+                    state = ring.save()
+                    outcomes.append((responses, ring.cycle, state.removeprefix(ring.header)))
+            for together, found in speeds.items():
+                medians[together][count] = statistics.median(found)
+        crowded: dict[int, float] = {}
+        if apart:
+            announce("ring, beside a busy process")
+            crowded = _crowded(rings[True], nodes)
+    if any(outcome != outcomes[0] for outcome in outcomes):
+        raise AssertionError("Rings of nodes that are evaluated together and one after the other gave different "
+                             "responses, or left different states")
+
+    announce("cocotb")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        regression.run(ClosedRing(lambda: Node(config), nodes=nodes, latency=LATENCY), module="sim.bench.ring_speed",
+                       parameters={"result": str(path), "nodes": nodes})
+        under_cocotb = json.loads(path.read_text())
+    if under_cocotb["responses"] != responses:
+        raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
+    return Speed(medians[True], medians[False], under_cocotb["cycles"] / under_cocotb["seconds"],
+                 under_cocotb["cycles"], libraries[True].seconds, crowded)
+
+
+def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
+    """Speed with one thread and with two, on two cores that they share with a process that never rests."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        return {}
+    found: dict[int, list[float]] = {1: [], 2: []}
+    os.sched_setaffinity(0, set(sorted(cores)[:2]))
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for _ in range(CROWDED_TURNS):
+            for count, speeds in found.items():
+                ring.set_threads(count)
+                begun, cycles = time.perf_counter(), 0
+                while time.perf_counter() - begun < CROWDED_SECONDS:
+                    ring.reset()
+                    _run(ring, nodes)
+                    cycles += ring.cycle
+                speeds.append(cycles / (time.perf_counter() - begun))
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cores)
+    return {count: statistics.median(speeds) for count, speeds in found.items()}
+
+
+def rows(speed: Speed) -> list[dict[str, Any]]:
+    """Rows for ``bench.json``: time per cycle, so that less is better as everywhere."""
+    result = []
+    for threads, cycles in speed.verilated.items():
+        result.append(_row(f"N={NODES}, threads={threads}, {cycles:,.0f} cycles/s", cycles, BAR))
+    for threads, cycles in speed.apart.items():
+        together = speed.verilated[threads]
+        result.append(_row(f"N={NODES}, threads={threads}, {together / cycles:.2f} x nodes one after the other",
+                           together, BATCH_BAR[threads] * cycles))
+    for threads, bar in THREADS_BAR.items():
+        if {1, threads} <= speed.verilated.keys():
+            one, several = speed.verilated[1], speed.verilated[threads]
+            result.append(_row(f"N={NODES}, {threads} threads {several / one:.2f} x one", several, bar * one))
+    if speed.crowded:
+        one, two = speed.crowded[1], speed.crowded[2]
+        result.append(_row(f"N={NODES}, beside a busy process: 2 threads {two / one:.2f} x one", two,
+                           CROWDED_BAR * one))
+    best = max(speed.verilated.values())
+    result.append(_row(f"N={NODES}, {speed.ratio:,.0f} x cocotb's {speed.cocotb:,.0f} cycles/s", best,
+                       RATIO_BAR * speed.cocotb))
+    return result
+
+
+def _row(config: str, cycles: float, bar: float) -> dict[str, Any]:
+    return {"name": "simulation.ring", "config": config, "measured": 1e6 / cycles, "bound": 1e6 / bar,
+            "ratio": bar / cycles, "unit": "us/cycle"}
+
+
+def main() -> None:
+    speed = measure(apart=True, announce=print)
+    print(f"build: {', '.join(f'{stage} {seconds:.1f} s' for stage, seconds in speed.seconds.items())}")
+    for threads, cycles in speed.verilated.items():
+        print(f"Verilated ring of {NODES} nodes, threads: {threads}: {cycles:,.0f} cycles/s, "
+              f"{cycles / speed.apart[threads]:.2f} x nodes one after the other")
+    if speed.crowded:
+        print(f"beside a busy process: 1 thread {speed.crowded[1]:,.0f} cycles/s, 2 threads {speed.crowded[2]:,.0f}")
+    print(f"cocotb, {speed.cycles} cycles: {speed.cocotb:,.0f} cycles/s; ratio {speed.ratio:.0f}")
+
+
+if __name__ == "__main__":
+    main()

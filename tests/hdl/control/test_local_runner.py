@@ -1,0 +1,114 @@
+# amaranth: UnusedElaboratable=no
+"""Runs commands on a datapath that this test plays, against a model of every cycle."""
+
+import random
+
+import cocotb
+import pytest
+from cocotb.triggers import FallingEdge
+
+from hdl.control.local_runner import CommandRunner
+from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from sim import regression
+from sim.payload import from_int, to_int
+from sim.streams import cycles, start
+
+MOST = 4
+EXPECTED = 50
+
+
+class Model:
+    """The docstring of the runner, cycle by cycle: outputs of a cycle, then what its inputs make of the next one."""
+
+    def __init__(self):
+        self.state, self.age = "idle", 0
+        self.event = None
+
+    def outputs(self):
+        running = self.state == "run"
+        return {"reset": not (running and self.age >= 1), "start": running and self.age == 1, "busy": running,
+                "command": self.state == "idle", "event": self.event if self.state == "report" else None}
+
+    def step(self, *, command, taken, progress, done, bad, number, link_reset):
+        if self.state == "idle" and command is not None:
+            self.event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
+            self.state, self.age = ("run", 0) if command["length"] else ("report", 0)
+        elif self.state == "run":
+            self.event["cycles"] += 1
+            self.age += 1
+            runs = self.age > 2
+            if runs:
+                self.event["detail"] += progress
+                if bad:
+                    self.event.update(status=EventStatus.BAD_MASK, detail=number)
+            ended = runs and (bad or done)
+            if link_reset and not ended:
+                self.event["status"] = EventStatus.LINK_RESET
+            if link_reset or ended:
+                self.state = "report"
+        elif self.state == "report" and taken:
+            self.state = "idle"
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def follows_the_model(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    model, ended, offered = Model(), [], None
+    for _ in range(8_000):
+        if offered is None and generator.random() < p["given"]:
+            offered = {"operation": Operation.MASK, "tag": generator.getrandbits(16),
+                       "length": generator.choice([0, 1, 1 << 31, generator.getrandbits(32)])}
+        inputs = {"progress": generator.randrange(MOST + 1), "done": generator.random() < 0.05,
+                  "bad": generator.random() < 0.02, "number": generator.getrandbits(32),
+                  "link_reset": generator.random() < 0.05}
+        taken, version, reset = generator.random() < p["taken"], generator.getrandbits(32), generator.random() < 0.002
+        for name, value in inputs.items():
+            getattr(dut, name).value = value
+        dut.weight_version.value = version
+        dut.rst.value = reset
+        dut.command__valid.value = offered is not None
+        dut.command__payload.value = to_int(command_layout(), {
+            name: (offered or {}).get(name, 0) for name, _ in command_layout()})
+        dut.event__ready.value = taken
+        await FallingEdge(dut.clk)
+        expected = model.outputs()
+        for name in ("reset", "start", "busy"):
+            assert getattr(dut, name).value == expected[name], f"{name} in state {model.state}, seed {p['seed']}"
+        assert dut.command__ready.value == expected["command"], f"seed {p['seed']}"
+        assert dut.event__valid.value == (expected["event"] is not None), f"seed {p['seed']}"
+        if expected["event"] is not None:
+            found = from_int(event_layout(), int(dut.event__payload.value))
+            assert {name: found[name] for name in expected["event"]} == expected["event"], f"seed {p['seed']}"
+            assert found["weight_version"] == version
+            if taken and not reset:
+                ended.append(expected["event"])
+        if reset:
+            model = Model()
+        else:
+            model.step(command=offered, taken=taken, **inputs)
+            if expected["command"]:
+                offered = None
+        await cycles(dut, 1)
+    statuses = [event["status"] for event in ended]
+    for status in (EventStatus.OK, EventStatus.BAD_MASK, EventStatus.LINK_RESET):
+        assert statuses.count(status) > EXPECTED, f"seed {p['seed']}"
+    assert any(event["cycles"] == 0 for event in ended)
+
+
+@pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.2)])
+def test_runner(given, taken):
+    regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST), module=__name__,
+                   testcase="follows_the_model", parameters={"given": given, "taken": taken, "seed": 23})
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"failure": EventStatus.OK}, r"^Failure must be an EventStatus other than OK, not <EventStatus.OK: 0>$"),
+    ({"failure": 200}, r"^Failure must be an EventStatus other than OK, not 200$"),
+    ({"failure": EventStatus.BAD_MASK, "most": 0}, r"^Most progress in a cycle must be at least 1, not 0$"),
+    ({"failure": EventStatus.BAD_MASK, "most": True}, r"^Most progress in a cycle must be at least 1, not True$"),
+])
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        CommandRunner(**options)

@@ -1,0 +1,140 @@
+# amaranth: UnusedElaboratable=no
+"""The static order of a collective: hdl/ring/order.py."""
+
+import random
+
+import numpy as np
+import pytest
+from amaranth.hdl import Module, Mux
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.order import GROUP, Phase, Planner, Walk, record_layout
+from hdl.streams.stream import connect_stream
+from sim.golden.ring import block_bounds
+from sim.streams import stall_array
+from sim.verilated.vectors import Unit, unpack
+
+ELEMENTS, SEGMENT = 4096, 64
+FIELDS = ("phase", "segment", "block", "group", "length", "first", "last")
+
+
+class Bench(wiring.Component):
+    """A planner, and the walk of all that a node sends, which it starts. A ring of one has a step of its own."""
+
+    def __init__(self, segment):
+        self._segment = segment
+        group = Planner(elements=ELEMENTS, segment=segment).own.shape()
+        super().__init__({
+            "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
+            "steps": In(2),  # whether there is a scatter, a gather
+            "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(group), "own": Out(group),
+            "following": Out(group), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
+        m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment)
+        connect_stream(m, walk.o, self.records)
+        for name in ("length", "size", "rank", "start"):
+            m.d.comb += getattr(planner, name).eq(getattr(self, name))
+        for name in ("done", "previous", "own", "following"):
+            m.d.comb += getattr(self, name).eq(getattr(planner, name))
+        m.d.comb += [self.busy.eq(walk.busy), walk.plan.eq(planner.plan), walk.start.eq(planner.done)]
+        with m.If(self.steps[0]):
+            m.d.comb += walk.scatter.steps.eq(Mux(self.size == 1, 1, self.size - 1))
+        with m.If(self.steps[1]):
+            m.d.comb += walk.gather.steps.eq(self.size - 1)
+        m.d.comb += [
+            walk.scatter.block.eq(self.rank),
+            walk.scatter.start.eq(planner.own),
+            walk.gather.start.eq(planner.following),
+        ]
+        with m.If(self.rank != self.size - 1):
+            m.d.comb += walk.gather.block.eq(self.rank + 1)
+        return m
+
+
+def starts(length, size):
+    """First group of each block."""
+    quotient, remainder = divmod(-(-length // GROUP), size)
+    return [block * quotient + min(block, remainder) for block in range(size)]
+
+
+def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
+    """What the records have to be, from the specification of the order."""
+    bounds, first = block_bounds(length, size), starts(length, size)
+    widest = max((stop - start for start, stop in bounds), default=0)
+    segments = -(-widest // length_of_segment)
+    gathers = gathers and size > 1
+    records = []
+
+    def phase(which, segment):
+        steps = max(size - 1, 1)
+        for step in range(steps):
+            block = (rank + which.value - step) % size
+            group = first[block] + segment * (length_of_segment // GROUP)
+            left = bounds[block][1] - bounds[block][0] - segment * length_of_segment
+            left = max(0, min(left, length_of_segment))
+            records.append((which.value, segment, block, group, left, step == 0, step == steps - 1))
+
+    if segments and scatters and gathers:
+        phase(Phase.SCATTER, 0)
+        for segment in range(1, segments):
+            phase(Phase.SCATTER, segment)
+            phase(Phase.GATHER, segment - 1)
+        phase(Phase.GATHER, segments - 1)
+    elif segments and (scatters or gathers):
+        for segment in range(segments):
+            phase(Phase.SCATTER if scatters else Phase.GATHER, segment)
+    return records
+
+
+def meaning(records):
+    """Records, without the first group of an empty segment, which means nothing."""
+    return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
+
+
+def test_constructor_errors():
+    with pytest.raises(ValueError, match=r"^Segment must be 32 times a power of two, up to 2048, not 96$"):
+        Planner(elements=4096, segment=96)
+    with pytest.raises(ValueError, match=r"^Longest vector must be a multiple of 32, at least 32, not 100$"):
+        Planner(elements=100, segment=64)
+
+
+@pytest.mark.parametrize(("pattern", "segment"), [
+    ("none", SEGMENT), ("geometric", SEGMENT), ("freeze", SEGMENT), ("none", GROUP)])
+def test_order(pattern, segment):
+    unit = Unit(Bench(segment), name="ScheduleBench")
+    latency = Planner(elements=ELEMENTS, segment=segment).latency
+    generator = random.Random(5)
+    cases = [(length, size) for length in (0, 1, 31, 32, 33, 500, ELEMENTS) for size in (1, 2, 3, 16)]
+    cases += [(generator.randrange(ELEMENTS + 1), generator.randint(1, 16)) for _ in range(60)]
+    for seed, (length, size) in enumerate(cases):
+        rank = generator.randrange(size)
+        steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
+        cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32) * SEGMENT // segment
+        start = np.zeros(cycles, dtype=np.uint8)
+        start[0] = 1
+        trace = unit.lockstep(
+            sources={},
+            sinks={"records": stall_array(pattern, cycles, seed=seed)},
+            inputs={"length": length, "size": size, "rank": rank, "steps": steps, "start": start},
+        )
+        case = f"seed {seed}: {length} elements, rank {rank} of {size}, steps {steps:02b}"
+        done = np.flatnonzero(trace["done"])
+        assert len(done) == 1, case
+        assert done[0] <= latency, case
+        first = starts(length, size)
+        assert trace["previous"][-1] == first[(rank - 1) % size], case
+        assert trace["own"][-1] == first[rank], case
+        assert trace["following"][-1] == first[(rank + 1) % size], case
+        taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
+        records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
+        expected = order(length, size, rank, steps & 1, steps >> 1, segment)
+        columns = [records[field].tolist() for field in FIELDS]
+        assert meaning(zip(*columns, strict=True)) == meaning(expected), case
+        assert not trace["busy"][-1], case
+        if pattern == "none" and len(taken) > 1:
+            assert (np.diff(taken) == 2).all(), case

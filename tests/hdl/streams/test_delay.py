@@ -1,0 +1,42 @@
+# amaranth: UnusedElaboratable=no
+import numpy as np
+import pytest
+
+from hdl.streams.delay import DelayLine
+from sim.verilated.vectors import Unit
+
+
+@pytest.mark.parametrize("cycles", [-1, 1.0, None])
+def test_cycles(cycles):
+    with pytest.raises(ValueError, match=rf"^Delay must be zero or more cycles, not {cycles!r}$"):
+        DelayLine(shape=8, cycles=cycles)
+
+
+@pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
+def test_delay(cycles):
+    """Chains of flip-flops and memories, at and around the border between them."""
+    line = DelayLine(shape=12, cycles=cycles)
+    assert line.latency == cycles
+    values = np.random.default_rng(cycles).integers(1 << 12, size=1000)
+    unit = Unit(line)
+    assert (unit.run({"i": values}, drain=cycles)["o"][cycles:] == values).all()
+    unit.reset()
+    assert (unit.run({"i": values}, drain=cycles)["o"][cycles:] == values).all()
+
+
+def test_no_delay():
+    values = np.arange(256)
+    assert (Unit(DelayLine(shape=8, cycles=0)).run({"i": values})["o"] == values).all()
+
+
+@pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
+def test_paced(cycles):
+    """Steps at random: what counts is how many of them there were."""
+    generator = np.random.default_rng(cycles)
+    values = generator.integers(1 << 12, size=1000)
+    step = generator.integers(2, size=1000)
+    got = Unit(DelayLine(shape=12, cycles=cycles, paced=True)).run({"i": values, "step": step})["o"]
+    steps = np.cumsum(step) - step  # before each cycle
+    late = steps >= cycles
+    assert late.sum() > 300
+    assert (got[late] == values[step == 1][steps[late] - cycles]).all()

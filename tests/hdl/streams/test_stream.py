@@ -1,0 +1,233 @@
+# amaranth: UnusedElaboratable=no
+import cocotb
+import numpy as np
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
+from sim import formal, regression
+from sim.golden.stream import queue
+from sim.payload import pack
+from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.verilated.vectors import Feed, Unit
+
+# --- layouts and connections
+
+
+def test_word_layout():
+    assert word_layout() == data.StructLayout({"data": 32, "last": 1})
+    assert word_layout().size == 33
+
+
+def test_beat_layout():
+    layout = beat_layout(4)
+    assert layout.size == 4 * 32 + 4 + 1
+    assert [layout["elements"].shape[lane].offset for lane in range(4)] == [0, 32, 64, 96]
+    assert beat_layout(2, width=16).size == 2 * 16 + 2 + 1
+
+
+@pytest.mark.parametrize("lanes", [0, -1, 2.0, "4"])
+def test_beat_layout_lanes(lanes):
+    with pytest.raises(ValueError, match=rf"^Lane count must be a positive integer, not {lanes!r}$"):
+        beat_layout(lanes)
+
+
+def test_beat_layout_width():
+    with pytest.raises(ValueError, match=r"^Element width must be a positive integer, not 0$"):
+        beat_layout(1, width=0)
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, None])
+def test_queue_depth(depth):
+    with pytest.raises(ValueError, match=rf"^Queue depth must be a positive integer, not {depth!r}$"):
+        Queue(shape=8, depth=depth)
+
+
+def test_queue_memory():
+    with pytest.raises(ValueError, match=r"^Queue memory must be True, False or None, not 'block'$"):
+        Queue(shape=8, depth=8, block="block")
+    with pytest.raises(ValueError, match=r"^Queue depth must be at least 4 in block memory, not 3$"):
+        Queue(shape=8, depth=3, block=True)
+    assert [Queue(shape=8, depth=depth).latency for depth in (1, 2, 65, 66)] == [1, 1, 1, 3]
+
+
+def _interface(shape, **options):
+    return stream.Signature(shape, **options).create()
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (8, signed(8)),
+    (8, 9),
+    (33, word_layout()),
+    (word_layout(), data.StructLayout({"last": 1, "data": 32})),
+    (beat_layout(2), beat_layout(1, width=65)),
+])
+def test_connect_refuses_other_shapes(one, other):
+    with pytest.raises(TypeError, match=r"^Payload of the sink must be of the source's shape .*, not "):
+        connect_stream(Module(), _interface(one), _interface(other))
+
+
+def test_connect_always():
+    m = Module()
+    with pytest.raises(TypeError, match=r"must be always ready, not a sink with a ready signal$"):
+        connect_stream(m, _interface(8, always_ready=True), _interface(8))
+    with pytest.raises(TypeError, match=r"must be always valid, not a source with a valid signal$"):
+        connect_stream(m, _interface(8), _interface(8, always_valid=True))
+    connect_stream(m, _interface(8, always_ready=True), _interface(8, always_ready=True))
+    connect_stream(m, _interface(8, always_valid=True), _interface(8))
+
+
+# --- every cycle against the model
+
+CONFIGURATIONS = [(1, None), (2, None), (3, None), (4, None), (4, True), (5, True), (17, None), (18, None),
+                  (66, None)]
+
+
+def _lockstep(component, depth, source, sink, seed, count):
+    generator = np.random.default_rng(seed)
+    words = generator.integers(0, 1 << 32, count, dtype=np.uint64)
+    beats = pack(word_layout(), {"data": words, "last": generator.integers(0, 2, count)})
+    willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
+    trace = Unit(component).lockstep(sources={"i": Feed(beats, willing)}, sinks={"o": ready}, seed=seed)
+    expected = queue(depth=depth, latency=component.latency, beats=count, willing=willing, ready=ready)
+    for name in ("i_valid", "i_ready", "o_valid"):
+        np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
+    offered = expected.offered[expected.o_valid]
+    np.testing.assert_array_equal(trace["o__payload"][expected.o_valid], beats[offered], f"payload, {seed=}")
+    return trace, expected
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+@pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)
+def test_queue_lockstep(depth, block, source, sink):
+    unit = Queue(shape=word_layout(), depth=depth, block=block)
+    for seed in range(3):
+        trace, expected = _lockstep(unit, depth, source, sink, seed, 5_000)
+        np.testing.assert_array_equal(trace["level"], expected.level, f"level, {seed=}")
+
+
+@pytest.mark.parametrize("sink", STALLS)
+@pytest.mark.parametrize("source", STALLS)
+def test_skid_buffer_lockstep(source, sink):
+    for seed in range(3):
+        _lockstep(SkidBuffer(shape=word_layout()), SkidBuffer.depth, source, sink, seed, 5_000)
+
+
+@pytest.mark.parametrize(("depth", "block"), CONFIGURATIONS)
+def test_latency_and_throughput(depth, block):
+    unit = Queue(shape=word_layout(), depth=depth, block=block)
+    count = 500
+    trace = Unit(unit).lockstep(sources={"i": Feed(np.arange(count))}, sinks={"o": True}, cycles=count + unit.latency)
+    assert trace["i__ready"].all()
+    assert not trace["o__valid"][:unit.latency].any()
+    assert trace["o__valid"][unit.latency:].all()
+
+
+# --- the same under cocotb, with resets
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def keeps_order(dut):
+    parameters = regression.parameters()
+    await start(dut)
+    source = Source(dut, "i", word_layout(), stalls=stalls(parameters["source"], seed=1))
+    sink = Sink(dut, "o", word_layout(), stalls=stalls(parameters["sink"], seed=2))
+    monitors = [Monitor(dut, "i", word_layout()), Monitor(dut, "o", word_layout())]
+    beats = [{"data": n * 0x01010101, "last": n & 1} for n in range(200)]
+    cocotb.start_soon(source.send(beats))
+    assert await sink.receive(len(beats)) == beats
+    assert monitors[0].beats == monitors[1].beats == beats
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def forgets_on_reset(dut):
+    await start(dut)
+    source = Source(dut, "i", word_layout())
+    sink = Sink(dut, "o", word_layout())
+    Monitor(dut, "o", word_layout())
+    sending = cocotb.start_soon(source.send({"data": n, "last": 0} for n in range(100)))
+    assert [beat["data"] for beat in await sink.receive(3)] == [0, 1, 2]
+    await cycles(dut, 3)
+    sending.cancel()
+    dut.i__valid.value = 0
+    dut.rst.value = 1
+    await cycles(dut, 1)
+    dut.rst.value = 0
+    packet = [{"data": 7, "last": 0}, {"data": 8, "last": 1}]
+    cocotb.start_soon(source.send(packet))
+    assert await sink.packet() == packet
+    await cycles(dut, 5)
+    assert not dut.o__valid.value
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 66])
+def test_queue_regression(depth):
+    for source, sink in (("geometric", "freeze"), ("alternating", "geometric")):
+        regression.run(Queue(shape=word_layout(), depth=depth), module=__name__,
+                       parameters={"source": source, "sink": sink})
+
+
+# --- proofs
+
+
+class _Order(wiring.Component):
+    """A buffer loses, repeats, reorders and invents nothing: beat number ``watched``, whichever it is, departs as it
+    came, and the beats in the buffer are those that came and have not departed, of which there are at most depth.
+    """
+
+    i: In(stream.Signature(2))
+    o: Out(stream.Signature(2))
+    watched: In(4)
+
+    def __init__(self, unit, depth):
+        super().__init__()
+        self._unit = unit
+        self._depth = depth
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit
+        connect_stream(m, self.i, unit.i)
+        connect_stream(m, unit.o, self.o)
+        started, watched = Signal(), Signal(4)
+        came, gone = Signal(5), Signal(5)
+        kept = Signal(2)
+        accept, depart = self.i.valid & self.i.ready, self.o.valid & self.o.ready
+        m.d.sync += [started.eq(1), watched.eq(self.watched), came.eq(came + accept), gone.eq(gone + depart)]
+        with m.If(accept & (came == self.watched)):
+            m.d.sync += kept.eq(self.i.payload)
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            Assume(~started | (self.watched == watched)),
+            Assume(formal.holds(m, "i", self.i)),
+            Assert(formal.holds(m, "o", self.o)),
+            Assert(came - gone <= self._depth),
+            Assert(~self.o.valid | (came != gone)),
+            Assert(~(depart & (gone == self.watched)) | (self.o.payload == kept)),
+        ]
+        if isinstance(unit, Queue):
+            m.d.comb += Assert(unit.level == came - gone)
+        return m
+
+
+PROVEN = {
+    "skid buffer": lambda shape: SkidBuffer(shape=shape),
+    "register": lambda shape: Queue(shape=shape, depth=1),
+    "two": lambda shape: Queue(shape=shape, depth=2),
+    "distributed": lambda shape: Queue(shape=shape, depth=3),
+    "block": lambda shape: Queue(shape=shape, depth=4, block=True),
+}
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_offers_stand_for_all_time(name):
+    formal.prove(formal.Offers(PROVEN[name](4)), depth=4)
+
+
+@pytest.mark.parametrize("name", PROVEN)
+def test_order_is_kept(name):
+    unit = PROVEN[name](2)
+    formal.prove(_Order(unit, unit.depth), depth=10, mode="bmc")

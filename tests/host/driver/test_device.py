@@ -1,0 +1,553 @@
+"""The contract of driver and node, over every transport of conftest.py; and the driver against bad transports."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import host.driver.device
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status
+from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
+from host.driver.command import CollectiveError, Command, Event
+from host.driver.device import Device
+from host.driver.errors import (
+    BadAddressError,
+    BadLengthError,
+    ConfigurationError,
+    DeviceError,
+    DeviceTimeoutError,
+    ProtocolError,
+    QueueFullError,
+    ReadOnlyError,
+    UnknownOpcodeError,
+)
+from host.transports.pysim import PysimRing
+
+PATIENCE = 10_000
+
+
+def words(*values):
+    return np.array(values, np.uint32)
+
+
+def random_words(count, seed=1):
+    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
+
+
+def spaces(config):
+    return [
+        (Space.GRADIENT, config.gradient_words), (Space.WEIGHT, config.weight_words),
+        *((Space.STATE + plane, config.state_words) for plane in range(config.state_planes)),
+    ]
+
+
+def trip(device):
+    """Cycles that the way to the node and back takes, apart from what is asked for; less than 100 without a wire."""
+    first = device.read_register("CYCLES")
+    return 2 * (device.read_register("CYCLES") - first)
+
+
+def exchange(device, *packet):
+    """A raw packet, and the raw response."""
+    device.transport.send(words(*packet))
+    return device.transport.receive(PATIENCE).tolist()
+
+
+# Ping and registers.
+
+
+def test_ping_echoes(device):
+    for count in (0, 1, 2, 63, 64):
+        payload = random_words(count)
+        assert np.array_equal(device.ping(payload), payload)
+    with pytest.raises(ValueError, match=r"Ping must be of at most 64 words, not 65"):
+        device.ping(random_words(65))
+
+
+def test_constants_are_those_of_the_configuration(device):
+    config = device.config
+    expected = {
+        "ID": IDENTIFIER, "CONFIGURATION_HASH": config.hash, "LANES": config.lanes, "NODES_MAX": config.nodes_max,
+        "GRADIENT_WORDS": config.gradient_words, "WEIGHT_WORDS": config.weight_words,
+        "STATE_WORDS": config.state_words, "STATE_PLANES": config.state_planes, "SEGMENT_ELEMENTS": config.segment,
+    }
+    assert {name: device.read_register(name) for name in expected} == expected
+    assert set(expected) == {entry.name for entry in REGISTERS if entry.access is Access.CONSTANT}
+
+
+def test_another_configuration_is_refused(device):
+    other = dataclasses.replace(device.config, segment=512)
+    with pytest.raises(ConfigurationError) as caught:
+        Device(device.transport, other, name="node 7").connect()
+    message = str(caught.value)
+    assert message.startswith(f"node 7: configuration hash must be 0x{other.hash:08x}")
+    assert f"0x{device.config.hash:08x}" in message
+    device.connect()
+
+
+def test_settings(device):
+    settings = [entry for entry in REGISTERS if entry.access is Access.SETTING]
+    assert {entry.kind for entry in settings} == set(Kind)
+    for entry in settings:
+        name = entry.name
+        if entry.kind is Kind.FLOAT32:
+            assert device.read_register(name) == float(words(entry.reset).view(np.float32)[0])
+            for value in (0.1, -2.5, float("inf")):
+                device.write_register(name, value)
+                assert device.read_register(name) == float(np.float32(value))
+        else:
+            assert device.read_register(name) == entry.reset
+            device.write_register(name, 1)
+            assert device.read_register(name) == 1
+            with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
+                device.write_register(name, 1 << entry.width)
+            with pytest.raises(TypeError, match=r"must be an integer, not 0\.5"):
+                device.write_register(name, 0.5)
+
+
+def test_unknown_register(device):
+    with pytest.raises(KeyError, match=r"Register must be one of ID, .*, not 'SPEED'"):
+        device.read_register("SPEED")
+
+
+def test_read_only(device):
+    for entry in REGISTERS:
+        if entry.access.writable:
+            continue
+        before = device.read_register(entry.name)
+        with pytest.raises(ReadOnlyError, match=f"a write of 1 to register {entry.name} was refused with READ_ONLY"):
+            device.write_register(entry.name, 1)
+        if entry.name != "CYCLES":
+            assert device.read_register(entry.name) == before
+
+
+def test_counters(device):
+    counters = device.counters()
+    assert set(counters) == {entry.name for entry in REGISTERS if entry.access is Access.COUNTER}
+    assert device.counters()["CYCLES"] > counters["CYCLES"]
+    device.write_register("CONTROL", 0b10)
+    assert device.read_register("CONTROL") == 0
+    assert device.counters()["CYCLES"] < counters["CYCLES"] + 100 + trip(device)
+
+
+def test_read_fields(device):
+    assert device.read_fields("STATUS")["commands"] == 0
+    with pytest.raises(ValueError, match="must be of kind bitfield, not LANES of kind uint"):
+        device.read_fields("LANES")
+
+
+# Memories.
+
+
+def test_memories_keep_what_is_written(device):
+    contents = {}
+    for space, size in spaces(device.config):
+        contents[space] = random_words(size, seed=space)
+        device.write_memory(space, 0, contents[space])
+    for space, size in spaces(device.config):
+        assert np.array_equal(device.read_memory(space, 0, size), contents[space])
+
+
+def test_any_range_can_be_written_and_read(device):
+    generator = np.random.default_rng(5)
+    for space, size in spaces(device.config):
+        expected = random_words(size, seed=9)
+        device.write_memory(space, 0, expected)
+        for _ in range(8):
+            start, stop = sorted(generator.integers(0, size + 1, 2).tolist())
+            expected[start:stop] = random_words(stop - start, seed=start)
+            device.write_memory(space, start, expected[start:stop])
+            start, stop = sorted(generator.integers(0, size + 1, 2).tolist())
+            assert np.array_equal(device.read_memory(space, start, stop - start), expected[start:stop])
+        assert np.array_equal(device.read_memory(space, 0, size), expected)
+
+
+def test_floats_are_written_as_bits(device):
+    device.write_memory(Space.WEIGHT, 3, np.array([1.0, -0.0], np.float32))
+    assert device.read_memory(Space.WEIGHT, 3, 2).tolist() == [0x3F800000, 0x80000000]
+    message = r"Elements must be one row of uint32 or float32, not float64 of shape \(2,\)"
+    with pytest.raises(TypeError, match=message):
+        device.write_memory(Space.WEIGHT, 0, np.zeros(2))
+
+
+def test_ranges_beyond_a_memory_are_refused_and_nothing_is_written(device):
+    for space, size in spaces(device.config):
+        device.write_memory(space, size - 2, words(11, 12))
+        message = (rf"node 0: a write to 3 elements of .* memory from {size - 2} on was refused with BAD_ADDRESS "
+                   r"after 0 words were written")
+        with pytest.raises(BadAddressError, match=message):
+            device.write_memory(space, size - 2, words(1, 2, 3))
+        with pytest.raises(BadAddressError):
+            device.read_memory(space, size - 2, 3)
+        with pytest.raises(BadAddressError):
+            device.read_memory(space, (1 << 28) - 1, 1)
+        assert device.read_memory(space, size - 2, 2).tolist() == [11, 12]
+
+
+def test_a_space_that_is_not_there(device):
+    for space in (Space.STATE + device.config.state_planes, 15):
+        with pytest.raises(BadAddressError, match=f"state plane {space - 2} memory"):
+            device.read_memory(space, 0, 1)
+        with pytest.raises(BadAddressError):
+            device.write_memory(space, 0, words(1))
+    with pytest.raises(ValueError, match="Memory space must be between 0 and 15, not 16"):
+        device.read_memory(16, 0, 1)
+
+
+def test_long_transfers_take_several_packets(device, monkeypatch):
+    monkeypatch.setattr(host.driver.device, "PACKET_WORDS", 7)
+    payload = random_words(30)
+    device.write_memory(Space.GRADIENT, 1, payload)
+    assert np.array_equal(device.read_memory(Space.GRADIENT, 1, 30), payload)
+    with pytest.raises(BadAddressError, match="a write to 7 elements"):
+        device.write_memory(Space.GRADIENT, device.config.gradient_words - 10, payload)
+    assert np.array_equal(device.read_memory(Space.GRADIENT, 1, 30), payload)
+
+
+# Split-phase calls.
+
+
+def test_answers_can_be_asked_for_in_any_order(device):
+    device.write_memory(Space.GRADIENT, 0, random_words(32))
+    pending = [device.submit_read_memory(Space.GRADIENT, n, 1) for n in range(20)]
+    later = device.submit_ping(words(5))
+    assert later.result().tolist() == [5]
+    assert [p.result()[0] for p in reversed(pending)] == random_words(32)[19::-1].tolist()
+    assert later.result().tolist() == [5]
+
+
+def test_a_refusal_concerns_its_own_request_only(device):
+    bad = device.submit_read_memory(Space.GRADIENT, device.config.gradient_words, 1)
+    good = device.submit_ping(words(1, 2))
+    assert good.result().tolist() == [1, 2]
+    for _ in range(2):
+        with pytest.raises(BadAddressError):
+            bad.result()
+
+
+def test_nodes_work_at_the_same_time(devices):
+    waits = [device.submit_pop_event(2_000) for device in devices]
+    assert [wait.result() for wait in waits] == [None, None]
+    for n, device in enumerate(devices):
+        device.write_memory(Space.WEIGHT, 0, words(n))
+    assert [device.read_memory(Space.WEIGHT, 0, 1)[0] for device in devices] == [0, 1]
+    # The second wait had run out by the time that the first had.
+    ended = [device.read_register("CYCLES") for device in devices]
+    assert [cycles < 3_500 + 8 * trip(device) for cycles, device in zip(ended, devices, strict=True)] == [True, True]
+
+
+# Commands and events.
+
+
+def quiesce(tag=0, **options):
+    return Command(operation=Operation.QUIESCE, tag=tag, **options)
+
+
+def test_no_event(device):
+    before = device.read_register("CYCLES")
+    assert device.pop_event(0) is None
+    assert device.pop_event(1_000) is None
+    assert 1_000 <= device.read_register("CYCLES") - before < 1_500 + 3 * trip(device)
+    with pytest.raises(ValueError, match="Timeout must be a number of 32 bits, not -1"):
+        device.pop_event(-1)
+
+
+def test_commands_end_in_order(device):
+    for tag in range(20):
+        device.push(quiesce(tag))
+        if tag >= 3:
+            event = device.pop_event(PATIENCE)
+            assert (event.tag, event.status) == (tag - 3, EventStatus.OK)
+    assert [device.pop_event(PATIENCE).check().tag for _ in range(3)] == [17, 18, 19]
+    assert device.pop_event(0) is None
+
+
+BAD_COMMANDS = [
+    ({"operation": 77}, EventStatus.UNKNOWN_OPERATION, "there is no operation 77"),
+    ({"gradient_base": 33}, EventStatus.BAD_BASE, "base 33 is not a multiple of 32"),
+    ({"length": 1 << 20}, EventStatus.BAD_LENGTH, "elements there is room for"),
+    ({"size": 0}, EventStatus.BAD_RANK, "do not name a place in a ring"),
+    ({"rank": 1}, EventStatus.BAD_RANK, "do not name a place in a ring"),
+    ({"size": 17}, EventStatus.BAD_RANK, "do not name a place in a ring"),
+    ({"port": 1}, EventStatus.BAD_RANK, "do not name a place in a ring"),
+]
+
+
+def test_bad_commands_are_refused_and_the_next_one_runs(device):
+    for fields, status, meaning in BAD_COMMANDS:
+        device.push(Command(**{"operation": Operation.ALL_REDUCE, "tag": 5, **fields}))
+        device.push(quiesce(6))
+        event = device.pop_event(PATIENCE)
+        assert (event.tag, event.status) == (5, status)
+        message = f"node 0: command with tag 5 ended with {status.name}: .*{meaning}"
+        with pytest.raises(CollectiveError, match=message):
+            event.check("node 0")
+        assert device.pop_event(PATIENCE).check().tag == 6
+        assert device.read_register("LAST_ERROR") == 5 | status << 16
+
+
+def test_full_queue(device):
+    for tag in range(8):
+        device.push(quiesce(tag, wait=1, signal=1))
+    for _ in range(2):
+        with pytest.raises(QueueFullError, match="pop events until a command has ended"):
+            device.push(quiesce(99))
+    assert device.read_fields("STATUS")["commands"] == 8
+    assert device.pop_event(200) is None
+    assert device.read_fields("STATUS")["waiting"] == 1
+    device.write_register("FLAGS", 1)
+    assert [device.pop_event(PATIENCE).check().tag for _ in range(8)] == list(range(8))
+    assert device.read_register("FLAGS") == 1
+
+
+def test_flags_hold_a_command_back(device):
+    device.push(quiesce(1, wait=0b011, signal=0b100))
+    device.push(quiesce(2, wait=0b100, signal=0x8000))
+    device.write_register("FLAGS", 0b001)
+    assert device.pop_event(200) is None
+    device.write_register("FLAGS", 0b010)
+    assert [device.pop_event(PATIENCE).check().tag for _ in range(2)] == [1, 2]
+    assert device.read_register("FLAGS") == 0x8000
+
+
+def test_flags_that_do_not_come(device):
+    device.write_register("TIMEOUT", 300)
+    device.write_register("FLAGS", 0b001)
+    device.push(quiesce(1, wait=0b111))
+    event = device.pop_event(1_000)
+    assert (event.tag, event.status, event.detail) == (1, EventStatus.WAIT_TIMEOUT, 0b110)
+    assert device.read_register("FLAGS") == 0b001
+    with pytest.raises(CollectiveError, match="flags 0x0006 were not set within 300 cycles"):
+        event.check()
+    device.push(quiesce(2, wait=0b001))
+    assert device.pop_event(PATIENCE).check().tag == 2
+
+
+def test_link_reset_empties_the_queue(device):
+    for tag in range(3):
+        device.push(quiesce(tag, wait=1))
+    device.write_register("CONTROL", 0b01)
+    events = [device.pop_event(PATIENCE) for _ in range(3)]
+    assert [(event.tag, event.status) for event in events] == [(tag, EventStatus.LINK_RESET) for tag in range(3)]
+    device.write_register("CONTROL", 0b00)
+    device.push(quiesce(3))
+    assert device.pop_event(PATIENCE).check().tag == 3
+
+
+def test_command_fields_are_checked():
+    with pytest.raises(ValueError, match="Command's tag must be a number of 16 bits, not 65536"):
+        quiesce(1 << 16).words()
+    with pytest.raises(ValueError, match="Command's length must be a number of 32 bits, not -1"):
+        quiesce(length=-1).words()
+
+
+def test_descriptor_words():
+    command = Command(operation=Operation.BROADCAST, rank=2, size=4, port=1, gradient_base=32, weight_base=64,
+                      state_base=96, length=100, epoch=5, root=3, iteration=0x1234, wait=0x8001, signal=2, tag=0xABCD)
+    assert command.words().tolist() == [0x01040205, 32, 64, 96, 100, 0x12340305, 0x00028001, 0xABCD]
+
+
+def test_event_words():
+    assert Event.from_words(words(0x0308ABCD, 1, 2, 3)) == Event(
+        tag=0xABCD, status=EventStatus.BAD_CRC, flags=EventFlag.LOCAL_NAN | EventFlag.NOT_FINITE, detail=1, cycles=2,
+        weight_version=3)
+
+
+@pytest.mark.parametrize("status", EventStatus)
+def test_every_status_has_a_meaning(status):
+    event = Event(tag=1, status=status, flags=EventFlag(0), detail=3, cycles=4, weight_version=5)
+    assert len(str(CollectiveError(event))) > 50
+
+
+def test_a_rule_that_a_node_does_not_have():
+    event = Event(tag=1, status=EventStatus.BAD_RULE, flags=EventFlag(0), detail=3, cycles=4, weight_version=5)
+    with pytest.raises(CollectiveError, match="ended with BAD_RULE: rule 3 of register OPTIMIZER needs more state "
+                                              "planes than the node has; take another rule, or "):
+        event.check()
+
+
+def test_details_are_explained():
+    event = Event(tag=1, status=EventStatus.WRONG_ITERATION, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
+                  weight_version=5)
+    with pytest.raises(CollectiveError, match="a packet of iteration 5 came in, not of 6"):
+        event.check()
+
+
+# Malformed packets. `header` is the first word of a request with tag 0x5A.
+
+
+def header(opcode, count):
+    return opcode << 24 | 0x5A << 16 | count
+
+
+def refused(opcode, status, *payload):
+    return [(opcode | 0x80) << 24 | 0x5A << 16 | len(payload), status, *payload]
+
+
+MALFORMED = [
+    ([header(0, 0)], refused(0, Status.UNKNOWN_OPCODE)),
+    ([header(99, 3), 1, 2, 3], refused(99, Status.UNKNOWN_OPCODE)),
+    ([header(0x81, 1), 1], refused(0x81, Status.UNKNOWN_OPCODE)),
+    ([header(Opcode.PING, 2), 1], refused(Opcode.PING, Status.BAD_LENGTH)),
+    ([header(Opcode.PING, 0), 1], refused(Opcode.PING, Status.BAD_LENGTH)),
+    ([header(Opcode.PING, 1), 1, 2, 3], refused(Opcode.PING, Status.BAD_LENGTH)),
+    ([header(Opcode.PING, 65), *range(65)], refused(Opcode.PING, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_REGISTER, 1)], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_REGISTER, 0), 0], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_REGISTER, 1), 0, 0], refused(Opcode.READ_REGISTER, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_REGISTER, 1), len(REGISTERS)], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
+    ([header(Opcode.READ_REGISTER, 2), len(REGISTERS) - 1], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
+    ([header(Opcode.READ_REGISTER, 1), 1 << 28], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
+    ([header(Opcode.READ_REGISTER, 1), 0xFFFFFFFF], refused(Opcode.READ_REGISTER, Status.BAD_ADDRESS)),
+    ([header(Opcode.WRITE_REGISTER, 1), register("TIMEOUT").address],
+     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 0)),
+    ([header(Opcode.WRITE_REGISTER, 0), register("TIMEOUT").address],
+     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 0)),
+    ([header(Opcode.WRITE_REGISTER, 2), register("OPTIMIZER").address, 1],
+     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
+    ([header(Opcode.WRITE_REGISTER, 1), register("OPTIMIZER").address, 1, 2, 3],
+     refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
+    ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
+     refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
+    ([header(Opcode.WRITE_REGISTER, 4), register("TIMEOUT").address, 77, 0, 1, 1],
+     refused(Opcode.WRITE_REGISTER, Status.READ_ONLY, 2)),
+    ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
+    ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_MEMORY, 0), 0], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_MEMORY, 1), 0, 0], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),
+    ([header(Opcode.READ_MEMORY, 0xFFFF), 0], refused(Opcode.READ_MEMORY, Status.BAD_ADDRESS)),
+    ([header(Opcode.WRITE_MEMORY, 2)], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
+    ([header(Opcode.WRITE_MEMORY, 2), 0], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
+    ([header(Opcode.WRITE_MEMORY, 0), 0, 1], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 0)),
+    ([header(Opcode.WRITE_MEMORY, 3), 0, 1, 2], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 2)),
+    ([header(Opcode.WRITE_MEMORY, 3), 0, 1, 2, 3, 4], refused(Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 3)),
+    ([header(Opcode.WRITE_MEMORY, 1), 0xF0000000, 1], refused(Opcode.WRITE_MEMORY, Status.BAD_ADDRESS, 0)),
+    ([header(Opcode.PUSH_COMMAND, 7), *[0] * 7], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
+    ([header(Opcode.PUSH_COMMAND, 8), *[0] * 7], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
+    ([header(Opcode.PUSH_COMMAND, 8), *[0] * 9], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
+    ([header(Opcode.PUSH_COMMAND, 8)], refused(Opcode.PUSH_COMMAND, Status.BAD_LENGTH)),
+    ([header(Opcode.POP_EVENT, 4)], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
+    ([header(Opcode.POP_EVENT, 0), 0], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
+    ([header(Opcode.POP_EVENT, 4), 0, 0], refused(Opcode.POP_EVENT, Status.BAD_LENGTH)),
+    ([header(Opcode.POP_EVENT, 4), 0], refused(Opcode.POP_EVENT, Status.EMPTY)),
+]
+
+
+def test_malformed_packets(device):
+    for packet, response in MALFORMED:
+        assert exchange(device, *packet) == response, packet
+        assert device.ping(words(1, 2, 3)).tolist() == [1, 2, 3]
+        assert device.pop_event(0) is None
+
+
+def test_a_short_write_says_how_much_was_written(device):
+    device.write_memory(Space.GRADIENT, 0, words(9, 9, 9, 9))
+    assert exchange(device, header(Opcode.WRITE_MEMORY, 4), 1, 5, 6) == refused(
+        Opcode.WRITE_MEMORY, Status.BAD_LENGTH, 2)
+    assert device.read_memory(Space.GRADIENT, 0, 4).tolist() == [9, 5, 6, 9]
+
+
+# The driver against transports that misbehave.
+
+
+class Canned:
+    """A transport that answers whatever it is asked with what it was given."""
+
+    def __init__(self, *responses):
+        self.responses = list(responses)
+        self.sent = []
+        self.closed = False
+
+    def send(self, packet):
+        self.sent.append(packet.tolist())
+
+    def receive(self, timeout_cycles):
+        if not self.responses:
+            raise TimeoutError(f"nothing in {timeout_cycles} cycles: cable out")
+        return words(*self.responses.pop(0))
+
+    def close(self):
+        self.closed = True
+
+
+def canned(*responses):
+    return Device(Canned(*responses), NodeConfig(), name="node 3", timeout=500)
+
+
+@pytest.mark.parametrize(("response", "what"), [
+    ([0x81000001], "must have at least 2 words, not 1"),
+    ([0x82000001, 0, 1], "must have opcode 0x81, not 0x82"),
+    ([0x81010001, 0, 1], "must have tag 0, not 1"),
+    ([0x81000002, 0, 1], "must have the 2 payload words of its header, not 1"),
+    ([0x81000000, 0], "must have 1 payload words, not 0"),
+    ([0x81000001, 99, 1], "must have another status than 99"),
+    ([0x81000001, Status.EMPTY, 1], "must have another status than 6"),
+])
+def test_wrong_responses(response, what):
+    with pytest.raises(ProtocolError, match=f"node 3: response to a ping of 1 words {what}"):
+        canned(response).ping(words(1))
+
+
+def test_time_out_and_late_answer():
+    device = canned()
+    pending = device.submit_ping(words(1))
+    with pytest.raises(DeviceTimeoutError, match=r"node 3: no response to a ping of 1 words in 500 cycles\n.*cable"):
+        pending.result()
+    device.transport.responses += [[0x81000001, 0, 1], [0x81010001, 0, 2]]
+    assert device.ping(words(2)).tolist() == [2]
+    assert pending.result().tolist() == [1]
+
+
+def test_not_a_node():
+    with pytest.raises(ConfigurationError, match=r"register ID must be 0x67726472, not 0xdeadbeef"):
+        canned([0x82000002, 0, 0xDEADBEEF, 0]).connect()
+
+
+@pytest.mark.parametrize(("status", "error"), [
+    (Status.UNKNOWN_OPCODE, UnknownOpcodeError), (Status.BAD_LENGTH, BadLengthError),
+    (Status.BAD_ADDRESS, BadAddressError), (Status.READ_ONLY, ReadOnlyError), (Status.QUEUE_FULL, QueueFullError),
+])
+def test_every_refusal_has_an_error(status, error):
+    with pytest.raises(error, match=f"node 3: a ping of 1 words was refused with {status.name}; ") as caught:
+        canned([0x81000000, status]).ping(words(1))
+    assert isinstance(caught.value, DeviceError)
+
+
+def test_an_event_of_another_version():
+    with pytest.raises(ProtocolError, match="200 is not a valid EventStatus"):
+        canned([0x87000004, 0, 200 << 16, 0, 0, 0]).pop_event(0)
+
+
+def test_tags_wrap_and_the_transport_is_closed():
+    device = canned(*([0x81000000 | n % 256 << 16, 0] for n in range(300)))
+    for _ in range(300):
+        device.ping(words())
+    device.close()
+    assert device.transport.closed
+
+
+def test_large_transfers_are_split():
+    device = canned(*([0x85000001 | n << 16, 0, 1] for n in range(3)))
+    device.write_memory(Space.STATE, 5, np.arange(40_000, dtype=np.uint32))
+    sent = device.transport.sent
+    assert [packet[0] & 0xFFFF for packet in sent] == [16_384, 16_384, 7_232]
+    assert [packet[1] for packet in sent] == [2 << 28 | 5, 2 << 28 | 16_389, 2 << 28 | 32_773]
+    assert [word for packet in sent for word in packet[2:]] == list(range(40_000))
+
+
+def test_memory_ranges_are_checked():
+    device = canned()
+    with pytest.raises(ValueError, match="Memory range must lie between 0 and 268435456, not 1 elements from -1 on"):
+        device.read_memory(Space.GRADIENT, -1, 1)
+    assert device.read_memory(Space.GRADIENT, 0, 0).size == 0
+    assert device.transport.sent == []
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match="Timeout must be at least 1 cycle, not 0"):
+        Device(Canned(), NodeConfig(), timeout=0)
+    with pytest.raises(ValueError, match="Ring size must be between 1 and 16 nodes, not 17"):
+        PysimRing(lambda: None, nodes=17)
+    with pytest.raises(ValueError, match="Link latency must be at least 1 cycle, not 0"):
+        PysimRing(lambda: None, latency=0)

@@ -1,0 +1,101 @@
+# amaranth: UnusedElaboratable=no
+"""What the error of a failed collective says of slow links, and of links that lose words."""
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from host.driver.diagnosis import RingError
+from host.driver.ring import _differences as differences
+from host.driver.ring import _signed as signed
+from tests.host import rings
+
+LENGTH = 1300
+RINGS = [(nodes, link) for nodes in (2, 3, 5) for link in range(nodes)]
+
+
+def check_usable(ring):
+    ring.recover()
+    ring.write_gradients(list(np.ones((ring.nodes, LENGTH), dtype=np.float32)))
+    ring.all_reduce(LENGTH)
+    assert (ring.read_gradients(LENGTH) == ring.nodes).all()
+
+
+class TestSlowLinks:
+    """Words in flight are none that are lost, and who gives up first is not who is slow."""
+
+    def fail(self, ring, simulation, length):
+        ring.write_gradients(list(np.ones((ring.nodes, length), dtype=np.float32)))
+        with pytest.raises(RingError) as caught:
+            ring.all_reduce(length)
+        assert [link.status().words_dropped for link in simulation.links] == [0] * ring.nodes
+        assert caught.value.cause is None, caught.value
+        assert caught.value.transient
+        return str(caught.value).partition("\n")[0]
+
+    @pytest.mark.parametrize(("nodes", "link"), RINGS)
+    @pytest.mark.parametrize("kind", ["data", "credit"])
+    def test_latency(self, nodes, link, kind):
+        with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
+            simulation.links[link].set_latency(**{kind: 2400})
+            assert self.fail(ring, simulation, 5000) == (
+                "all-reduce failed: nodes stood still, and every word that was sent has arrived: a credit was lost, "
+                "a link is slower than TIMEOUT allows, or a node was not given the command")
+            simulation.links[link].set_latency(data=16, credit=16)
+            check_usable(ring)
+
+    @pytest.mark.parametrize(("nodes", "link"), RINGS)
+    def test_rate(self, nodes, link):
+        """A word comes so seldom that its receiver gives up in between, but comes."""
+        with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
+            simulation.links[link].set_rate(1, 1500)
+            assert self.fail(ring, simulation, LENGTH) == (
+                "all-reduce failed: words still arrived long after nodes had given up: a link is slower than TIMEOUT "
+                "allows")
+
+
+class TestLostWords:
+    @pytest.mark.parametrize(("nodes", "link"), RINGS)
+    def test_as_many_as_were_lost(self, nodes, link):
+        """From some word on, all of them: after an earlier loss, counters have another difference to begin with."""
+        with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
+            for after in (300, 700):
+                cut = simulation.links[link]
+                before = cut.status().words_dropped
+                ring.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
+                cut.cut(simulation.cycle + after)
+                with pytest.raises(RingError) as caught:
+                    ring.all_reduce(LENGTH)
+                lost = cut.status().words_dropped - before
+                assert lost > 0
+                assert caught.value.cause == link
+                assert str(caught.value).partition("\n")[0] == (
+                    f"all-reduce failed: the link from node {link} to node {(link + 1) % nodes} has not delivered "
+                    f"{lost} words, and for 2,000 cycles no word has moved")
+                cut.mend()
+                check_usable(ring)
+
+    @pytest.mark.parametrize("nodes", [2, 3, 5])
+    def test_one_of_a_packet(self, nodes):
+        """The node behind the link knows it."""
+        with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
+            ring.write_gradients(list(np.ones((nodes, LENGTH), dtype=np.float32)))
+            state = simulation.save()
+            link = simulation.links[nodes - 1]
+            ring.all_reduce(LENGTH)
+            middle = link.status().last_word - 20
+            simulation.restore(state)
+            link.cut(middle, middle + 1)
+            with pytest.raises(RingError, match=r"^all-reduce failed: node 0: command with tag ") as caught:
+                ring.all_reduce(LENGTH)
+            assert link.status().words_dropped == 1
+            assert caught.value.cause == 0
+            link.mend()
+            check_usable(ring)
+
+
+def test_differences_of_counters():
+    """They wrap, and words that come late make them fall below zero."""
+    assert differences([(5, 0), (7, 4)]) == [1, 7]
+    assert differences([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]
+    assert [signed(number) for number in (0, 203, (1 << 32) - 1, 1 << 31)] == [0, 203, -1, -(1 << 31)]

@@ -1,0 +1,346 @@
+"""Gradients through a codec, decoded, added and encoded again at every hop: values, words, cycles, what is lost."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation, Space
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.errors import BadAddressError
+from host.driver.memory import block_bounds
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
+from host.models.digits import digits
+from host.reports.bench import update_bound
+from host.training.trainer import TrainingConfig, train
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS
+from tests.host import rings
+from tests.host.rings import TIMEOUT, random
+
+RAW, BOTH, WIDE = (rings.CONFIGS[name] for name in ("centroid", "mx9", "table"))
+CONFIGS = [RAW, BOTH, WIDE]
+SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
+
+
+open_nodes = functools.partial(rings.open_nodes, config=BOTH)
+
+
+class Reference(rings.Reference):
+    """Of random weights, which all nodes then have."""
+
+    def __init__(self, ring, length, *, seed=1):
+        self.generator = np.random.default_rng(seed)
+        weights = random(self.generator, length)
+        super().__init__(ring, weights)
+        ring.distribute(weights)
+        ring.write_settings(SETTINGS)
+
+    def gradients(self, *, density=0.8):
+        """New ones, which the nodes then have."""
+        gradients = random(self.generator, self.errors.shape, density=density)
+        self.ring.write_gradients(list(gradients))
+        return golden.bits(gradients)
+
+    def update(self, gradients):
+        return self.step(golden.floats(gradients), SETTINGS)
+
+    def sum(self, operation, gradients):
+        codec = GRADIENT_CODECS[self.ring.gradient_codec]
+        return operation(gradients, residuals=self.residuals, gradient_codec=codec, segment=self.ring.segment,
+                         lanes=self.ring.lanes)
+
+
+def check_usable(ring, message, *, length=600):
+    reference = Reference(ring, length)
+    gradients = reference.gradients()
+    ring.fused_update(length)
+    reference.update(gradients)
+    reference.compare(message)
+
+
+class TestValues:
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+    def test_every_operation(self, config, nodes):
+        """What is lost in one is added in the next."""
+        with open_nodes(nodes, config=config) as (ring, _):
+            for length in (0, 1, 31, 33, 700, 1300):
+                reference = Reference(ring, length, seed=nodes * 10_000 + length)
+                for step in (1, 2):
+                    message = f"{length} elements, step {step}"
+                    gradients = reference.gradients()
+                    ring.clear_counters()
+                    ring.fused_update(length)
+                    traffic = reference.update(gradients)
+                    reference.compare(message)
+                    assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist(), message
+                for name in ("all_reduce", "reduce_scatter"):
+                    message = f"{length} elements, {name}"
+                    gradients = reference.gradients()
+                    ring.clear_counters()
+                    getattr(ring, name)(length)
+                    total, traffic = reference.sum(getattr(golden, name), gradients)
+                    assert (ring.read_gradients(length).view(np.uint32) == total).all(), message
+                    assert [counters["WORDS_SENT"] for counters in ring.counters()] == traffic.words.tolist(), message
+                    reference.compare_residuals(message)
+
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    def test_not_finite(self, config):
+        """Blocks of the codec are lost, the optimizer's are told, and no residual is: the next update is sound."""
+        length = 700
+        with open_nodes(3, config=config) as (ring, _):
+            for operation in ("fused_update", "all_reduce"):
+                reference = Reference(ring, length)
+                gradients = golden.floats(reference.gradients())
+                gradients[0, [3, 200]] = np.nan, np.inf
+                gradients[1, [300, 301, 302]] = 3e38, -np.inf, -0.0
+                gradients[2, [300, 450, 650]] = 3e38, 3e38, 1e-45
+                ring.write_gradients(list(gradients))
+                outcome = getattr(ring, operation)(length)
+                assert outcome.local_nan == (0,)
+                assert outcome.not_finite
+                if operation == "fused_update":
+                    reference.update(golden.bits(gradients))
+                else:
+                    total, _ = reference.sum(golden.all_reduce, golden.bits(gradients))
+                    assert (ring.read_gradients(length).view(np.uint32) == total).all()
+                reference.compare_residuals(operation)
+                gradients = reference.gradients()
+                ring.all_reduce(length)
+                total, _ = reference.sum(golden.all_reduce, gradients)
+                assert np.isfinite(golden.floats(total)).all()
+                assert (ring.read_gradients(length).view(np.uint32) == total).all()
+
+    def test_bases(self):
+        """Residuals lie where gradients do."""
+        length, base = 600, 96
+        with open_nodes(2) as (ring, _):
+            reference = Reference(ring, length)
+            gradients = reference.gradients()
+            for rank, device in enumerate(ring.devices):
+                device.write_memory(Space.GRADIENT, base, gradients[rank])
+                device.write_memory(len(BOTH.spaces) - 1, base, np.zeros(length, np.uint32))
+                device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, length=length, epoch=1,
+                                    gradient_base=base))
+            assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
+            total, _ = reference.sum(golden.all_reduce, gradients)
+            for rank, device in enumerate(ring.devices):
+                assert (device.read_memory(Space.GRADIENT, base, length) == total).all()
+                found = device.read_memory(len(BOTH.spaces) - 1, base, length)
+                assert (found == reference.residuals[rank]).all()
+
+    @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradient_codec)
+    def test_weights_are_gathered_as_before(self, config):
+        length = 700
+        weights = random(np.random.default_rng(5), (3, length))
+        with open_nodes(3, config=config) as (ring, _):
+            ring.write_weights_of(list(weights))
+            ring.broadcast(length, root=1)
+            assert (ring.read_weights(length) == weights[1]).all()
+            ring.write_weights_of(list(weights))
+            ring.all_gather(length)
+            gathered, _ = golden.all_gather(golden.bits(weights))
+            assert (ring.read_weights(length).view(np.uint32) == gathered).all()
+
+
+class TestCounters:
+    def test_units(self):
+        """In segments: 4 of a block, 3 blocks sent, the last sum the optimizer's."""
+        nodes, length = 4, 4096
+        names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
+                 "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
+        with open_nodes(nodes) as (ring, _):
+            reference = Reference(ring, length)
+            for operation, expected in (
+                    ("fused_update", (12, 8, 12, 4, 24, 24 * 76, 12 * 72, 3072, 0)),
+                    ("all_reduce", (16, 12, 24, 0, 24, 24 * 76, 24 * 72, 4096, 0)),
+                    ("reduce_scatter", (16, 12, 12, 0, 12, 12 * 76, 12 * 72, 4096, 0))):
+                reference.gradients()
+                ring.clear_counters()
+                getattr(ring, operation)(length)
+                for counters in ring.counters():
+                    assert tuple(counters[name] for name in names) == expected, operation
+
+
+class TestTiming:
+    def test_same_bits_for_any_threads_and_latency(self):
+        results = []
+        for threads, latency in [(1, 16), (2, 16), (2, 1), (1, 90)]:
+            with open_nodes(4, threads=threads, latency=latency) as (ring, _):
+                reference = Reference(ring, 1000)
+                gradients = reference.gradients()
+                outcome = ring.fused_update(1000)
+                reference.update(gradients)
+                reference.compare(f"{threads} threads, latency {latency}")
+                results.append(outcome.cycles)
+        assert results[0] == results[1]
+        assert results[2] < results[0] < results[3]
+
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    @pytest.mark.parametrize("rates", [(1, 2, 3), (7, 1, 1)])
+    def test_slow_links(self, config, rates):
+        """Words that come one by one, at any distance, also where a packet is a single block."""
+        with open_nodes(3, config=config) as (ring, simulation):
+            for link, rate in zip(simulation.links, rates, strict=True):
+                link.set_rate(1, rate)
+            for length in (40, 96, 2000):
+                reference = Reference(ring, length)
+                gradients = reference.gradients()
+                ring.fused_update(length)
+                reference.update(gradients)
+                reference.compare(f"{length} elements")
+                gradients = reference.gradients()
+                ring.all_reduce(length)
+                total, _ = reference.sum(golden.all_reduce, gradients)
+                assert (ring.read_gradients(length).view(np.uint32) == total).all(), f"{length} elements"
+
+    def test_nodes_start_at_any_time(self):
+        generator = np.random.default_rng(4)
+        with open_nodes(3) as (ring, simulation):
+            for seed in range(6):
+                reference = Reference(ring, 1500, seed=seed)
+                gradients = reference.gradients()
+                operation = Operation.FUSED_UPDATE if seed % 2 else Operation.ALL_REDUCE
+                for rank in generator.permutation(3).tolist():
+                    simulation.run(int(generator.integers(0, 1500)))
+                    ring.devices[rank].push(Command(operation=operation, rank=rank, size=3, length=1500, epoch=1))
+                events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
+                assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}"
+                if seed % 2:
+                    reference.update(gradients)
+                else:
+                    reference.sum(golden.all_reduce, gradients)
+                reference.compare(f"{seed=}")
+
+    @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])
+    def test_cycles(self, nodes, ratio):
+        """A long vector takes little more than its words, of weights and gradients alike; or on two nodes than the
+        optimizer, which makes one weight per cycle."""
+        length = 16384
+        with open_nodes(nodes) as (ring, _):
+            reference = Reference(ring, length)
+            gradients = reference.gradients(density=1)
+            outcome = ring.fused_update(length)
+            traffic = reference.update(gradients)
+            reference.compare()
+            assert traffic.bound == (nodes - 1) * 64 // nodes * (72 + 72)
+            assert outcome.cycles <= ratio * update_bound(ring, traffic, length)
+
+
+class TestResiduals:
+    def test_memory(self):
+        """As long as the gradient memory, behind all others."""
+        with open_nodes(1) as (ring, _):
+            device, space = ring.devices[0], len(BOTH.spaces) - 1
+            assert space == Space.STATE + BOTH.state_planes + 1
+            device.write_memory(space, BOTH.gradient_words - 2, np.array([1, 2], np.uint32))
+            assert device.read_memory(space, BOTH.gradient_words - 2, 2).tolist() == [1, 2]
+            for outside, address in ((space, BOTH.gradient_words - 1), (space + 1, 0)):
+                with pytest.raises(BadAddressError):
+                    device.read_memory(outside, address, 2)
+
+    def test_cleared(self):
+        with open_nodes(2) as (ring, _):
+            for device in ring.devices:
+                device.write_memory(len(BOTH.spaces) - 1, 0, np.full(100, 0x7FC0_0000, np.uint32))
+            ring.clear_residual(60)
+            found = ring.read_residual(100)
+            assert not found[:, :60].any()
+            assert np.isnan(found[:, 60:]).all()
+            ring.distribute(np.ones(100, np.float32))
+            assert not ring.read_residual(100).any()
+            assert (ring.read_weights(100) == 1).all()
+
+    def test_added_as_they_are(self):
+        """What the host writes is added before anything else, and what only the optimizer reads stays."""
+        length = 500
+        with open_nodes(2) as (ring, _):
+            reference = Reference(ring, length)
+            reference.residuals[...] = golden.bits(random(reference.generator, (2, length)))
+            before = reference.residuals.copy()
+            for rank, device in enumerate(ring.devices):
+                device.write_memory(len(BOTH.spaces) - 1, 0, reference.residuals[rank])
+            gradients = reference.gradients()
+            ring.fused_update(length)
+            reference.update(gradients)
+            reference.compare()
+            for rank in range(2):
+                start, stop = block_bounds(length, 2)[1 - rank]
+                assert (reference.residuals[rank, start:stop] == before[rank, start:stop]).all()
+
+    @pytest.mark.parametrize("name", ["zero_value", "raw"])
+    def test_none_where_nothing_is_lost(self, name):
+        ring = Ring([Device(None, NodeConfig(gradient_codec=name))])
+        message = rf"^Nodes must have a gradient codec that loses something to have residuals, not {name}$"
+        with pytest.raises(ValueError, match=message):
+            ring.read_residual(1)
+        with pytest.raises(ValueError, match=message):
+            ring.clear_residual(1)
+
+
+class TestFailures:
+    @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
+    def test_random_damage_never_hangs(self, config):
+        """Every weight and every residual is that before or after, and the next command finds a clean ring."""
+        generator = np.random.default_rng(11)
+        length = 2000
+        with open_nodes(3, config=config) as (ring, simulation):
+            for number in range(8):
+                reference = Reference(ring, length, seed=number)
+                before = reference.weights
+                gradients = reference.gradients()
+                traffic = reference.update(gradients)
+                rank = int(generator.integers(0, 3))
+                link = simulation.links[rank]
+                word = link.status().words_carried + int(generator.integers(0, traffic.words[rank]))
+                link.corrupt(word=word, bit=int(generator.integers(0, 33)))
+                with pytest.raises(RingError):
+                    ring.fused_update(length)
+                found = ring.read_weights(length).view(np.uint32)
+                assert ((found == before) | (found == reference.weights)).all(), f"{number=}"
+                if ring.has_residual:
+                    found = ring.read_residual(length).view(np.uint32)
+                    assert ((found == 0) | (found == reference.residuals)).all(), f"{number=}"
+                ring.recover()
+                check_usable(ring, f"{number=}")
+
+    def test_damaged_word(self):
+        with open_nodes(2) as (ring, simulation):
+            reference = Reference(ring, 512)
+            reference.gradients()
+            link = simulation.links[0]
+            link.corrupt(word=link.status().words_carried + 20, bit=3)
+            with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
+                ring.fused_update(512)
+            ring.recover()
+            check_usable(ring, "afterwards")
+
+    def test_one_node_gathers(self):
+        """Weights in place of gradients."""
+        with open_nodes(3, config=WIDE) as (ring, _):
+            reference = Reference(ring, 600)
+            reference.gradients()
+            for rank, device in enumerate(ring.devices):
+                operation = Operation.ALL_GATHER if rank == 1 else Operation.FUSED_UPDATE
+                device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2))
+            found = {device.pop_event(20 * TIMEOUT).status for device in ring.devices}
+            assert EventStatus.WRONG_CODEC in found
+            assert EventStatus.OK not in found
+            ring.recover()
+            check_usable(ring, "afterwards")
+
+
+class TestTraining:
+    def test_digits(self):
+        """Every bit of every node after every step, and of what they have lost at the end."""
+        with open_nodes(4, host_port=False) as (ring, _):
+            training = train(ring, digits(), TrainingConfig(epochs=2))
+        assert training.bit_exact is True
+        assert training.measures[-1] >= 0.80
+        assert sum(step.words_sent for step in training.steps) < 0.35 * sum(
+            step.words_dense for step in training.steps)

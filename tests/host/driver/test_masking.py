@@ -1,0 +1,428 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventFlag, EventStatus, Space
+from hdl.node import Node
+from host.driver.command import Event
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.masking import Mask, MaskJob, plan, unpack
+from host.driver.memory import errors_base
+from host.driver.ring import Ring
+from host.transports.pysim import PysimRing
+from host.transports.verilated import OpenRing
+from sim.golden import masking as golden
+from tests.host.rings import library
+
+KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
+ALTERNATIVE = -10000.0
+
+
+def bits(values):
+    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+
+
+def random_job(generator, *, count=3, size=20, external=None):
+    """A job of any kinds, with numbers of any bits."""
+    count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
+    kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
+    if external is not None:
+        kinds["external"] = external
+    names = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
+    mask = Mask(**kinds, diagonal=int(generator.integers(-size, size)),
+                **{name: int(generator.integers(0, size + 3)) for name in names})
+    values = generator.integers(0, 1 << 32, (count, rows, columns), dtype=np.uint32).view(np.float32)
+    return MaskJob(matrices=values, mask=mask,
+                   external=generator.random((count, rows, columns)) < 0.5 if kinds["external"] else None)
+
+
+def reference(job, alternative=ALTERNATIVE):
+    """Masked bits, and how many elements are replaced."""
+    shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
+    kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
+    return golden.apply(job.matrices.view(np.uint32), kept, bits([alternative])[0]), int((~kept).sum())
+
+
+def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
+    for mine, results, replaced in zip(jobs, outcome.results, outcome.replaced, strict=True):
+        expected = [reference(job, alternative) for job in mine]
+        assert len(results) == len(mine)
+        for result, (values, _) in zip(results, expected, strict=True):
+            assert result.dtype == np.float32
+            assert np.array_equal(result.view(np.uint32), values)
+        assert replaced == sum(count for _, count in expected)
+
+
+class Answer:
+    def __init__(self, value=None):
+        self.value = value
+
+    def result(self):
+        return self.value
+
+
+class GoldenDevice:
+    """A node with memories, which does what MASK and SPARSIFY say, by the golden model."""
+
+    def __init__(self, config, *, status=EventStatus.OK, silent=False):
+        self.config = config
+        self.name = "node"
+        self.status = status
+        self.silent = silent
+        self.memories = [np.full(config.gradient_words, 0xaaaa_0001, np.uint32),
+                         np.full(config.weight_words, 0xbbbb_0002, np.uint32)]
+        self.registers = {}
+        self.commands = []
+        self.writes = []
+
+    def submit_write_register(self, name, value):
+        self.registers[name] = value
+        self.writes.append(name)
+        return Answer()
+
+    def submit_write_memory(self, space, address, elements):
+        assert address + elements.size <= self.memories[space].size
+        self.memories[space][address:address + elements.size] = elements.view(np.uint32)
+        return Answer()
+
+    def submit_read_memory(self, space, address, count):
+        assert address + count <= self.memories[space].size
+        return Answer(self.memories[space][address:address + count].copy())
+
+    def submit_push(self, command):
+        command.words()
+        self.commands.append(command)
+        self.event = getattr(self, f"_{command.operation.name.lower()}")(command)
+        return Answer()
+
+    def submit_pop_event(self, timeout):
+        return Answer(None if self.silent else self.event)
+
+    def read_fields(self, name):
+        return {"running": 1}
+
+    def _mask(self, command):
+        gradients, weights = self.memories
+        assert command.weight_base % 32 == command.state_base % 32 == command.gradient_base == 0
+        place, external, listed, replaced = 0, command.state_base, command.weight_base, 0
+        while place < command.length:
+            words = [int(word) for word in weights[listed:listed + 8]]
+            listed += 8
+            low, high = ([word & 0xFFFF for word in words], [word >> 16 for word in words])
+            enabled = {kind: bool(low[0] >> n & 1) for n, kind in enumerate(KINDS)}
+            diagonal = words[3] - (1 << 32) if words[3] >> 31 else words[3]
+            job = golden.Job(count=high[0], rows=low[1], columns=high[1], mask=golden.Mask(
+                **enabled, diagonal=diagonal, length_rows=low[4], length_columns=high[4], first_row=low[5],
+                end_row=high[5], first_column=low[6], end_column=high[6], width=low[7]))
+            columns = -(-job.columns // self.config.lanes) * self.config.lanes
+            assert words[2] == job.count * job.rows * columns
+            fetched = golden.words_fetched(job)
+            kept = golden.kept(job, weights[external:external + fetched] if fetched else None)
+            external += fetched
+            part = gradients[place:place + words[2]].reshape(job.count, job.rows, columns)
+            part[..., :job.columns][~kept] = bits([self.registers["MASK_ALTERNATIVE"]])[0]
+            replaced += int((~kept).sum())
+            place += words[2]
+        assert place == command.length <= gradients.size
+        assert max(external, listed) <= weights.size
+        return self._done(command, replaced)
+
+    def _sparsify(self, command):
+        gradients, weights = self.memories
+        errors = weights[command.weight_base:command.weight_base + command.length]
+        kept, errors[:] = golden.sparsify(gradients[:command.length], errors,
+                                          int(bits([self.registers["MASK_THRESHOLD"]])[0]))
+        gradients[:command.length] = kept
+        return self._done(command, command.length - int(np.count_nonzero(kept)))
+
+    def _done(self, command, detail):
+        return Event(tag=command.tag, status=self.status, flags=EventFlag(0), detail=detail,
+                     cycles=command.length // self.config.lanes, weight_version=0)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(("options", "message"), [
+        ({"width": 4096}, r"^Mask's width must be a number of 12 bits, not 4096$"),
+        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits, not -1$"),
+        ({"diagonal": 4096}, r"^Mask's diagonal must be between -4096 and 4095, not 4096$"),
+        ({"diagonal": -4097}, r"^Mask's diagonal must be between -4096 and 4095, not -4097$"),
+    ])
+    def test_mask(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            Mask(**options)
+
+    @pytest.mark.parametrize(("shape", "options", "message"), [
+        ((2, 3), {}, r"^Matrices must be float32 or int16 of shape \(count, rows, columns\), each at least 1, not "
+                     r"float32 of \(2, 3\)$"),
+        ((2, 0, 3), {}, r"each at least 1, not float32 of \(2, 0, 3\)$"),
+        ((1, 4096, 1), {}, r"^Rows and columns must be at most 4095, not \(4096, 1\)$"),
+        ((1, 2, 3), {"mask": Mask(external=True)},
+         r"^External mask must be given where the mask is external, and only there, not none$"),
+        ((1, 2, 3), {"external": np.ones((1, 2, 3), np.bool_)},
+         r"^External mask must be given where the mask is external, and only there, not one$"),
+        ((1, 2, 3), {"mask": Mask(external=True), "external": np.ones((2, 3), np.bool_)},
+         r"^External mask must be bool of shape \(1, 2, 3\), not bool of \(2, 3\)$"),
+    ])
+    def test_job(self, shape, options, message):
+        with pytest.raises(ValueError, match=message):
+            MaskJob(matrices=np.zeros(shape, np.float32), **{"mask": Mask(), **options})
+
+    def test_type(self):
+        with pytest.raises(ValueError, match=r"not float64 of \(1, 1, 1\)$"):
+            MaskJob(matrices=np.zeros((1, 1, 1)), mask=Mask())
+
+    def test_no_room_for_a_matrix(self):
+        job = MaskJob(matrices=np.zeros((1, 9, 5), np.float32), mask=Mask())
+        message = (r"^Matrix of 9 x 5 must take at most the 64 elements of a node's gradient memory, not 72: take "
+                   r"shorter sequences, or nodes with more gradient memory$")
+        with pytest.raises(ValueError, match=message):
+            plan([job], lanes=4, elements=64, words=64)
+
+    @pytest.mark.parametrize(("words", "external", "needed"), [(0, False, 32), (31, False, 32), (32, True, 34)])
+    def test_no_room_for_a_job(self, words, external, needed):
+        job = MaskJob(matrices=np.zeros((1, 9, 5), np.float32), mask=Mask(external=external),
+                      external=np.ones((1, 9, 5), np.bool_) if external else None)
+        with pytest.raises(ValueError, match=rf"^Job and external mask of a matrix of 9 x 5 must take at most the "
+                                             rf"{words} words of weight memory that are free, not {needed}: take a "
+                                             rf"smaller model, or nodes with more weight memory$"):
+            plan([job], lanes=4, elements=96, words=words)
+
+
+class TestPlan:
+    def test_words_of_a_job(self):
+        mask = Mask(triangle=True, padding=True, external=True, diagonal=-2, length_rows=3, length_columns=4,
+                    first_row=5, end_row=6, first_column=7, end_column=8, width=9)
+        external = np.arange(2 * 3 * 6).reshape(2, 3, 6) % 3 == 0
+        region, = plan([MaskJob(matrices=np.ones((2, 3, 6), np.float32), mask=mask, external=external)],
+                       lanes=4, elements=64, words=64)
+        expected = [0b1000101 | 2 << 16, 3 | 6 << 16, 2 * 3 * 8, 0xffff_fffe, 3 | 4 << 16, 5 | 6 << 16, 7 | 8 << 16,
+                    9]
+        assert region.words[:8].tolist() == expected
+        assert not region.words[8:32].any()
+        assert region.externals == 32
+        assert np.array_equal(region.words[32:], golden.words(external))
+        assert np.array_equal(region.data.reshape(6, 8), np.tile(bits([1, 1, 1, 1, 1, 1, 0, 0]), (6, 1)))
+
+    def test_nothing(self):
+        assert plan([], lanes=4, elements=64, words=64) == []
+
+    def test_several_jobs_in_one_region(self):
+        generator = np.random.default_rng(1)
+        jobs = [random_job(generator, external=n % 2 == 0) for n in range(5)]
+        region, = plan(jobs, lanes=4, elements=1 << 14, words=1 << 12)
+        assert region.externals == 64
+        words = [golden.words(job.external) for job in jobs if job.external is not None]
+        assert np.array_equal(region.words[64:], np.concatenate(words))
+        assert np.array_equal(region.data, np.concatenate(
+            [golden.data_beats(job.matrices.view(np.uint32), 4).reshape(-1) for job in jobs]))
+
+    @pytest.mark.parametrize(("elements", "words", "counts"), [
+        (64, 32, [[3], [2], [2], [1]]),  # of 20 elements each, and of 32
+        (84, 64, [[4], [1, 2], [1]]),
+        (32, 32, [[1], [1], [1], [1], [1], [1], [1], [1]]),
+        (1 << 10, 32, [[5, 3]]),
+    ])
+    def test_splits_between_matrices(self, elements, words, counts):
+        jobs = [MaskJob(matrices=np.zeros((5, 5, 3), np.float32), mask=Mask()),
+                MaskJob(matrices=np.zeros((3, 4, 5), np.float32), mask=Mask())]
+        regions = plan(jobs, lanes=4, elements=elements, words=words)
+        assert [[piece.count for piece in region.pieces] for region in regions] == counts
+
+    def test_lists_fill_the_memory(self):
+        jobs = [MaskJob(matrices=np.zeros((1, 1, 1), np.float32), mask=Mask()) for _ in range(9)]
+        assert [len(region.pieces) for region in plan(jobs, lanes=1, elements=1 << 10, words=64)] == [8, 1]
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_everything_fits_and_comes_back(self, seed):
+        generator = np.random.default_rng(seed)
+        lanes = int(generator.choice([1, 2, 4, 8]))
+        elements, words = int(generator.choice([576, 1024, 4096])), int(generator.choice([64, 96, 512]))
+        jobs = [random_job(generator, count=9) for _ in range(12)]
+        regions = plan(jobs, lanes=lanes, elements=elements, words=words)
+        for region in regions:
+            assert len(region.data) <= elements
+            assert len(region.words) <= words
+            assert region.externals % 32 == 0
+        pieces = [piece for region in regions for piece in region.pieces]
+        assert [piece.job for piece in pieces] == sorted(piece.job for piece in pieces)
+        for number, job in enumerate(jobs):
+            assert sum(piece.count for piece in pieces if piece.job == number) == job.count
+        back = unpack(jobs, regions, [region.data for region in regions])
+        for job, found in zip(jobs, back, strict=True):
+            assert np.array_equal(found.view(np.uint32), job.matrices.view(np.uint32))
+
+
+SMALL = NodeConfig(gradient_words=576, weight_words=512, state_words=32)
+
+
+def golden_ring(nodes, config=SMALL, **options):
+    devices = [GoldenDevice(config, **options) for _ in range(nodes)]
+    return Ring(devices), devices
+
+
+class TestPasses:
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("behind", [0, 100, 384])
+    def test_random(self, seed, behind):
+        generator = np.random.default_rng(seed)
+        ring, devices = golden_ring(3)
+        jobs = [[random_job(generator, count=4) for _ in range(number)] for number in (7, 0, 3)]
+        outcome = ring.mask(jobs, alternative=ALTERNATIVE, behind=behind)
+        assert_masked(jobs, outcome)
+        assert outcome.commands == max(len(device.commands) for device in devices) > 1
+        assert not devices[1].commands
+        for device in devices:
+            assert (device.memories[Space.WEIGHT][:behind] == 0xbbbb_0002).all()
+        passes = itertools.zip_longest(*([command.length // 4 for command in device.commands] for device in devices),
+                                       fillvalue=0)
+        assert outcome.cycles == sum(map(max, passes))
+
+    def test_nothing_at_all(self):
+        ring, _ = golden_ring(2)
+        outcome = ring.mask([[], []], alternative=0.0)
+        assert (outcome.results, outcome.replaced, outcome.cycles, outcome.commands) == ([[], []], [0, 0], 0, 0)
+
+    def test_alternative_is_sent_when_new(self):
+        ring, devices = golden_ring(2)
+        job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask(triangle=True))
+        for alternative in (0.0, 0.0, -0.0, 7.5):
+            outcome = ring.mask([[job], []], alternative=alternative)
+            assert bits(outcome.results[0][0])[0, 0, 1] == bits([alternative])[0]
+        assert devices[0].writes == devices[1].writes == ["MASK_ALTERNATIVE"] * 3
+
+    def test_wrong_number(self):
+        with pytest.raises(ValueError, match=r"^Jobs must be one sequence per node, 2, not 1$"):
+            golden_ring(2)[0].mask([[]], alternative=0.0)
+
+    def test_no_memory_left(self):
+        job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
+        with pytest.raises(ValueError, match="the 0 words of weight memory that are free, not 32"):
+            golden_ring(1)[0].mask([[job]], alternative=0.0, behind=500)
+
+    def test_failure(self):
+        ring, devices = golden_ring(3)
+        devices[1].status = EventStatus.BAD_MASK
+        devices[1].name = "node 1"
+        job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask())
+        message = r"^mask failed: node 1: command with tag 1 ended with BAD_MASK: job 0 is wrong: "
+        with pytest.raises(RingError, match=message) as caught:
+            ring.mask([[], [job], [job]], alternative=0.0)
+        assert caught.value.cause == 1
+        statuses = [event and event.status for event in caught.value.events]
+        assert statuses == [None, EventStatus.BAD_MASK, EventStatus.OK]
+
+    def test_silence(self):
+        ring, _ = golden_ring(1, silent=True)
+        with pytest.raises(RingError, match=r"^sparsify failed: node: no event; running$"):
+            ring.sparsify(8, threshold=1.0)
+
+
+class TestSparsify:
+    def test_errors_add_up(self):
+        generator = np.random.default_rng(3)
+        ring, devices = golden_ring(2)
+        length = 100
+        ring.clear_errors(length)
+        assert not ring.read_errors(length).any()
+        errors = np.zeros((2, length), np.uint32)
+        for threshold in (1.0, 0.5, 0.5, 3.0):
+            gradients = generator.standard_normal((2, length)).astype(np.float32)
+            ring.write_gradients(list(gradients))
+            outcome = ring.sparsify(length, threshold=threshold)
+            kept, errors = golden.sparsify(bits(gradients), errors, int(bits([threshold])[0]))
+            assert np.array_equal(bits(ring.read_gradients(length)), kept)
+            assert np.array_equal(bits(ring.read_errors(length)), errors)
+            assert outcome.dropped == [int((row == 0).sum()) for row in kept]
+            assert outcome.cycles == 25
+        assert devices[0].writes.count("MASK_THRESHOLD") == 3
+        assert {command.weight_base for command in devices[0].commands} == {errors_base(length)} == {128}
+
+
+def whole_ring(open_devices):
+    ring = Ring(open_devices, timeout=3000)
+    ring.connect()
+    return ring
+
+
+@pytest.fixture(scope="module")
+def ring():
+    with OpenRing(library(NodeConfig()), nodes=3, threads=1) as opened:
+        yield whole_ring([Device(transport, NodeConfig(), name=f"node {rank}")
+                          for rank, transport in enumerate(opened.transports)])
+
+
+class TestVerilated:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_mask(self, ring, seed):
+        generator = np.random.default_rng(seed)
+        jobs = [[random_job(generator, count=5, size=40) for _ in range(number)] for number in (9, 0, 14)]
+        weights = generator.integers(0, 1 << 32, 15_232, dtype=np.uint32)
+        ring.write_weights(weights)
+        ring.clear_counters()
+        outcome = ring.mask(jobs, alternative=ALTERNATIVE, behind=weights.size)
+        assert_masked(jobs, outcome)
+        assert (bits(ring.read_weights(weights.size)) == weights).all()
+        counters = ring.counters()
+        assert [counter["ELEMENTS_MASKED"] for counter in counters] == outcome.replaced
+        words = [sum(len(golden.words(job.external)) for job in mine if job.external is not None) for mine in jobs]
+        assert [counter["MASK_WORDS_FETCHED"] for counter in counters] == words
+
+    def test_passes(self, ring):
+        """More than the gradient memory holds."""
+        generator = np.random.default_rng(9)
+        job = MaskJob(matrices=generator.standard_normal((70, 16, 16)).astype(np.float32),
+                      mask=Mask(triangle=True, padding=True, length_rows=16, length_columns=11))
+        outcome = ring.mask([[job], [], []], alternative=0.0)
+        assert outcome.commands == 2
+        assert_masked([[job], [], []], outcome, 0.0)
+
+    def test_speed(self, ring):
+        """A memory row per cycle, and little beside it."""
+        job = MaskJob(matrices=np.ones((32, 16, 16), np.float32), mask=Mask(triangle=True))
+        outcome = ring.mask([[job] * 2] * 3, alternative=0.0)
+        assert 4096 <= outcome.cycles <= 4096 * 1.02
+
+    def test_nothing_stays(self, ring):
+        """After masking, collectives go on as before."""
+        ring.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
+        ring.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
+        ring.all_reduce(64)
+        assert (ring.read_gradients(64) == 6).all()
+
+    def test_sparsify(self, ring):
+        generator = np.random.default_rng(4)
+        length = 4810
+        weights = generator.standard_normal(length).astype(np.float32)
+        ring.write_weights(weights)
+        ring.clear_errors(length)
+        errors = np.zeros((3, length), np.uint32)
+        for threshold in (1.5, 1.0):
+            gradients = generator.standard_normal((3, length)).astype(np.float32)
+            gradients[:, :3] = [np.nan, np.inf, -0.0]
+            ring.write_gradients(list(gradients))
+            outcome = ring.sparsify(length, threshold=threshold)
+            kept, errors = golden.sparsify(bits(gradients), errors, int(bits([threshold])[0]))
+            assert np.array_equal(bits(ring.read_gradients(length)), kept)
+            assert np.array_equal(bits(ring.read_errors(length)), errors)
+            assert outcome.dropped == [int((row == 0).sum()) for row in kept]
+        assert (ring.read_weights(length) == weights).all()
+
+
+class TestPysim:
+    def test_mask_and_sparsify(self):
+        """The same in Amaranth's simulator, on whole nodes."""
+        config = NodeConfig(lanes=2, segment=32, gradient_words=128, weight_words=160, state_words=32, state_planes=0)
+        simulation = PysimRing(lambda: Node(config), nodes=1, latency=3)
+        ring = whole_ring([Device(transport, config) for transport in simulation.transports])
+        generator = np.random.default_rng(5)
+        jobs = [[random_job(generator, count=2, size=6, external=external) for external in (False, True)]]
+        assert_masked(jobs, ring.mask(jobs, alternative=ALTERNATIVE, behind=32))
+        ring.clear_errors(40)
+        gradients = generator.standard_normal(40).astype(np.float32)
+        ring.write_gradients([gradients])
+        outcome = ring.sparsify(40, threshold=1.0)
+        assert outcome.dropped == [int((np.abs(gradients) < 1).sum())]
+        assert np.array_equal(ring.read_errors(40)[0], np.where(np.abs(gradients) < 1, gradients, 0))

@@ -1,0 +1,66 @@
+import dataclasses
+import itertools
+
+import pytest
+
+from hdl.config import NodeConfig
+from host.driver.device import Device
+from host.driver.memory import Allocation, block_bounds, errors_base
+from host.driver.ring import Ring
+from sim.golden import ring as golden
+
+
+def test_blocks_are_those_of_the_golden_model():
+    for length, nodes in itertools.product([*range(0, 200, 7), 4810, 16384], range(1, 17)):
+        assert block_bounds(length, nodes) == golden.block_bounds(length, nodes)
+
+
+@pytest.mark.parametrize(("length", "base"), [(0, 0), (1, 32), (32, 32), (33, 64), (5000, 5024)])
+def test_errors_base(length, base):
+    assert errors_base(length) == base
+
+
+@pytest.mark.parametrize(("config", "nodes", "most", "message"), [
+    ({}, 1, Allocation(length=16384),
+     r"Vector must have at most the 16,384 elements of a node's memories, not 16,385: take a smaller model, or "
+     r"nodes with larger memories"),
+    ({}, 1, Allocation(length=8192, planes=1),
+     r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, state as "
+     r"bfloat16, or an optimizer without state"),
+    ({"state_words": 4096}, 1, Allocation(length=8192, planes=2, packed_state=True),
+     r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, or an "
+     r"optimizer without state"),
+    ({"state_words": 2048}, 2, Allocation(length=4096, planes=2),
+     r"Block must have at most the 2,048 elements of a node's state plane, not 2,080: take more nodes, state as "
+     r"bfloat16, or an optimizer without state"),
+    # Masters are never packed.
+    ({"weight_codec": "mx9"}, 1, Allocation(length=8192),
+     r"Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more nodes, or raw "
+     r"weights"),
+    ({"weight_codec": "mx9"}, 1, Allocation(length=8192, packed_state=True),
+     r"Block must have at most the 8,192 elements of a node's master weights, not 8,193: take more nodes, or raw "
+     r"weights"),
+    ({"gradient_words": 512, "weight_words": 512}, 1, Allocation(length=256, errors=True),
+     r"Weights and the errors of what was not sent must take at most the 512 elements of a node's weight memory, not "
+     r"545: take a model of at most 256 parameters, nodes with more weight memory, or no density, which sends "
+     r"everything"),
+])
+def test_most_that_fits(config, nodes, most, message):
+    config = NodeConfig(**config)
+    most.check(config, nodes=nodes)
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        dataclasses.replace(most, length=most.length + 1).check(config, nodes=nodes)
+
+
+def test_too_many_planes():
+    config = NodeConfig(state_planes=1)
+    Allocation(length=1, planes=1).check(config, nodes=1)
+    with pytest.raises(ValueError, match=r"^Optimizer must need at most the 1 state planes of a node, not 2$"):
+        Allocation(length=1, planes=2).check(config, nodes=1)
+
+
+@pytest.mark.parametrize(("most", "message"), [
+    (1, r"^Ring must have 1 node, not 3$"), (2, r"^Ring must have between 1 and 2 nodes, not 3$")])
+def test_too_many_nodes(most, message):
+    with pytest.raises(ValueError, match=message):
+        Ring([Device(None, NodeConfig(nodes_max=most))] * 3).require(Allocation(length=1))

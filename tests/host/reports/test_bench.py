@@ -1,0 +1,83 @@
+"""Rows of the benchmark, measured on rings that other tests have too."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.quantization.engine import infer_cycles
+from host.driver.device import Device
+from host.driver.ring import Ring
+from host.reports import bench
+from sim.golden import ring as golden
+from tests.host import rings
+
+
+def measured(config, nodes, rows, **options):
+    with rings.open_nodes(nodes, config=config) as (ring, _):
+        return {(row["name"], row["config"]): row for row in rows(ring, **options)}
+
+
+class TestRing:
+    def test_without_codecs(self):
+        """Closed forms of the bounds; every kind of row."""
+        length, nodes = 2048, 2
+        rows = measured(NodeConfig(), nodes, bench.ring_rows, length=length)
+        dense, sparse = f"N=2, K={length}, dense", f"N=2, K={length}, sparse 10%"
+        kinds = [f"ring.{name}{end}" for name in ("all_reduce", "fused_update") for end in ("", ".scatter_reduce")]
+        assert set(rows) == {(kind, config) for kind in kinds for config in (dense, sparse)} | {
+            ("ring.fused_update", f"{dense}, Adam")}
+        assert [rows[kind, dense]["bound"] for kind in kinds] == [
+            2 * length // 2 * 33 // 32, length // 2 * 33 // 32, length // 2 * 33 // 32 + length // 2,
+            length // 2 * 33 // 32]
+        for row in rows.values():
+            assert row["measured"] > 0.6 * row["bound"], row
+            assert row["ratio"] == row["measured"] / row["bound"]
+            assert row["measured"] < 1.5 * row["bound"] + 200, row
+
+    def test_weights_and_gradients_through_codecs(self):
+        """Of two nodes the optimizer takes longest, of four the link."""
+        length = 4096
+        for nodes, bound in ((2, length // 2), (4, 3 * 4 * (72 + 72))):
+            rows = measured(rings.CONFIGS["mx9"], nodes, bench.ring_rows, length=length)
+            config = f"N={nodes}, K={length}, dense, weights mx9, gradients mx9"
+            assert {name for name, _ in rows} == {
+                "ring.all_reduce", "ring.all_reduce.scatter_reduce", "ring.fused_update",
+                "ring.fused_update.scatter_reduce"}
+            assert {found for _, found in rows} == {config}
+            update, scatter = (rows[f"ring.fused_update{phase}", config] for phase in ("", ".scatter_reduce"))
+            assert update["bound"] == bound
+            assert scatter["bound"] == (nodes - 1) * length // 256 // nodes * 72
+            assert bound < update["measured"] < 1.25 * bound + 400
+            assert scatter["bound"] < scatter["measured"] < update["measured"]
+
+    def test_codebook(self):
+        """It is loaded, so that words are those of the model."""
+        length, nodes = 1024, 4
+        with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
+            rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
+            sent = [counters["WORDS_SENT"] for counters in ring.counters()]
+        update, scatter = rows["ring.fused_update"], rows["ring.fused_update.scatter_reduce"]
+        assert update["config"] == f"N={nodes}, K={length}, dense, weights table32, gradients mxfp8_e4m3"
+        segments = (nodes - 1) * length // nodes // 64
+        gathered = update["bound"] - scatter["bound"]
+        assert scatter["bound"] == 17 * segments
+        assert max(sent) == update["bound"] + 2 * segments * golden.PACKET_OVERHEAD
+        assert gathered < 64 * segments // 2
+        assert update["bound"] < update["measured"]
+
+    @pytest.mark.parametrize(("interval", "lanes", "bound"), [(1, 1, 704), (2, 1, 1408), (4, 8, 352), (1, 8, 330)])
+    def test_bound_of_an_update(self, interval, lanes, bound):
+        """The optimizer's rate counts where it takes longer than links: 44 groups are 22 to a node."""
+        config = NodeConfig(lanes=8, update_interval=interval, update_lanes=lanes)
+        ring = Ring([Device(None, config)] * 2)
+        assert bench.update_bound(ring, SimpleNamespace(bound=330), 1380) == bound
+
+
+def test_inference():
+    """As many cycles as the engine says, and no more than a unit may take."""
+    (row,) = measured(rings.CONFIGS["engines"], 1, bench.infer_rows).values()
+    assert (row["name"], row["config"]) == ("node.infer", "2 layers of 64 x 64, 16 samples")
+    assert row["measured"] == infer_cycles([(64, 64), (64, 64)], 16, lanes=4)
+    assert row["bound"] == 16 * 2 * 64 * 4
+    assert not bench.missed(row)

@@ -1,0 +1,251 @@
+# amaranth: UnusedElaboratable=no
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from host.models.digits import Dataset, digits
+from host.models.text import Text, topics
+from host.training import checkpoint
+from host.training.experiment import Experiment, Interrupted, Keeper, Signals, watching
+from host.training.optimizers import SGD, OptimizerName, create
+from host.training.trainer import Run, TrainingConfig, train
+from host.training.workloads import CharacterModel, Classifier
+from host.transports.session import Elapsed
+from tests.host.integers import golden_ring
+from tests.host.rings import CONFIGS, library
+from tests.host.training.test_trainer import SMALL, TEXT, GoldenRing
+
+CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",
+           "infinite": float("inf"), "large": 1 << 120}
+IDENTITY = {"nodes": 4, "training": {"seed": 1, "optimizer": {"momentum": 0.9}}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / checkpoint.NAME
+    checkpoint.save(path, IDENTITY, CONTENT)
+    return path
+
+
+class TestFile:
+    def test_there_and_back(self, path):
+        found = checkpoint.load(path, IDENTITY)
+        assert found["a"].tolist() == [0, 1, 2, 3, 4]
+        assert found["a"].dtype == np.uint32
+        assert found["b"][2]["c"].shape == (2, 0)
+        assert found["b"][:2] == [None, 1.1]
+        assert {name: found[name] for name in ("d", "infinite", "large")} == {
+            name: CONTENT[name] for name in ("d", "infinite", "large")}
+
+    def test_is_an_archive_that_numpy_reads(self, path):
+        with np.load(path, allow_pickle=False) as archive:
+            assert json.loads(str(archive["header"]))["schema"] == checkpoint.SCHEMA
+            assert archive["array_0"].tolist() == [0, 1, 2, 3, 4]
+
+    def test_every_bit_counts(self, path):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 23):
+            for bit in (place % 8, (place + 5) % 8):
+                damaged = bytearray(whole)
+                damaged[place] ^= 1 << bit
+                path.write_bytes(damaged)
+                with pytest.raises(checkpoint.CheckpointError, match="must be a whole checkpoint, not a damaged one"):
+                    checkpoint.load(path, IDENTITY)
+
+    def test_torn(self, path):
+        whole = path.read_bytes()
+        for length in [*range(0, len(whole), 61), len(whole) - 1]:
+            path.write_bytes(whole[:length])
+            with pytest.raises(checkpoint.CheckpointError, match=r" must be a whole checkpoint, not a damaged "):
+                checkpoint.load(path, IDENTITY)
+        path.write_bytes(whole + b"\0")
+        with pytest.raises(checkpoint.CheckpointError, match=rf"its {len(whole) + 1:,} bytes do not end with their "):
+            checkpoint.load(path, IDENTITY)
+
+    @pytest.mark.parametrize(("identity", "difference"), [
+        ({**IDENTITY, "nodes": 3}, "nodes 4 (here 3)"),
+        ({"nodes": 4, "training": {"seed": 1, "optimizer": {"momentum": 0.5}}},
+         "training.optimizer.momentum 0.9 (here 0.5)"),
+        ({**IDENTITY, "comparison": {"seed": 1}}, "comparison None (here {'seed': 1})"),
+    ])
+    def test_another_run(self, path, identity, difference):
+        with pytest.raises(checkpoint.CheckpointError) as caught:
+            checkpoint.load(path, identity)
+        assert str(caught.value) == (f"{path} must be of a run with the same options and versions, not with "
+                                     f"{difference}; take those, or leave out --resume to begin anew")
+
+    def test_another_version(self, path, monkeypatch):
+        monkeypatch.setattr(checkpoint, "VERSION", 3)
+        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 3, not "
+                                                             r"gradring.checkpoint, 2; leave out --resume to begin"):
+            checkpoint.load(path, IDENTITY)
+
+    def test_no_file(self, tmp_path):
+        with pytest.raises(FileNotFoundError):
+            checkpoint.load(tmp_path / "none", IDENTITY)
+
+    def test_versions(self):
+        found = checkpoint.versions()
+        assert set(found) == {"gradring", "python", "numpy", "blas"}
+        assert found["numpy"] == np.__version__
+        assert found["blas"]
+
+
+@pytest.fixture(scope="module")
+def few():
+    data = digits()
+    return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
+
+
+@pytest.fixture(scope="module")
+def text():
+    source = topics(context=SMALL.context)
+    return Text(source.train[:200], source.test[:40])
+
+
+CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
+RUNS = {
+    "momentum": ({}, CONFIG),
+    "adam, bfloat16": ({}, dataclasses.replace(CONFIG, optimizer=create(OptimizerName.ADAM), packed_state=True)),
+    "density": ({}, dataclasses.replace(CONFIG, density=0.2)),
+    "mx9": ({"weight_codec": "mx9", "gradient_codec": "mx9"}, CONFIG),
+    "mx9, density, not compared": ({"gradient_codec": "mx9"}, dataclasses.replace(CONFIG, density=0.2, check=False)),
+    "codebook": ({"weight_codec": "table32"}, dataclasses.replace(CONFIG, refresh=2)),
+    "text": ({}, TEXT),
+    "int16": (None, dataclasses.replace(CONFIG, optimizer=SGD(learning_rate=1.2), density=0.3)),
+}
+
+
+class TestRun:
+    @pytest.mark.parametrize("name", RUNS)
+    def test_goes_on_after_every_step(self, few, text, tmp_path, name):
+        """On another ring, with another model: every figure is that of an unbroken run."""
+        options, config = RUNS[name]
+
+        def begin():
+            ring = golden_ring() if options is None else GoldenRing(2, **options)
+            return ring, CharacterModel(text, SMALL, chunk=5) if name == "text" else Classifier(few, config.hidden)
+
+        ring, workload = begin()
+        expected = train(ring, workload, config)
+        last = workload.parameters.tobytes()
+        ring, workload = begin()
+        run = Run(ring, workload, config)
+        run.begin()
+        for number in range(1, len(expected.steps) + 1):
+            run.advance()
+            checkpoint.save(tmp_path / "file", {}, run.state())
+            ring, workload = begin()
+            run = Run(ring, workload, config)
+            run.resume(checkpoint.load(tmp_path / "file", {}))
+            assert len(run.training.steps) == number
+        assert run.complete
+        assert run.finish() == expected
+        assert workload.parameters.tobytes() == last
+        assert expected.bit_exact is (True if config.check else None)
+
+
+class Session:
+    """A golden ring, with a clock that counts updates."""
+
+    def __init__(self):
+        self.ring = GoldenRing(2)
+        self.seconds = 0.25
+
+    @property
+    def elapsed(self):
+        return Elapsed(100 * self.ring.steps, 50 * self.ring.steps, 40 * self.ring.steps)
+
+
+def interrupt(experiment, number):
+    """Run it, with a signal in the step of that number, of all runs."""
+    signals, done = Signals(), []
+
+    def step(training):
+        if not done or done[-1] is not training.steps[-1]:
+            done.append(training.steps[-1])
+            if len(done) == number:
+                signals.take(signal.SIGTERM, None)
+
+    experiment.run(signals, on_step=step)
+
+
+class TestExperiment:
+    CONFIGS = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
+
+    def start(self, few, folder, *, steps=None, resume=False):
+        keeper = Keeper(folder / checkpoint.NAME, {"nodes": 2}, steps=steps)
+        return Experiment(Session(), Classifier(few, ()), self.CONFIGS, keeper=keeper,
+                          content=keeper.load() if resume else None)
+
+    @pytest.mark.parametrize("steps", [None, 1, 2, 100])
+    def test_signals_in_any_step_of_both_runs(self, few, tmp_path, steps):
+        whole = self.start(few, tmp_path / "whole", steps=steps)
+        whole.run(Signals())
+        for number in (1, 5, 9, 10, 17):
+            experiment = self.start(few, tmp_path, steps=steps)
+            with pytest.raises(Interrupted):
+                interrupt(experiment, number)
+            assert experiment.kept == number
+            assert sum(len(training.steps) for training in experiment.trainings) == number
+            again = self.start(few, tmp_path, steps=steps, resume=True)
+            again.run(Signals())
+            assert again.trainings == whole.trainings
+            assert again.elapsed == whole.elapsed
+            assert again.parameters.tobytes() == whole.parameters.tobytes()
+
+    def test_no_checkpoints(self, few, tmp_path):
+        experiment, signals = self.start(few, tmp_path, steps=0), Signals()
+        with pytest.raises(Interrupted):
+            experiment.run(signals, on_step=lambda training: signals.take(signal.SIGINT, None))
+        assert experiment.kept == 0
+        assert list(tmp_path.iterdir()) == []
+        with pytest.raises(ValueError, match=r"^Steps between checkpoints must be zero or more, not -1$"):
+            self.start(few, tmp_path, steps=-1)
+
+    @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
+    def test_when(self, few, tmp_path, monkeypatch, steps, expected):
+        """At the end of each run in any case."""
+        kept = []
+        monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
+            (content["run"], content["state"]["batches"]["number"])))
+        self.start(few, tmp_path, steps=steps).run(Signals())
+        assert kept == [(run, number) for run in (0, 1) for number in expected]
+
+    def test_second_signal(self):
+        before = signal.getsignal(signal.SIGTERM)
+
+        def ask():
+            with watching() as signals:
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert signals.asked == signal.SIGTERM
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with pytest.raises(Interrupted, match="SIGINT") as caught:
+            ask()
+        assert caught.value.signal == signal.SIGINT
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_killed(tmp_path):
+    """SIGKILL at random instants of a run of 24 steps on the Verilated ring, until 20 have struck, each followed by
+    another process that goes on; and of a process that does nothing but write checkpoints."""
+    kills, seed = 20, 16
+    library(CONFIGS["mx9"])  # so that it is not built while others wait
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
+                          capture_output=True, text=True, timeout=900, check=False)
+    print(f"seed {seed}", done.stdout, done.stderr)
+    assert done.returncode == 0
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["kills"] == kills
+    assert found["same"]
+    assert len({*found["stood"]}) > 4
+    assert len({*found["written"]}) > 4

@@ -1,0 +1,161 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from hdl.control.registers import REGISTERS, Access, Kind
+from host.driver.optimizer_settings import Rule, Settings
+from host.training.optimizers import LEARNING_RATES, SGD, Adam, AdamW, OptimizerName, create
+from sim.golden import optimizer as golden
+
+
+class TestErrors:
+    @pytest.mark.parametrize(("make", "message"), [
+        (lambda: SGD(learning_rate=-1), r"Learning rate must be a finite number of zero or more, not -1"),
+        (lambda: SGD(learning_rate=math.nan), r"Learning rate must be a finite number of zero or more, not nan"),
+        (lambda: Adam(learning_rate=math.inf), r"Learning rate must be a finite number of zero or more, not inf"),
+        (lambda: SGD(learning_rate=1, weight_decay=-0.5),
+         r"Weight decay must be a finite number of zero or more, not -0\.5"),
+        (lambda: AdamW(weight_decay=math.inf), r"Weight decay must be a finite number of zero or more, not inf"),
+        (lambda: SGD(learning_rate=1, clip=-1.0), r"Clip must be None or a finite number of zero or more, not -1\.0"),
+        (lambda: Adam(clip=math.inf), r"Clip must be None or a finite number of zero or more, not inf"),
+        (lambda: SGD(learning_rate=1, momentum=-0.9), r"Momentum must be a finite number of zero or more, not -0\.9"),
+        (lambda: SGD(learning_rate=1, dampening=math.nan), r"Dampening must be a finite number, not nan"),
+        (lambda: SGD(learning_rate=1, nesterov=True),
+         r"Nesterov's momentum must be above zero and its dampening zero, not 0\.0 and 0\.0"),
+        (lambda: SGD(learning_rate=1, momentum=0.9, dampening=0.1, nesterov=True),
+         r"Nesterov's momentum must be above zero and its dampening zero, not 0\.9 and 0\.1"),
+        (lambda: Adam(betas=(0.9, 1.0)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9, 1\.0\)"),
+        (lambda: AdamW(betas=(0.9,)), r"Betas must be two numbers of at least 0 and below 1, not \(0\.9,\)"),
+        (lambda: Adam(eps=-1e-8), r"Epsilon must be a finite number of zero or more, not -1e-08"),
+    ])
+    def test_arguments(self, make, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            make()
+
+    @pytest.mark.parametrize("optimizer", [SGD(learning_rate=1), Adam(), AdamW()], ids=lambda one: one.name)
+    def test_step(self, optimizer):
+        with pytest.raises(ValueError, match=r"^Step must be at least 1, not 0$"):
+            optimizer.settings(0, gradient_scale=1)
+
+
+class TestKinds:
+    @pytest.mark.parametrize(("optimizer", "name", "rule", "planes"), [
+        (SGD(learning_rate=1), "sgd", Rule.SGD, 0),
+        (SGD(learning_rate=1, momentum=0.9), "momentum", Rule.MOMENTUM, 1),
+        (SGD(learning_rate=1, momentum=0.9, nesterov=True), "nesterov", Rule.MOMENTUM, 1),
+        (Adam(), "adam", Rule.ADAM, 2),
+        (AdamW(), "adamw", Rule.ADAMW, 2),
+    ], ids=lambda one: str(one) if isinstance(one, str) else None)
+    def test_name_rule_and_planes(self, optimizer, name, rule, planes):
+        assert (optimizer.name, optimizer.rule, optimizer.planes) == (name, rule, planes)
+        assert optimizer.settings(1, gradient_scale=1).rule is rule
+
+    def test_defaults_of_torch(self):
+        assert Adam() == Adam(learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, clip=None)
+        assert AdamW() == AdamW(learning_rate=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, clip=None)
+        assert SGD(learning_rate=1) == SGD(learning_rate=1, momentum=0, dampening=0, nesterov=False, weight_decay=0)
+
+    def test_frozen(self):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            Adam().learning_rate = 1
+
+
+class TestSettings:
+    def test_sgd(self):
+        optimizer = SGD(learning_rate=0.5, weight_decay=0.25, clip=3)
+        expected = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.5, clip=3, weight_factor=0.25)
+        assert optimizer.settings(1, gradient_scale=0.1) == optimizer.settings(9, gradient_scale=0.1) == expected
+        assert SGD(learning_rate=0.5).settings(1, gradient_scale=1).clip == math.inf
+
+    def test_momentum_starts_with_the_gradient(self):
+        """Dampening has no effect in the first step, as in torch."""
+        optimizer = SGD(learning_rate=0.5, momentum=0.75, dampening=0.25)
+        expected = Settings(rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.75, first_gain=1)
+        assert optimizer.settings(1, gradient_scale=1) == expected
+        assert optimizer.settings(2, gradient_scale=1) == dataclasses.replace(expected, first_gain=0.75)
+
+    def test_nesterov(self):
+        optimizer = SGD(learning_rate=0.5, momentum=0.75, nesterov=True)
+        assert optimizer.settings(3, gradient_scale=1) == Settings(
+            rule=Rule.MOMENTUM, gradient_scale=1, learning_rate=0.5, first_decay=0.75, first_gain=1, nesterov=True)
+
+    def test_adam(self):
+        optimizer = Adam(learning_rate=0.5, betas=(0.5, 0.75), eps=0.125, weight_decay=2)
+        assert optimizer.settings(1, gradient_scale=1) == Settings(
+            rule=Rule.ADAM, gradient_scale=1, learning_rate=0.5 * 0.5 / 0.5, epsilon=0.125 * 0.5, weight_factor=2,
+            first_decay=0.5, first_gain=0.5, second_decay=0.75, second_gain=0.25)
+        later = optimizer.settings(2, gradient_scale=1)
+        assert later.learning_rate == 0.5 * math.sqrt(0.4375) / 0.75
+        assert later.epsilon == 0.125 * math.sqrt(0.4375)
+
+    def test_adam_in_the_long_run(self):
+        settings = Adam(learning_rate=0.5).settings(10**6, gradient_scale=1)
+        assert (settings.learning_rate, settings.epsilon) == (0.5, 1e-8)
+
+    def test_adamw(self):
+        optimizer = AdamW(learning_rate=0.5, weight_decay=0.25)
+        plain = Adam(learning_rate=0.5).settings(3, gradient_scale=1)
+        assert optimizer.settings(3, gradient_scale=1) == dataclasses.replace(
+            plain, rule=Rule.ADAMW, weight_factor=1 - 0.5 * 0.25)
+
+    def test_scheduled_learning_rate(self):
+        """It takes the place of the optimizer's own everywhere, in the decay of AdamW too."""
+        for optimizer in (SGD(learning_rate=1), Adam(learning_rate=1), AdamW(learning_rate=1, weight_decay=0.5)):
+            scheduled = optimizer.settings(4, gradient_scale=1, learning_rate=0.25)
+            assert scheduled == dataclasses.replace(optimizer, learning_rate=0.25).settings(4, gradient_scale=1)
+            assert optimizer.settings(4, gradient_scale=1, learning_rate=0).learning_rate == 0
+
+
+class TestRegisters:
+    def test_names(self):
+        """Every setting of the optimizer is a register, and the other way round: masks have the other numbers."""
+        floats = {entry.name for entry in REGISTERS if entry.kind is Kind.FLOAT32 and entry.access is Access.SETTING}
+        floats -= {"MASK_ALTERNATIVE", "MASK_THRESHOLD"}
+        assert set(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1).registers()) == floats | {"OPTIMIZER"}
+        assert {field.name for field in dataclasses.fields(Settings)} == (
+            {name.lower() for name in floats} | {"rule", "nesterov", "packed_state"})
+        assert {field.name for field in dataclasses.fields(golden.Settings)} | {"packed_state"} == (
+            {field.name for field in dataclasses.fields(Settings)})
+
+    def test_values(self):
+        values = Settings(rule=Rule.ADAMW, gradient_scale=0.1, learning_rate=2, epsilon=1e-46, nesterov=True,
+                          packed_state=True).registers()
+        assert values["OPTIMIZER"] == 0b1111
+        assert values["GRADIENT_SCALE"] == float(np.float32(0.1)) != 0.1
+        assert values["EPSILON"] == 0
+        assert values["CLIP"] == math.inf
+
+    @pytest.mark.parametrize("rule", list(Rule))
+    def test_rules_are_those_of_the_golden_model(self, rule):
+        assert golden.Rule(rule).name == rule.name
+        assert golden.Rule(rule).planes == rule.planes
+        assert len(Rule) == len(golden.Rule)
+
+
+class TestCreate:
+    @pytest.mark.parametrize("name", list(OptimizerName))
+    def test_name_and_rate(self, name):
+        assert create(name).name == name.value
+        assert create(name).learning_rate == LEARNING_RATES[name]
+        assert create(name, learning_rate=0.125).learning_rate == 0.125
+
+    def test_parameters(self):
+        options = {"learning_rate": 1, "momentum": 0.5, "dampening": 0.25, "weight_decay": 2, "clip": 3}
+        assert create(OptimizerName.MOMENTUM, **options) == SGD(**options)
+        assert create(OptimizerName.NESTEROV, learning_rate=1).nesterov
+        assert create(OptimizerName.SGD, learning_rate=1, weight_decay=2) == SGD(learning_rate=1, weight_decay=2)
+        assert create(OptimizerName.ADAM, learning_rate=1, clip=3) == Adam(learning_rate=1, clip=3)
+        assert create(OptimizerName.ADAMW, learning_rate=1) == AdamW(learning_rate=1)
+        assert create(OptimizerName.ADAMW, learning_rate=1, weight_decay=0) == AdamW(learning_rate=1, weight_decay=0)
+
+    @pytest.mark.parametrize("name", [one for one in OptimizerName if one is not OptimizerName.MOMENTUM])
+    def test_dampening_is_for_momentum(self, name):
+        with pytest.raises(ValueError, match=rf"^Optimizer with dampening must be momentum, not {name.value}$"):
+            create(name, dampening=0.5)
+
+    @pytest.mark.parametrize("name", [OptimizerName.MOMENTUM, OptimizerName.NESTEROV])
+    def test_no_momentum(self, name):
+        with pytest.raises(ValueError, match=rf"^Momentum of optimizer {name.value} must not be zero: take sgd$"):
+            create(name, momentum=0.0)

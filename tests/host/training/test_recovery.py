@@ -1,0 +1,268 @@
+# amaranth: UnusedElaboratable=no
+"""Training on rings whose links fail now and then, and on some that never come back."""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus
+from host.driver.command import Event
+from host.driver.diagnosis import RingError
+from host.models.digits import Dataset, digits
+from host.models.text import Text, topics
+from host.training.optimizers import SGD, OptimizerName, create
+from host.training.recovery import REPEATS
+from host.training.trainer import TrainingConfig, train
+from host.training.workloads import CharacterModel
+from tests.host import rings
+from tests.host.integers import golden_ring
+from tests.host.training.test_trainer import SMALL, TEXT, GoldenRing
+
+PLAIN = SGD(learning_rate=0.5)
+RUN = TrainingConfig(epochs=3, batch=100, hidden=())
+#: Nodes, what is trained, and the step at which each fault strikes.
+RUNS = {
+    "momentum": (NodeConfig(), RUN),
+    "adam, bfloat16": (NodeConfig(), dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM),
+                                                         packed_state=True)),
+    "momentum, density": (NodeConfig(), dataclasses.replace(RUN, density=0.2)),
+    "momentum, mx9 gradients and weights": (rings.CONFIGS["mx9"], RUN),
+    "codebook, mxfp8 gradients": (rings.CONFIGS["table"],
+                                dataclasses.replace(RUN, optimizer=PLAIN, refresh=5)),
+}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """A third of the images, 479, of which an epoch is five steps."""
+    data = digits()
+    return Dataset(data.train_x[::3], data.train_y[::3], data.test_x, data.test_y, data.classes)
+
+
+class Faults:
+    """Faults of links, one at each of five updates of a ring.
+
+    Members
+    -------
+    done : list of str
+        Those that have struck.
+    """
+
+    def __init__(self, ring, simulation, generator):
+        self.ring = ring
+        self.simulation = simulation
+        self.generator = generator
+        self.update = ring.fused_update
+        self.plan = {2: self.flip, 4: self.lose_word, 6: self.lose_credit, 13: self.cut_for_a_while,
+                     16: self.flip_last}
+        self.calls = 0
+        self.done = []
+        self.struck = False  # by the last update
+        ring.fused_update = self
+
+    def __call__(self, length):
+        self.calls += 1
+        fault = self.plan.pop(self.calls, None)
+        if fault is None:
+            return self.update(length)
+        if fault != self.lose_credit or not self.struck:
+            self.link = self.simulation.links[int(self.generator.integers(self.ring.nodes))]
+        link = self.link
+        state = self.simulation.save()
+        first, begun = link.status(), self.simulation.cycle
+        try:
+            self.update(length)
+        except RingError:
+            assert fault == self.lose_credit
+            assert self.struck
+            self.done.append(fault.__name__)
+            raise
+        last = link.status()
+        self.simulation.restore(state)
+        fault(link, first, last, begun)
+        self.struck = True
+        try:
+            outcome = self.update(length)
+        except RingError:
+            self.done.append(fault.__name__)
+            self.struck = False
+            raise
+        finally:
+            link.mend()
+            self.check(fault, first, link.status())
+        # A ring can do without some of its credits.
+        assert fault == self.lose_credit
+        self.plan[self.calls + 1] = fault
+        return outcome
+
+    def flip(self, link, first, last, begun):
+        link.corrupt(word=int(self.generator.integers(first.words_carried, last.words_carried)),
+                     bit=int(self.generator.integers(32)))
+
+    def flip_last(self, link, first, last, begun):
+        """The mark of a packet's last word."""
+        link.corrupt(word=int(self.generator.integers(first.words_carried, last.words_carried)), bit=32)
+
+    def lose_word(self, link, first, last, begun):
+        link.cut(last.last_word, last.last_word + 1)
+
+    def lose_credit(self, link, first, last, begun):
+        """All credits behind the last word, of one update after the other, until there are none left."""
+        link.cut(last.last_word + 1, last.last_credit + 1)
+
+    def cut_for_a_while(self, link, first, last, begun):
+        """The second half of the update."""
+        link.cut((begun + last.last_word) // 2, last.last_word + 1)
+
+    def check(self, fault, first, now):
+        """The fault has been the one that was meant."""
+        lost = now.words_dropped - first.words_dropped, now.credits_dropped - first.credits_dropped
+        flipped = now.words_corrupted - first.words_corrupted
+        if fault in (self.flip, self.flip_last):
+            assert (lost, flipped) == ((0, 0), 1)
+        elif fault == self.lose_credit:
+            assert lost[0] == 0
+            assert lost[1] > 0
+        else:
+            assert lost[0] > 0
+
+
+def digest(ring, config, length):
+    """Of everything that nodes keep from one step to the next."""
+    vectors = [ring.read_weights(length)]
+    if ring.devices[0].config.has_master:
+        vectors.append(ring.read_master(length))
+    vectors += [ring.read_state(length, plane, packed_state=config.packed_state)
+                for plane in range(config.optimizer.planes)]
+    if config.density is not None:
+        vectors.append(ring.read_errors(length))
+    if ring.has_residual:
+        vectors.append(ring.read_residual(length))
+    return hashlib.sha256(b"".join(vector.tobytes() for vector in vectors)).hexdigest()
+
+
+def figures(training):
+    """Everything but what has been repeated, and cycles, of which a step without some of its credits takes more."""
+    return dataclasses.replace(training, repeats=0, steps=[
+        dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
+
+
+class TestFaults:
+    @pytest.mark.parametrize("name", RUNS)
+    def test_same_bits_as_a_clean_run(self, few, name):
+        node, config = RUNS[name]
+        outcomes = []
+        for faulty in (False, True):
+            with rings.open_nodes(3, config=node) as (ring, simulation):
+                faults = Faults(ring, simulation, np.random.default_rng(len(name))) if faulty else None
+                said = []
+                training = train(ring, few, config, on_repeat=said.append)
+                outcomes.append((digest(ring, config, training.parameters), training))
+        (clean, expected), (found, training) = outcomes
+        assert sorted(faults.done) == ["cut_for_a_while", "flip", "flip_last", "lose_credit", "lose_word"]
+        assert found == clean
+        assert figures(training) == figures(expected)
+        assert training.bit_exact is True
+        assert training.repeats == len(said) == 5
+        assert sum(step.repeats for step in training.steps) == training.repeats
+        assert all(" is repeated: fused-update failed: " in line for line in said)
+
+    def test_cut_link(self, few):
+        """A link that stays cut ends the run, after as many tries as there may be, each with its recovery."""
+        said = []
+        with rings.open_nodes(3, config=NodeConfig()) as (ring, simulation):
+            def cut(training):
+                if len(training.steps) == 2:
+                    simulation.links[1].cut()
+
+            with pytest.raises(RingError) as caught:
+                train(ring, few, RUN, on_step=cut, on_repeat=said.append)
+            assert str(caught.value).startswith(
+                "step 3 failed 4 times in a row, which is no passing disturbance: check the links of the ring; the "
+                "last time fused-update failed: the link from node 1 to node 2 has not delivered ")
+            assert caught.value.cause == 1
+            assert len(said) == REPEATS
+            simulation.links[1].mend()
+            ring.recover()
+            assert train(ring, few, dataclasses.replace(RUN, epochs=1)).bit_exact is True
+
+
+class Failing:
+    """Makes calls of a method of a ring fail after they have done their work: those with these numbers, from 1."""
+
+    def __init__(self, ring, name, numbers, *, status=EventStatus.LINK_RESET):
+        self.method = getattr(ring, name)
+        self.numbers = numbers
+        self.status = status
+        self.calls = 0
+        setattr(ring, name, self)
+
+    def __call__(self, *arguments, **options):
+        self.calls += 1
+        outcome = self.method(*arguments, **options)
+        if self.calls in self.numbers:
+            event = Event(tag=0, status=self.status, flags=0, detail=0, cycles=9, weight_version=0)
+            raise RingError("it failed: so it did\nnode by node", cause=None, events=[event])
+        return outcome
+
+
+class TestTries:
+    """On the golden model of integer nodes, of which a command fails after it has changed their memories."""
+
+    CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
+
+    def run(self, few, name="fused_update", numbers=(), *, config=CONFIG, **options):
+        ring, said = golden_ring(), []
+        failing = Failing(ring, name, numbers, **options)
+        training = train(ring, few, config, on_repeat=said.append)
+        return digest(ring, config, training.parameters), training, said, failing.calls
+
+    @pytest.mark.parametrize(("name", "numbers"), [
+        ("fused_update", (1, 2, 3)), ("fused_update", (2, 4, 6, 8, 10)), ("sparsify", (1, 3, 4)),
+        ("distribute", (1, 2)), ("fused_update", (10, 11, 12))])
+    def test_same_bits(self, few, name, numbers):
+        """As often as may be, in the first step, in the last, while the first weights are distributed."""
+        clean, expected, _, calls = self.run(few, name)
+        found, training, said, more = self.run(few, name, numbers)
+        assert found == clean
+        assert figures(training) == figures(expected)
+        assert training.bit_exact is True
+        assert training.repeats == len(said) == len(numbers) == more - calls
+
+    def test_without_comparison(self, few):
+        config = dataclasses.replace(self.CONFIG, check=False)
+        clean, expected, _, _ = self.run(few, config=config)
+        found, training, said, _ = self.run(few, numbers=(3, 4), config=config)
+        assert (found, figures(training)) == (clean, figures(expected))
+        assert said == ["step 3 is repeated: it failed: so it did"] * 2
+
+    @pytest.mark.parametrize(("name", "what"), [
+        ("fused_update", "step 2"), ("sparsify", "step 2"), ("distribute", "distribution of the first weights")])
+    def test_limit(self, few, name, what):
+        first = 1 if name == "distribute" else 2
+        with pytest.raises(RingError, match=rf"^{what} failed 4 times in a row, .*; the last time it failed: so it "):
+            self.run(few, name, range(first, first + 1 + REPEATS))
+
+    @pytest.mark.parametrize("status", [EventStatus.BAD_LENGTH, EventStatus.BAD_RULE])
+    def test_refused_commands_are_not_repeated(self, few, status):
+        with pytest.raises(RingError, match=r"^it failed: so it did\nnode by node$"):
+            self.run(few, numbers=(2,), status=status)
+
+
+def test_masks():
+    """Failures of MASK in a step, in a measurement, and in the sample at the end."""
+    text = topics(context=SMALL.context)
+    outcomes = []
+    for numbers in ((), (3, 6, 13, 60)):
+        ring = GoldenRing(2)
+        Failing(ring, "mask", numbers)
+        workload = CharacterModel(Text(text.train[:200], text.test[:40]), SMALL, chunk=5)
+        said = []
+        training = train(ring, workload, TEXT, on_repeat=said.append)
+        outcomes.append((workload.parameters.tobytes(), figures(training)))
+        assert [line.partition(" is repeated")[0] for line in said] == [
+            "step 2", "measurement after step 2", "step 5", "sample"][:len(numbers)], said
+    assert outcomes[0] == outcomes[1]

@@ -1,0 +1,166 @@
+"""Memories that are reached without the host port: bits and errors as with it, and its time, computed."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Space
+from host.driver.device import PACKET_WORDS, Device
+from host.driver.errors import BadAddressError
+from host.driver.ring import Ring
+from host.training.optimizers import SGD, OptimizerName, create
+from host.training.trainer import TrainingConfig, train
+from host.training.workloads import Classifier
+from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.session import Elapsed, TransportName, open_session
+from tests.host import rings
+from tests.host.training.test_recovery import few  # noqa: F401
+
+DEFAULT, MASTERS, CODEBOOK, REDUCED = (rings.CONFIGS[name] for name in ("default", "mx9", "table", "int16"))
+
+
+@contextlib.contextmanager
+def open_nodes(config, nodes, *, host_port):
+    """Ring, simulation and the time of the ports."""
+    with rings.open_nodes(nodes, config=config) as (ring, simulation):
+        time = PortTime(lambda: simulation.cycle)
+        if not host_port:
+            devices = [Device(BackdoorTransport(device.transport, simulation, node, config, time), config,
+                              name=device.name) for node, device in enumerate(ring.devices)]
+            ring = Ring(devices, timeout=rings.TIMEOUT)
+            ring.connect()
+        yield ring, simulation, time
+
+
+@pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
+                         ids=["masters", "codebook", "int16"])
+def test_every_space(config):
+    """Either way reads what the other one writes, and leaves what lies around; cycles are those computed."""
+    generator = np.random.default_rng(3)
+    with rings.open_nodes(1, config=config) as (ring, simulation):
+        time = PortTime(lambda: simulation.cycle)
+        port = ring.devices[0]
+        direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
+        assert simulation.memories == len(config.spaces)
+        for space, capacity in enumerate(config.spaces):
+            content = generator.integers(0, 1 << 15, capacity, dtype=np.uint32)
+            direct.write_memory(space, 0, content)
+            for _ in range(8):
+                count = int(generator.integers(1, min(capacity, 40)))
+                address = int(generator.integers(0, capacity - count + 1))
+                words = generator.integers(0, 1 << 32, count, dtype=np.uint32)
+                expected = words if not config.reduced else words.astype(np.int16).astype(np.int32).view(np.uint32)
+                cycles = []
+                for writer, reader in ((port, direct), (direct, port)):
+                    begun = time.now
+                    writer.write_memory(space, address, words)
+                    written = time.now
+                    assert reader.read_memory(space, address, count).tolist() == expected.tolist()
+                    cycles += [written - begun, time.now - written]
+                assert cycles[:2] == cycles[2:]
+                content[address:address + count] = expected
+            assert port.read_memory(space, 0, capacity).tolist() == content.tolist()
+
+
+def test_what_a_node_refuses():
+    """The node itself says no, and nothing is written."""
+    with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
+        device, before = ring.devices[0], time.cycles
+        spaces = len(MASTERS.spaces)
+        for space, address, count in ((Space.GRADIENT, 16384 - 4, 5), (Space.WEIGHT, 16384, 1), (spaces, 0, 1),
+                                      (15, 0, 1)):
+            with pytest.raises(BadAddressError):
+                device.read_memory(space, address, count)
+            with pytest.raises(BadAddressError):
+                device.write_memory(space, address, np.ones(count, np.uint32))
+        assert time.cycles == before
+        assert not simulation.memory(0, Space.GRADIENT).any()
+        with pytest.raises(ValueError, match=rf"^Memory space must be one of the {spaces} that the library "):
+            simulation.memory(0, spaces)
+
+
+def test_answers_in_order():
+    """Behind a request that the node has not answered, memory is reached through the port."""
+    with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
+        device, before = ring.devices[0], time.words
+        pending = [device.submit_ping(np.array([1, 2], np.uint32)),
+                   device.submit_write_memory(0, 0, np.array([7, 8, 9], np.uint32)),
+                   device.submit_read_memory(0, 1, 2)]
+        assert [one.result() for one in pending][2].tolist() == [8, 9]
+        assert time.words == before
+        first, second = device.submit_read_memory(0, 0, 2), device.submit_write_memory(0, 0, np.zeros(1, np.uint32))
+        register = device.submit_read_register("TIMEOUT")
+        assert register.result() == rings.TIMEOUT
+        assert first.result().tolist() == [7, 8]
+        assert second.result() is None
+        assert time.words == before + (2 + 4) + (3 + 3)
+
+
+def test_long_transfers():
+    """Several packets, one behind the other, take as long as they do through the port."""
+    assert MASTERS.gradient_words == PACKET_WORDS
+    figures = []
+    for host_port in (True, False):
+        with open_nodes(MASTERS, 2, host_port=host_port) as (ring, _, time):
+            begun = time.now
+            pending = [device.submit_write_memory(space, address, np.arange(16_000, dtype=np.uint32))
+                       for device in ring.devices for space, address in ((0, 1), (1, 5))]
+            pending += [device.submit_read_memory(0, address, 100)
+                        for device in ring.devices for address in (1, 2, 3)]
+            found = [one.result() for one in pending]
+            figures.append((time.now - begun, [one.tolist() for one in found if one is not None]))
+    assert figures[0] == figures[1]
+
+
+RUN = TrainingConfig(max_steps=6, interval=5, batch=100, hidden=())
+RUNS = {
+    "adam, density": (DEFAULT, dataclasses.replace(RUN, optimizer=create(OptimizerName.ADAM), density=0.2), 3),
+    "momentum, bfloat16, mx9": (MASTERS, dataclasses.replace(RUN, packed_state=True), 3),
+    "codebook, mxfp8 gradients": (CODEBOOK,
+                                dataclasses.replace(RUN, optimizer=SGD(learning_rate=0.5), refresh=3), 4),
+    "int16": (REDUCED, dataclasses.replace(RUN, optimizer=SGD(learning_rate=0.5)), 1),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_training(name, few):  # noqa: F811
+    """Trained both ways: every weight, every command's cycles, and cycles of the ports as computed are equal."""
+    config, run, nodes = RUNS[name]
+    outcomes = []
+    for host_port in (True, False):
+        with open_nodes(config, nodes, host_port=host_port) as (ring, simulation, time):
+            task, begun = Classifier(few, ()), time.now
+            training = train(ring, task, run)
+            assert training.bit_exact is True
+            content = [simulation.memory(node, space).tobytes() for node in range(nodes)
+                       for space in range(simulation.memories)]
+            outcomes.append((dataclasses.asdict(training), task.parameters.tobytes(), content,
+                             time.now - begun))
+            assert (time.cycles > 0) != host_port
+    assert outcomes[0] == outcomes[1]
+
+
+class TestSession:
+    def test_elapsed(self):
+        """The sum of simulated and computed cycles is what the port takes."""
+        found = []
+        for host_port in (True, False):
+            with open_session(MASTERS, nodes=2, host_port=host_port) as session:
+                session.ring.distribute(np.ones(100, np.float32))
+                found.append((session.elapsed, session.ring.read_weights(100).tolist()))
+        (through, weights), (direct, same) = found
+        assert weights == same
+        assert (through.port_cycles, through.port_words) == (0, 0)
+        assert direct.simulated < through.simulated == through.cycles == direct.cycles
+        assert direct.port_words > 0
+        assert direct.since(direct) == Elapsed()
+        assert direct.since(through).plus(through) == direct
+
+    @pytest.mark.parametrize("transport", [TransportName.PYSIM, TransportName.BOARD])
+    def test_other_transports(self, transport):
+        message = rf"^Transport must be verilated to go round the host port, not {transport.value}$"
+        with (pytest.raises(ValueError, match=message),
+              open_session(DEFAULT, nodes=2, transport=transport, host_port=False)):
+            pass
