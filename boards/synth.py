@@ -237,13 +237,13 @@ UNITS = {
     "masking.circuit": Unit("hdl.masking.circuit:MaskCircuit", {"lanes": 4}),
     "masking.magnitude": Unit("hdl.masking.magnitude:MagnitudeMask", {"lanes": 4}),
     "masking.engine": Unit("hdl.masking.engine:MaskEngine", {}),
-    "masking.additive": Unit("tests.hdl.masking.additive:AdditiveMask", {"lanes": 4}),
+    "masking.additive": Unit("hdl.baselines.additive_mask:AdditiveMask", {"lanes": 4}),
     **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
         "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
     "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
-    "quantization.integer_offset": Unit("tests.hdl.quantization.float_offset:IntegerOffset", {"lanes": 16}),
-    "quantization.float_offset": Unit("tests.hdl.quantization.float_offset:FloatOffset", {"lanes": 16}),
-    "quantization.float_scale": Unit("tests.hdl.quantization.float_offset:FloatOffset", {
+    "quantization.integer_offset": Unit("hdl.baselines.float_offset:IntegerOffset", {"lanes": 16}),
+    "quantization.float_offset": Unit("hdl.baselines.float_offset:FloatOffset", {"lanes": 16}),
+    "quantization.float_scale": Unit("hdl.baselines.float_offset:FloatOffset", {
         "lanes": 16, "offset": False}),
     "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),

@@ -307,7 +307,7 @@ class CellCount:
 
 
 def _synthesise(unit: str) -> int | None:
-    # In a process of its own, and from the root: what the integer offset is compared with is among the tests.
+    # In a process of its own, so that several run at a time.
     name, _, option = unit.partition("-")
     options = ["--set", option] if option else []
     command = [sys.executable, "-m", "boards.synth", "--count", "--unit", name, *options]

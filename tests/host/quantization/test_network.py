@@ -125,7 +125,7 @@ class TestNetwork:
 
     @pytest.mark.parametrize("per_channel", [False, True])
     def test_a_float_offset_is_computed_as_its_unit_does(self, per_channel):
-        """See tests/hdl/quantization/test_float_offset.py."""
+        """See tests/hdl/baselines/test_float_offset.py."""
         data, layers = trained()
         network = quantize(layers, data.train_x, QuantizationConfig(
             scheme=Scheme.FLOAT_OFFSET, per_channel=per_channel), input_scale=SCALE)

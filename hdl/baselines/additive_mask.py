@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What the multiplexer replaces: a mask of numbers, which is multiplied by and added."""
+"""Masking by arithmetic, the baseline of the mask multiplexer: a mask of numbers is multiplied by and added."""
 
 from amaranth.hdl import C, Module
 from amaranth.lib import wiring

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
+from hdl.baselines.additive_mask import AdditiveMask
 from sim.golden import masking as model
 from sim.golden.floating import CANONICAL_NAN
 from sim.verilated.vectors import Unit
-from tests.hdl.masking.additive import AdditiveMask
 
 _ONE = np.uint32(0x3F800000)
 _ALTERNATIVE = model.alternative(model.Element.FP32)

@@ -4,11 +4,11 @@
 import numpy as np
 import pytest
 
+from hdl.baselines.float_offset import FloatOffset, IntegerOffset
 from hdl.quantization.arithmetic import Variant
 from sim.golden import conversion, floating
 from sim.golden import quantization as model
 from sim.verilated.vectors import Unit
-from tests.hdl.quantization.float_offset import FloatOffset, IntegerOffset
 
 
 def _outputs(lanes, bits, seed, count=400):

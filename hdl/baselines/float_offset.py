@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What an integer offset replaces: sums of codes and of inputs, scaled and added as floating-point numbers."""
+"""Offsets in floating point, the baseline of integer offsets: scaled sums of codes and of inputs."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring

@@ -1,0 +1,1 @@
+"""Units that are synthesised only to be compared with those that nodes have."""
