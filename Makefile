@@ -30,7 +30,7 @@ help:
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
-	@echo "make check  lint, types, and generated documents up to date"
+	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make synth  the bitstream of a board (BOARD=ulx3s-85f SEEDS=3 NATIVE=1), or one unit out of context"
 	@echo "            (UNIT=floating.add SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
@@ -109,6 +109,8 @@ mutate: $(VENV)/.test
 check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pylint --score=no hdl sim host boards gradring
 	$(BIN)/python -m host.documents --check
 
 bench: $(VENV)/.test

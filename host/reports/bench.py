@@ -191,9 +191,9 @@ def node_rows(ring: Ring) -> list[Row]:
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """All rows; ``announce`` is called with the name of each stage as it begins."""
     rows = []
-    for unit in ("zero_value", "optimizer"):
-        announce(unit)
-        rows += importlib.import_module(f"sim.bench_{unit}").rows()
+    for module in ("sim.bench.zero_value", "sim.bench.optimizer"):
+        announce(module.rpartition(".")[2])
+        rows += importlib.import_module(module).rows()
 
     def measure(config: NodeConfig, nodes: int, name: str, measured: Callable[[Ring], list[Row]]) -> list[Row]:
         with open_session(config, nodes=nodes, announce=lambda stage: announce(f"{name}: {stage}")) as session:

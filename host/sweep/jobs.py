@@ -103,6 +103,8 @@ class Job:
 
 # What a job depends on.
 
+#: What stands before the names of modules in an installed wheel.
+_WITHIN = __name__.rpartition("host.")[0]
 #: Modules that a job uses; what they import is found.
 _MODULES = {
     JobKind.BUILD: ("hdl.node", "sim.verilated.build"),
@@ -135,7 +137,7 @@ def _files(modules: Iterable[str]) -> set[Path]:
     found: set[Path] = set()
     left = list(modules)
     while left:
-        *packages, name = left.pop().split(".")
+        *packages, name = left.pop().removeprefix(_WITHIN).split(".")
         if packages:
             left.append(".".join(packages))
         base = ROOT.joinpath(*packages, name)

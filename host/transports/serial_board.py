@@ -34,8 +34,7 @@ from hdl.serial.frame import FrameKind
 from hdl.serial.link import COUNTERS
 from host.driver.errors import DeviceError
 from host.driver.words import Words
-from host.transports.serial_frame import Frame, FrameDecoder
-from host.transports.session import BAUD
+from host.transports.serial_frame import BAUD, Frame, FrameDecoder
 
 __all__ = ["BoardResetError", "LinkCounters", "LinkError", "LinkLostError", "SerialBoard", "SerialTransport"]
 

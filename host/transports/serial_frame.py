@@ -8,7 +8,10 @@ from typing import Any
 from hdl.serial.frame import ESCAPE, FLAG, INVERTED, FrameKind, header_layout
 from host.driver.words import fields, places
 
-__all__ = ["Frame", "FrameDecoder"]
+__all__ = ["BAUD", "Frame", "FrameDecoder"]
+
+#: Bits per second of a serial port, unless another number is asked for.
+BAUD = 3_000_000
 
 _FIELDS = places(header_layout())
 _OVERHEAD = 12  # bytes of header and CRC

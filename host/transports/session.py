@@ -13,14 +13,12 @@ from host.driver.device import Device, Transport
 from host.driver.ring import TIMEOUT, Ring
 from host.driver.words import Words
 from host.transports.backdoor import BackdoorTransport, PortTime
+from host.transports.serial_frame import BAUD
 
-__all__ = ["BAUD", "LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
+__all__ = ["LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
-
-#: Bits per second of a serial port, unless another number is asked for.
-BAUD = 3_000_000
 
 
 class TransportName(enum.Enum):

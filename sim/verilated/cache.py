@@ -5,8 +5,8 @@ disk, a crash or a hand has cut short or changed is never used: a truncated libr
 signal.
 Folders within are not kept, so that nothing in an entry is without a digest.
 
-Any number of processes may want the same folder at once (:mod:`sim.verilated.locks`). Where such folders stand, and
-how they are kept from filling the disk, is in :mod:`sim.verilated.cache_folder`.
+Any number of processes may want the same folder at once (:mod:`sim.verilated.locks`). Where such folders stand is in
+:mod:`sim.verilated.cache_folder`; :mod:`sim.verilated.cache_bound` keeps them from filling the disk.
 """
 
 import contextlib
@@ -14,19 +14,17 @@ import errno
 import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from sim.verilated import cache_folder
-from sim.verilated.locks import entry_lock, folder_lock, in_use, use
+from sim.verilated.cache_bound import built
+from sim.verilated.cache_entries import MANIFEST, beside, remove_stale
+from sim.verilated.locks import entry_lock, use
 from sim.verilated.processes import ToolError
 
-__all__ = ["MANIFEST", "cached", "complete", "remove", "remove_stale"]
-
-MANIFEST = "manifest.json"
+__all__ = ["cached", "complete"]
 
 #: Bytes of free space below which a program that has failed is taken to have failed for the want of it.
 _FULL = 1 << 20
@@ -82,13 +80,13 @@ def cached(directory: Path, build: Callable[[Path], None], *,
             size = _build(directory, build)
     except OSError as error:  # such as a full disk, which names no file
         raise _refusal(directory, error) from error
-    cache_folder.built(parent, size, limit)
+    built(parent, size, limit)
     return directory
 
 
 def _build(directory: Path, build: Callable[[Path], None]) -> int:
     """Build a folder whose lock is held, and return its size in bytes."""
-    fresh, replaced = _beside(directory), _beside(directory)
+    fresh, replaced = beside(directory), beside(directory)
     try:
         fresh.mkdir()
         try:
@@ -121,53 +119,6 @@ def complete(directory: Path) -> bool:
         return False
     _seen[directory] = found
     return True
-
-
-def remove(directory: Path) -> bool:
-    """Remove a folder, unless a living process uses or builds it; whether it is gone."""
-    parent, gone = directory.parent, _beside(directory)
-    try:
-        with entry_lock(parent, directory.name, wait=False), folder_lock(parent, shared=False):
-            if directory.name in in_use(parent):
-                return False
-            directory.rename(gone)
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:
-        return True
-    shutil.rmtree(gone, ignore_errors=True)
-    return True
-
-
-def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove what builds have left that were killed: fresh folders, locks and notes. A build that goes on holds the
-    lock of its name.
-
-    Parameters
-    ----------
-    parent : Path
-    held : str or None
-        Name whose lock the caller holds.
-    """
-    for path in sorted(parent.iterdir()):
-        match = re.fullmatch(r"\.(.+)(-[a-z0-9_]{8}|\.lock)", path.name)
-        if match is None or (match[2] == ".lock") != path.is_file():
-            continue
-        with contextlib.ExitStack() as stack:
-            if match[1] != held:
-                try:
-                    stack.enter_context(entry_lock(parent, match[1], wait=False))
-                except BlockingIOError:
-                    continue
-            if match[2] != ".lock":
-                shutil.rmtree(path, ignore_errors=True)
-    with folder_lock(parent, shared=False):
-        in_use(parent)
-
-
-def _beside(directory: Path) -> Path:
-    """Name of a folder next to another one that :func:`remove_stale` knows."""
-    return directory.with_name(f".{directory.name}-{secrets.token_hex(4)}")
 
 
 #: What a file that is to be read is not refused with.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sim.verilated import cache_folder
-from sim.verilated.cache import MANIFEST, remove, remove_stale
+from sim.verilated.cache_entries import MANIFEST, remove, remove_stale
 
 __all__ = ["Entry", "Removed", "entries", "prune"]
 

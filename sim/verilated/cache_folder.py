@@ -5,17 +5,15 @@ them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache fold
 is not in it (:data:`sim.verilated.toolchain.BUILD`).
 """
 
-import contextlib
 import os
 import re
-import time
 from pathlib import Path
 
 import platformdirs
 
 from sim.verilated.processes import ToolError
 
-__all__ = ["KINDS", "LIMIT", "VARIABLE", "built", "folder", "limit", "make", "root", "size"]
+__all__ = ["KINDS", "LIMIT", "VARIABLE", "folder", "limit", "make", "root", "size"]
 
 #: Environment variables: where the cache is, and bytes that it may take.
 VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
@@ -31,19 +29,11 @@ KINDS = {
 }
 
 _DEFAULT = 10 * 10**9
-#: Part of the limit that is left after the oldest have gone, so that this is not done after each build.
-_LEFT = 0.9
-#: Part of the limit that a process may add, and seconds for which short processes may, before the size is looked at.
-_UNSEEN, _INTERVAL = 0.01, 600
-_TIDIED = "tidied"
 _TAG = ("Signature: 8a477f597d28d172789f06886806bc55\n"
         "# Everything here is found again by its digest and built again where it is gone. See gradring cache.\n"
         "# For information about cache directory tags see https://bford.info/cachedir/\n")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
           "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-#: Bytes that this process has built since the size was looked at; None until it is known when that was.
-_added: int | None = None
 
 
 def root() -> Path:
@@ -113,34 +103,3 @@ def limit() -> int:
         return size(given) if given else _DEFAULT
     except ValueError as error:
         raise ToolError(f"{LIMIT}: {error}") from None
-
-
-def built(parent: Path, added: int, most: int) -> None:
-    """Something was built: remove what was not used for longest, if there is reason to think that it is too much.
-
-    Parameters
-    ----------
-    parent : Path
-        Folder of entries in which it was; nothing is done unless that is in the cache.
-    added, most : int
-        Bytes that it takes, and that all may take.
-    """
-    global _added
-    if parent.parent != root():
-        return
-    stamp = parent.parent / _TIDIED
-    if _added is None:
-        try:
-            recent = 0 <= time.time() - stamp.stat().st_mtime < _INTERVAL
-        except OSError:
-            recent = False
-        _added = 0 if recent else most
-    _added += added
-    if _added <= _UNSEEN * most:
-        return
-    _added = 0
-    from sim.verilated.cache_content import prune
-
-    with contextlib.suppress(OSError):  # the build has succeeded, whatever becomes of others
-        stamp.touch()
-        prune(most=most, least=int(_LEFT * most))

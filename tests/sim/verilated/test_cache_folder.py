@@ -16,7 +16,7 @@ import platformdirs
 import pytest
 
 from hdl.streams.stream import SkidBuffer
-from sim.verilated import cache, cache_content, cache_folder, toolchain, verilog
+from sim.verilated import cache, cache_bound, cache_content, cache_folder, toolchain, verilog
 from sim.verilated.cache import cached, complete
 from sim.verilated.toolchain import ToolError
 
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
     """An empty cache."""
     monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.delenv(cache_folder.LIMIT, raising=False)
-    monkeypatch.setattr(cache_folder, "_added", 0)
+    monkeypatch.setattr(cache_bound, "_added", 0)
     return tmp_path / "cache"
 
 
@@ -199,11 +199,11 @@ class TestBound:
         """The first build of a process looks at the size, unless another one has just done so."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         old = make("verilog", "a", 2_000_000, age=500)
-        monkeypatch.setattr(cache_folder, "_added", None)
+        monkeypatch.setattr(cache_bound, "_added", None)
         cached(cache_folder.folder("verilog") / ("z-" + "z" * 24), lambda fresh: None)
         assert not old.exists()
         make("verilog", "a", 2_000_000, age=500)
-        monkeypatch.setattr(cache_folder, "_added", None)
+        monkeypatch.setattr(cache_bound, "_added", None)
         cached(cache_folder.folder("verilog") / ("y-" + "y" * 24), lambda fresh: None)
         assert old.exists()
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sim.verilated import cache_content, cache_folder
-from sim.verilated.cache import MANIFEST, cached, complete, remove
+from sim.verilated import cache_bound, cache_content, cache_folder
+from sim.verilated.cache import cached, complete
+from sim.verilated.cache_entries import MANIFEST, remove
 
 ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADRING_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache_folder, "_added", 0)
+    monkeypatch.setattr(cache_bound, "_added", 0)
     return tmp_path
 
 

@@ -1,0 +1,48 @@
+"""The bound of the cache: after a build that may have made it too large, the entries not used for longest go."""
+
+import contextlib
+import time
+from pathlib import Path
+
+from sim.verilated import cache_folder
+from sim.verilated.cache_content import prune
+
+__all__ = ["built"]
+
+#: Part of the limit that is left after the oldest have gone, so that this is not done after each build.
+_LEFT = 0.9
+#: Part of the limit that a process may add, and seconds for which short processes may, before the size is looked at.
+_UNSEEN, _INTERVAL = 0.01, 600
+_TIDIED = "tidied"
+
+#: Bytes that this process has built since the size was looked at; None until it is known when that was.
+_added: int | None = None
+
+
+def built(parent: Path, added: int, most: int) -> None:
+    """Count a build, and prune the cache if there is reason to think that it exceeds its limit.
+
+    Parameters
+    ----------
+    parent : Path
+        Folder of entries in which it was; nothing is done unless that is in the cache.
+    added, most : int
+        Bytes that it takes, and that all may take.
+    """
+    global _added
+    if parent.parent != cache_folder.root():
+        return
+    stamp = parent.parent / _TIDIED
+    if _added is None:
+        try:
+            recent = 0 <= time.time() - stamp.stat().st_mtime < _INTERVAL
+        except OSError:
+            recent = False
+        _added = 0 if recent else most
+    _added += added
+    if _added <= _UNSEEN * most:
+        return
+    _added = 0
+    with contextlib.suppress(OSError):  # the build has succeeded, whatever becomes of others
+        stamp.touch()
+        prune(most=most, least=int(_LEFT * most))

@@ -1,0 +1,33 @@
+"""How the tree is laid out: files that can be read at once, and nothing outside tests/ that needs them."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: Most lines of a file.
+LINES = 450
+
+
+def files(*suffixes):
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.splitlines() if name.endswith(suffixes) and (ROOT / name).is_file()]
+
+
+def test_files_are_short():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+               for path in files(".py", ".cpp", ".h", ".md") if path.name != "CHANGELOG.md"}
+    assert len(lengths) > 400
+    assert {name: length for name, length in lengths.items() if length > LINES} == {}
+
+
+def test_nothing_needs_tests():
+    for path in files(".py"):
+        if path.is_relative_to(ROOT / "tests"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = ([alias.name for alias in node.names] if isinstance(node, ast.Import)
+                     else [node.module or ""] if isinstance(node, ast.ImportFrom)
+                     else [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else [])
+            found = [name for name in names if name == "tests" or name.startswith("tests.")]
+            assert not found, f"{path}:{node.lineno}"

@@ -1,0 +1,77 @@
+"""The wheel: one package at its top, whatever else is installed beside it."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import setup
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of the files that are in the repository, and of no others."""
+    clone, target = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in names.rstrip("\0").split("\0"):
+        if not name.startswith(("tests/", "docs/")) and (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
+                    "--wheel-dir", target, clone], check=True, timeout=300)
+    (found,) = target.glob("gradring-*.whl")
+    return found
+
+
+def test_one_package(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gradring"}
+        (top,) = (name for name in names if name.endswith("top_level.txt"))
+        assert file.read(top) == b"gradring\n"
+        sources = {path.relative_to(ROOT).as_posix() for folder in setup.PACKAGES
+                   for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h")}
+        assert sources == {name.removeprefix("gradring/") for name in names if name.startswith("gradring/") and
+                           name.count("/") > 1}
+
+
+def test_beside_others(wheel, tmp_path):
+    """Training runs from the wheel alone, where other projects have packages of the same names."""
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(site)
+    for name in setup.PACKAGES:
+        (site / name).mkdir()
+        (site / name / "__init__.py").write_text("raise ImportError('of another project')\n")
+    program = ("import sys, runpy; sys.path.insert(0, sys.argv.pop()); "
+               "runpy.run_module('gradring', run_name='__main__', alter_sys=True)")
+    # Nodes with two state planes, whose library other tests use as well.
+    options = ("--nodes", "2", "--steps", "1", "--state-planes", "2")
+    ended = subprocess.run([sys.executable, "-c", program, "train", *options, str(site)], cwd=tmp_path,
+                           capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert "bit for bit" in ended.stdout
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("from hdl.ring import link\n", "from gradring.hdl.ring import link\n"),
+    ("if True:\n    from host import cli; x = 'é', 'hdl.node'\n",
+     "if True:\n    from gradring.host import cli; x = 'é', 'gradring.hdl.node'\n"),
+    ('unit("hdl.optimizer.burst:Streamed", "a.hdl.node", "hdl.", "hdl")\n',
+     'unit("gradring.hdl.optimizer.burst:Streamed", "a.hdl.node", "hdl.", "hdl")\n'),
+    ("from hdlc import x\nfrom . import host\n", "from hdlc import x\nfrom . import host\n"),
+])
+def test_within(text, expected):
+    assert setup.within(text) == expected
+
+
+def test_imports_that_cannot_move():
+    with pytest.raises(ValueError, match=r"^Line 2: modules of hdl, sim, host, boards must be imported by 'from'$"):
+        setup.within("x = 1\nimport hdl.node\n")
+    for text in ("x = r'hdl.node'\n", "x = f'hdl.{unit}'\n"):
+        with pytest.raises(ValueError, match=r"^Line 1: the name of a module must be a plain string$"):
+            setup.within(text)
