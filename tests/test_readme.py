@@ -1,0 +1,52 @@
+"""Commands of the README: each is one that make and the program know, and the quick ones run as shown."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from host.cli import app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [line.split("#")[0].strip() for block in re.findall(r"^```\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+            for line in block.splitlines() if line.startswith(("make ", "gradring "))]
+#: Those that take a few seconds, and what each prints or writes.
+QUICK = {"make help": "make sim", "make verilog UNIT=node": "build/verilog/node.v"}
+
+
+def make(*arguments, timeout=60):
+    """Output of make, for which the environments that it would set up are complete."""
+    stamps = [f"--assume-old=.venv/.{name}" for name in ("base", "test", "check", "synth", "onnx")]
+    ended = subprocess.run(["make", *stamps, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 110
+    assert {"make sim", "make test"} | QUICK.keys() <= set(COMMANDS)
+    assert len(COMMANDS) == len(set(COMMANDS)) > 10
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_known(command):
+    """Make knows the target; the program knows each option that make gives it, and takes its value."""
+    program, *arguments = shlex.split(command)
+    assert program == "make"
+    printed = make("--dry-run", *arguments)
+    for setting in (word for word in arguments if "=" in word):
+        assert setting.partition("=")[2] in printed, f"{setting} has no effect"
+    called = re.search(r"^\.venv/bin/gradring (\S+)(.*)", printed, re.MULTILINE)
+    if called:
+        group = typer.main.get_command(app)
+        group.commands[called[1]].make_context(called[1], shlex.split(called[2]))
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_quick_commands_run(command):
+    printed = make(*shlex.split(command)[1:], timeout=300)
+    assert QUICK[command] in printed
