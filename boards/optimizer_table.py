@@ -12,8 +12,8 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from boards.synth import DEFAULT_PART, RESULTS, SynthesisError, measure
-from boards.tools import prepare, save
+from boards.synth import DEFAULT_PART, measure
+from boards.tools import RESULTS, SynthesisError, prepare, save
 from sim.verilated import toolchain
 
 __all__ = ["LANES", "UNITS", "measure_all", "table"]

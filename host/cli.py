@@ -37,12 +37,13 @@ from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.output import prepare, write_json
 from host.reports import report
-from host.sweep import jobs as sweep_jobs
+from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.training.trainer import TrainingConfig, TrainingError, check_run
+from host.training.record import TrainingConfig, TrainingError
+from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, TransportName, open_session
 from sim.verilated import cache_folder, toolchain
@@ -54,7 +55,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
                   help="Train neural networks on a ring of FPGA nodes, simulated cycle by cycle.")
 
 #: What the user can mend, and no fault of the program: shown as a message, without a traceback.
-EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, sweep_jobs.SweepError, toolchain.ToolError)
+EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, toolchain.ToolError)
 
 
 class Moments(enum.Enum):

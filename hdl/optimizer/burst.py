@@ -2,176 +2,24 @@
 # The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
 """Bursts: gradients in, new weights out to memory and to every worker, and the gradients gone."""
 
-from amaranth.hdl import C, Cat, Module, Mux, Signal
+from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
 from hdl.floating.format import FP32
+from hdl.optimizer.burst_controller import BurstController, command_layout, tag_layout
 from hdl.optimizer.fixed_point import FixedFormat, FixedLane, FixedReducer
 from hdl.optimizer.gradient_buffer import GradientBuffer
 from hdl.optimizer.reducer import Reducer
+from hdl.optimizer.row_collector import RowCollector
 from hdl.optimizer.rules import Rule, UpdateLane, check_rules, planes_used
 from hdl.optimizer.shared_lane import SharedLane
 from hdl.streams.delay import DelayLine
-from hdl.streams.stream import Queue, SkidBuffer, beat_layout, check_lanes, connect_stream, step_count
+from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, step_count
 
-__all__ = ["BurstController", "RowCollector", "StreamedOptimizer", "command_layout", "tag_layout"]
-
-
-def command_layout(workers, depth):
-    """Payload of the command stream: the elements of one burst, 1 to ``depth``, and the workers that send some."""
-    return data.StructLayout({"count": range(depth + 1), "active": workers})
-
-
-def tag_layout(lanes, update_lanes):
-    """What travels with one beat of a burst.
-
-    ``keep`` are its elements, ``part`` its place in a row of ``lanes`` elements, ``row_end`` and ``last`` whether it
-    ends that row and the burst.
-    """
-    return data.StructLayout(
-        {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes + 1), "row_end": 1, "last": 1}
-    )
-
+__all__ = ["StreamedOptimizer"]
 
 _QUEUE_LATENCY = 3  # of block memory
-
-
-class BurstController(wiring.Component):
-    """Decides, cycle by cycle, whether a beat of a burst enters the arithmetic.
-
-    A burst begins once every operand of it is buffered, and its beats follow each other in consecutive cycles, save
-    for those in which there is no ``room`` for a result. The next burst begins in the cycle after the last beat if
-    its operands are there by then. Two commands are held; ``command.ready`` depends on registers alone, and a
-    command counts from the cycle after it is taken.
-
-    Parameters
-    ----------
-    workers, lanes, update_lanes, depth : int
-        As for :class:`StreamedOptimizer`.
-
-    Members
-    -------
-    command : In(stream of command_layout(workers, depth))
-    filled : In(workers)
-        Workers with a bank of gradients to claim.
-    supplied : In(1)
-        All other operands of a burst are buffered.
-    room : In(1)
-        Every queue of results has room for one more row, and the arithmetic takes a beat in this cycle.
-    begin : Out(1)
-        A burst begins: claim its operands.
-    active : Out(workers)
-        Its workers, in each of its beats.
-    beat : Out(tag_layout(lanes, update_lanes))
-        The beat which enters in this cycle, if any.
-    waiting : Out(1)
-        A command is held.
-    """
-
-    def __init__(self, *, workers, lanes, update_lanes, depth):
-        self._lanes = lanes
-        self._update_lanes = update_lanes
-        self._command = command_layout(workers, depth)
-        super().__init__(
-            {
-                "command": In(stream.Signature(self._command)),
-                "filled": In(workers),
-                "supplied": In(1),
-                "room": In(1),
-                "begin": Out(1),
-                "active": Out(workers),
-                "beat": Out(tag_layout(lanes, update_lanes)),
-                "waiting": Out(1),
-            }
-        )
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.commands = commands = SkidBuffer(shape=self._command)
-        connect_stream(m, wiring.flipped(self.command), commands.i)
-        command = commands.o.payload
-
-        lane_bits = exact_log2(self._update_lanes)
-        parts = self._lanes // self._update_lanes
-        final = Signal.like(command.count)  # the burst's last element
-        index = Signal(len(final) - lane_bits)
-        running = Signal()
-        complete = Signal()
-        m.d.comb += [
-            final.eq(command.count - 1),
-            complete.eq(self.supplied & (self.filled | ~command.active).all()),
-            self.waiting.eq(commands.o.valid),
-            self.active.eq(command.active),
-            self.begin.eq(self.beat.valid & ~running),
-            self.beat.valid.eq(commands.o.valid & (running | complete) & self.room),
-            self.beat.last.eq(index == final[lane_bits:]),
-            self.beat.part.eq(index & (parts - 1)),
-            self.beat.row_end.eq(self.beat.last | (self.beat.part == parts - 1)),
-            commands.o.ready.eq(self.beat.valid & self.beat.last),
-        ]
-        for lane in range(self._update_lanes):
-            m.d.comb += self.beat.keep[lane].eq(~self.beat.last | (final[:lane_bits] >= lane))
-        with m.If(self.beat.valid):
-            m.d.sync += [running.eq(~self.beat.last), index.eq(Mux(self.beat.last, 0, index + 1))]
-        return m
-
-
-class RowCollector(wiring.Component):
-    """Puts slices of a row together. The row is complete in the cycle of the slice which ends it.
-
-    Parameters
-    ----------
-    lanes : int
-        Elements in a row.
-    update_lanes : int
-        Elements in a slice.
-    width : int
-        Bits of an element.
-
-    Members
-    -------
-    tag : In(tag_layout(lanes, update_lanes))
-        Of the slice which is at ``i`` in this cycle.
-    i : In(ArrayLayout(width, update_lanes))
-    valid : Out(1)
-        A row is complete.
-    row : Out(beat_layout(lanes, width))
-    """
-
-    def __init__(self, *, lanes, update_lanes, width=FP32.width):
-        self._lanes = lanes
-        self._update_lanes = update_lanes
-        self._width = width
-        super().__init__(
-            {
-                "tag": In(tag_layout(lanes, update_lanes)),
-                "i": In(data.ArrayLayout(width, update_lanes)),
-                "valid": Out(1),
-                "row": Out(beat_layout(lanes, width)),
-            }
-        )
-
-    def elaborate(self, platform):
-        m = Module()
-        parts = self._lanes // self._update_lanes
-        m.d.comb += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
-        for part in range(parts):
-            here = self.tag.part == part
-            for lane in range(self._update_lanes):
-                place = part * self._update_lanes + lane
-                element = self.row.elements[place]
-                m.d.comb += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
-                # The last part always ends its row, and has nothing to wait for.
-                if part == parts - 1:
-                    m.d.comb += element.eq(self.i[lane])
-                    continue
-                held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
-                with m.If(self.tag.valid & here):
-                    m.d.sync += held.eq(self.i[lane])
-                m.d.comb += element.eq(Mux(here, self.i[lane], held))
-        return m
 
 
 class StreamedOptimizer(wiring.Component):

@@ -19,7 +19,7 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.memory import job_layout
-from hdl.optimizer.burst import command_layout as burst_layout
+from hdl.optimizer.burst_controller import command_layout as burst_layout
 from hdl.optimizer.rules import planes_used, settings_layout
 from hdl.ring.order import GROUP, Phase, Walk, plan_layout, record_layout, tour_layout
 from hdl.ring.packet import Codec, PacketType, expected_layout, header_layout

@@ -20,7 +20,7 @@ from rich.progress import Progress as Bars
 
 from host.commands import stage_times
 from host.commands.plain_text import PlainConsole
-from host.training.trainer import Training
+from host.training.record import Training
 from host.training.workloads import CharacterModel, Workload
 from host.transports.session import TransportName
 

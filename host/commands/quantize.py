@@ -22,7 +22,8 @@ from host.commands.console import (
 from host.models.digits import digits
 from host.output import prepare
 from host.training import weight_files as weights_files
-from host.training.trainer import TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from host.training.workloads import Classifier, WorkloadName
 from host.transports.session import open_session
 from sim.verilated import toolchain
@@ -63,9 +64,12 @@ def quantize_command(
 ) -> None:
     """Quantise a trained perceptron by every scheme, and measure it on the nodes' integer datapath."""
     from host.quantization import experiment as quantize
+    from host.quantization.candidates import UNITS, candidates, configuration
+    from host.quantization.cells import CellCount
+    from host.quantization.summary import advice, table, verdict
 
-    config = quantize.configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
-                                    extrema=extrema, calibration=calibration, percentile=percentile)
+    config = configuration(scheme=scheme, bits=bits, rounding=rounding, per_channel=per_output,
+                           extrema=extrema, calibration=calibration, percentile=percentile)
     given = given_options(context)
     for name, wrong, reason in (
             ("percentile", calibration != "percentile", f"is for calibration percentile, not {calibration}"),
@@ -86,7 +90,7 @@ def quantize_command(
                              f"leave it out")
         if onnx:
             quantize.check_onnx()  # before anything is built
-        cells = quantize.CellCount(quantize.UNITS if synth else ())
+        cells = CellCount(UNITS if synth else ())
         stack.callback(cells.close)
 
         def lut4(unit: str) -> int | None:
@@ -109,8 +113,7 @@ def quantize_command(
             begun = time.perf_counter()
             layers = quantize.layers_of(trained, data)
             exported, agreement = quantize.export(layers, data, config, output, onnx=onnx)
-            chosen = quantize.candidates(len(layers), calibration=config.calibration,
-                                         percentile=percentile)
+            chosen = candidates(len(layers), calibration=config.calibration, percentile=percentile)
             progress.stage("quantize", len(chosen))
             result = quantize.collect(
                 layers, data, session.ring, chosen, lut4=lut4 if synth else lambda unit: None,
@@ -120,10 +123,10 @@ def quantize_command(
                "onnx": None if agreement is None else {"equal": agreement.equal, "tied": agreement.tied,
                                                        "within": agreement.within}}
     written, picture = quantize.write(result, output)
-    console.print(quantize.table(result))
-    console.print(quantize.verdict(result), soft_wrap=True)
-    if (advice := quantize.advice(result)) is not None:
-        console.print(advice, soft_wrap=True)
+    console.print(table(result))
+    console.print(verdict(result), soft_wrap=True)
+    if (missing := advice(result)) is not None:
+        console.print(missing, soft_wrap=True)
     if agreement is not None:
         console.print(f"Answers of onnxruntime to {len(data.test_x)} test images: {agreement}.", soft_wrap=True)
     console.print(" · ".join(map(shown, (written, picture, *exported))), soft_wrap=True)

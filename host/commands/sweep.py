@@ -12,8 +12,9 @@ from rich.progress import Progress as Bars
 from host.commands.console import duration, make_console, shown
 from host.commands.run_options import COUNT, check_range
 from host.output import prepare
-from host.sweep import jobs as sweep_jobs
+from host.sweep import execution
 from host.sweep import plan as sweep
+from host.sweep.jobs import Job
 from host.training.workloads import WorkloadName
 from sim.verilated import toolchain
 
@@ -40,7 +41,7 @@ class _SweepProgress:
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
-    def tick(self, state: sweep_jobs.State) -> None:
+    def tick(self, state: execution.State) -> None:
         """Something goes on. Where no bar shows it, each job has a line as it begins."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
         for name, _ in state.running:
@@ -52,7 +53,7 @@ class _SweepProgress:
         self._bars.update(self._task, completed=state.done,
                           note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
-    def ended(self, job: sweep_jobs.Job, seconds: float, error: str | None) -> None:
+    def ended(self, job: Job, seconds: float, error: str | None) -> None:
         """A job has ended."""
         self._done += 1
         how = "" if error is None else "   failed"
@@ -109,13 +110,13 @@ def sweep_command(
     planned = sweep.plan(config)
     prepare(output, files=("sweep.json", "sweep.png"))
     folder = prepare(output / "jobs")
-    left = sweep_jobs.pending(planned.jobs, folder)
-    seconds = sweep_jobs.estimate(left, folder, count)
+    left = execution.pending(planned.jobs, folder)
+    seconds = execution.estimate(left, folder, count)
     console.print(f"rows: {len(planned.points)}; jobs to do: {len(left)}"
                   + (f", {duration(seconds)} or so on {count} at a time" if left else ""), soft_wrap=True)
     try:
         with _SweepProgress(console, len(left)) as progress:
-            failures = sweep_jobs.execute(planned.jobs, folder, processes=count, ended=progress.ended,
+            failures = execution.execute(planned.jobs, folder, processes=count, ended=progress.ended,
                                           tick=progress.tick)
     except KeyboardInterrupt:
         console.print("interrupted; what is done is kept, and the same command goes on from there", soft_wrap=True)

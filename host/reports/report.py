@@ -12,7 +12,7 @@ from rich.table import Table
 
 from host.output import write_json
 from host.reports.training_picture import compresses_alone, draw
-from host.training.trainer import Training, TrainingConfig
+from host.training.record import Training, TrainingConfig
 from host.transports.session import Elapsed
 from host.versions import program
 

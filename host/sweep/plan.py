@@ -3,7 +3,7 @@
 A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
 places. Each pair takes one build of a node per workload, a training run per ring size, which
 :func:`host.training.trainer.train` checks bit for bit, and the placement of its codecs out of context: jobs of
-:mod:`host.sweep.jobs`, which goes on where an earlier sweep has ended. docs/sweep.md lists the fields of a row.
+:mod:`host.sweep.execution`, which goes on where an earlier sweep has ended. docs/sweep.md lists the fields of a row.
 """
 
 import dataclasses
@@ -19,8 +19,9 @@ from rich.table import Table
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.output import write_json
-from host.sweep.jobs import Job, JobKind, SweepError, load
-from host.training.trainer import TrainingConfig
+from host.sweep.jobs import Job, JobKind, SweepError
+from host.sweep.results import load
+from host.training.record import TrainingConfig
 from host.training.workloads import WorkloadName
 from host.versions import program
 
@@ -201,9 +202,9 @@ def _configuration(workload: WorkloadName, formats: Formats) -> dict[str, Any]:
 
 
 def _unit(kind: str, name: str) -> str | None:
-    """The unit of boards/synth.py that is placed for a format of weights or of gradients, if there is one."""
+    """The unit of boards/units.py that is placed for a format of weights or of gradients, if there is one."""
     unit = f"compression.{kind}_codec.{name}"
-    return unit if unit in importlib.import_module("boards.synth").UNITS else None
+    return unit if unit in importlib.import_module("boards.units").UNITS else None
 
 
 def plan(config: SweepConfig) -> Plan:

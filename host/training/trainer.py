@@ -24,187 +24,28 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from host.driver.codebooks import codebook
-from host.driver.masking import MaskJob, Matrices
-from host.driver.memory import errors_base
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
 from host.models.digits import Dataset
 from host.models.layers import Array
 from host.training.batches import Batch, Batches
+from host.training.codebooks import Codebooks
 from host.training.comparison import compare_end, names, read_weights
-from host.training.density import Threshold
-from host.training.golden_run import IntegerReference, Reference, words_of
+from host.training.golden_run import IntegerReference, Reference
+from host.training.masks import Masks
 from host.training.number_format import Elements, check_optimizer, elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig, TrainingError
 from host.training.recovery import repeat, write_nodes
+from host.training.sparsifier import Sparsifier
 from host.training.workloads import Classifier, Workload, WorkloadName
 
-__all__ = ["DivergenceError", "Run", "Step", "Training", "TrainingConfig", "TrainingError", "check_run", "train"]
+__all__ = ["Run", "check_run", "train"]
 
 T = TypeVar("T")
 
 ADVICE = "training has diverged, try a smaller learning rate"
-
-
-class _Codebooks:
-    """Gives nodes and the golden model their codebooks, where the weight codec has such.
-
-    Members
-    -------
-    centroids : array of uint32, optional
-        Those that nodes have.
-    words : int
-        Words that all nodes were given for the step to come, or for the first weights.
-    """
-
-    def __init__(self, ring: Ring, interval: int):
-        self._ring = ring
-        self._interval = interval
-        self.centroids: npt.NDArray[np.uint32] | None = None
-        self.words = 0
-
-    def load(self, weights: Array) -> None:
-        """Make a codebook of weights, and give it to the nodes."""
-        self.centroids = codebook(self._ring.weight_codec, weights)
-        self.words = self._ring.write_codebook(self.centroids)
-
-    def refresh(self, number: int, reference: Reference) -> int:
-        """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
-        the step before."""
-        if self.centroids is None:
-            return 0
-        if number > 1:
-            self.words = 0
-            if (number - 1) % self._interval == 0:
-                self.load(self._ring.read_master(reference.weights.size))
-                reference.bind(self.centroids)
-        return self.words
-
-    def state(self) -> dict[str, Any]:
-        """Codebook, and words."""
-        return {"centroids": self.centroids, "words": self.words}
-
-    def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Go back or on to another codebook, which nodes are not given here."""
-        self.centroids, self.words = state["centroids"], state["words"]
-        if self.centroids is not None:
-            reference.bind(self.centroids)
-
-
-class _Masks:
-    """Masks on the nodes, and compares what comes back with the golden model.
-
-    Members
-    -------
-    number : int
-        Step for which it masks.
-    cycles, replaced, elements, words : int
-        Of all commands so far: cycles, each on the node where it took longest; elements that became the alternative;
-        all elements; and words of external masks.
-    """
-
-    def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
-        length = reference.weights.size
-        self._ring = ring
-        self._reference = reference
-        self._check = config.check
-        self._behind = length if config.density is None else errors_base(length) + length
-        self.number = 0
-        self.cycles = self.replaced = self.elements = self.words = 0
-
-    def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
-        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
-        self.cycles += outcome.cycles
-        self.replaced += sum(outcome.replaced)
-        self.elements += sum(job.matrices.size for mine in jobs for job in mine)
-        self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)
-        if self._check:
-            for rank, (mine, results) in enumerate(zip(jobs, outcome.results, strict=True)):
-                replaced = sum(self._compare(rank, number, job, result, alternative)
-                               for number, (job, result) in enumerate(zip(mine, results, strict=True)))
-                if outcome.replaced[rank] != replaced:
-                    raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
-                                          f"elements, and must have replaced {replaced}")
-        return outcome.results
-
-    def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
-        """Elements that had to be replaced."""
-        expected, replaced = self._reference.mask(job, alternative)
-        found = words_of(result)
-        wrong = np.argwhere(found != expected)
-        if len(wrong):
-            place = tuple(wrong[0].tolist())
-            raise DivergenceError(
-                f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
-                f"differ from the golden model, first matrix {place[0]}, row {place[1]}, column {place[2]}, which is "
-                f"0x{found[place]:08x} and must be 0x{expected[place]:08x}")
-        return replaced
-
-    def state(self) -> dict[str, Any]:
-        """Counts so far."""
-        return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back or on to other counts."""
-        vars(self).update(state)
-
-
-class _Sparsifier:
-    """Has nodes choose what they send, and compares how much that is with the golden model.
-
-    Members
-    -------
-    dropped : int
-        Elements that were not sent, of all nodes and so far.
-    threshold : float, optional
-        Of the last step.
-    cycles : int
-        Of the last step.
-    """
-
-    def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
-        self._ring = ring
-        self._reference = reference
-        self._form = form
-        self._check = config.check
-        self._controller: Threshold | None = None
-        self.dropped = 0
-        self.threshold: float | None = None
-        self.cycles = 0
-        if config.density is not None:
-            # Of a node without a link it is what it keeps that is compressed: as at the only hop of two nodes.
-            nodes = 2 if ring.reduced else ring.nodes
-            self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
-
-    def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
-        """What is sent of the gradients, which nodes have in memory."""
-        if self._controller is None:
-            return gradients
-        threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
-        outcome = self._ring.sparsify(self._reference.weights.size, threshold=threshold)
-        self._controller.observe(sum(outcome.dropped))
-        self.cycles = outcome.cycles
-        self.dropped += sum(outcome.dropped)
-        sent, expected = self._reference.sparsify(gradients, threshold)
-        if self._check and outcome.dropped != expected:
-            raise DivergenceError(f"Step {number}: nodes have dropped {names(outcome.dropped)} elements, and must "
-                                  f"have dropped {names(expected)}")
-        return sent
-
-    def state(self) -> dict[str, Any]:
-        """Everything that later thresholds depend on, and counts so far."""
-        return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
-                "controller": None if self._controller is None else self._controller.state()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back or on to another state."""
-        self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
-        if self._controller is not None:
-            self._controller.restore(state["controller"])
 
 
 def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
@@ -279,7 +120,7 @@ class Run:
         self._form = elements_of(ring, config.optimizer, config.largest(workload.examples))
         ring.require(config.allocation(length))
         self._batches = Batches(workload.examples, config)
-        self._codebooks = _Codebooks(ring, config.refresh)
+        self._codebooks = Codebooks(ring, config.refresh)
         self.training = Training(nodes=ring.nodes, parameters=length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
@@ -306,8 +147,8 @@ class Run:
         ring, config = self._ring, self._config
         self._reference = (IntegerReference(weights) if ring.reduced
                            else Reference(ring, weights, config.optimizer.planes, self._codebooks.centroids))
-        self._masks = _Masks(ring, self._reference, config)
-        self._sparsify = _Sparsifier(ring, self._reference, self._form, config, self._batches.total)
+        self._masks = Masks(ring, self._reference, config)
+        self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._batches.total)
 
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config

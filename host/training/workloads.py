@@ -12,8 +12,10 @@ from threadpoolctl import ThreadpoolController
 from host.driver.masking import Mask, MaskJob, Matrices
 from host.models.digits import Dataset
 from host.models.layers import Array, perceptron
+from host.models.lockstep import Request, Use, lockstep
+from host.models.masks import ALTERNATIVE
 from host.models.text import Bigram, Characters, Text, collate, decode, encode
-from host.models.transformer import ALTERNATIVE, Request, Transformer, TransformerConfig, Use, lockstep
+from host.models.transformer import Transformer, TransformerConfig
 from host.training.optimizers import LEARNING_RATES, OptimizerName
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]

@@ -93,7 +93,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
 
     memories: Sequence[str] = getattr(node, "memories", ())
     batched = batched and not traced
-    harness = {path.name: path.read_text() for path in (_HERE / "ring.h", _HERE / "ring.cpp")}
+    harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
     patch = (_HERE / "batch.py").read_text() if batched else ""
     patch += (_HERE / "memories.py").read_text()
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}

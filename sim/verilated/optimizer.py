@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from amaranth.lib.data import StructLayout
 
-from hdl.optimizer.burst import StreamedOptimizer, command_layout
+from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.rules import UpdateLane
 from hdl.optimizer.shared_lane import SharedLane
 from sim.golden.fixed_point import Fixed

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from boards import optimizer_table, synth
+from boards import optimizer_table, synth, units
+from boards.tools import SynthesisError
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_command(measured, capsys, tmp_path):
 
 
 def test_unknown_rules():
-    with pytest.raises(synth.SynthesisError, match=r"^Rules must be of SGD, momentum, Adam, .*, not 'Lion'$"):
+    with pytest.raises(SynthesisError, match=r"^Rules must be of SGD, momentum, Adam, .*, not 'Lion'$"):
         optimizer_table.measure_all(units=["Lion"])
 
 
@@ -51,4 +52,4 @@ def test_lanes_that_do_not_exist(lanes, capsys):
 
 
 def test_units_exist():
-    assert set(optimizer_table.UNITS.values()) <= synth.UNITS.keys()
+    assert set(optimizer_table.UNITS.values()) <= units.UNITS.keys()

@@ -8,7 +8,8 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from boards import synth
+from boards import synth, units
+from boards.tools import SynthesisError, Tools
 from hdl.streams.stream import SkidBuffer
 from sim.verilated import toolchain
 from sim.verilated.verilog import convert
@@ -75,7 +76,7 @@ def test_missed_target_is_said(results, capsys):
 
 def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
     # Its Verilog, which the same tool writes, is there.
-    convert(synth.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
+    convert(units.UNITS["stream.skid_buffer"].component({}), name="stream_skid_buffer")
 
     def run(command, *, cwd, log, env=None):
         log.write_text("...\nERROR: Assert `count_id(wire->name) == 0' failed\n")
@@ -83,7 +84,7 @@ def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
 
     monkeypatch.setattr(toolchain, "run", run)
     message = r"(?s)^The tool ended without an error and without wrapper.json; end of yosys.log:.*ERROR: Assert"
-    with pytest.raises(synth.SynthesisError, match=message):
+    with pytest.raises(SynthesisError, match=message):
         synth.measure("stream.skid_buffer", seeds=1)
     assert not list(results.glob("*.json"))
     assert not list(results.glob("cache/[!.]*"))
@@ -91,19 +92,19 @@ def test_a_run_without_its_netlist_is_an_error(results, monkeypatch):
 
 def test_a_failing_tool_shows_its_log(results, monkeypatch):
     monkeypatch.setitem(synth.MAPPERS, "abc9", ["no_such_command"])
-    with pytest.raises(synth.SynthesisError, match=r"(?s)failed with exit code .*end of yosys.log.*no_such_command"):
+    with pytest.raises(SynthesisError, match=r"(?s)failed with exit code .*end of yosys.log.*no_such_command"):
         synth.measure("stream.skid_buffer", seeds=1)
 
 
 def test_mapper_survives_names_of_bits(results, monkeypatch):
     design = convert(Pick(), name="pick")
-    synth._synthesise(results, design, synth.Tools(), "abc9")
+    synth._synthesise(results, design, Tools(), "abc9")
     assert json.loads((results / "stat.json").read_text())["design"]["num_cells_by_type"]["TRELLIS_FF"] == 32
     (results / "wrapper.json").unlink()
     # Should this pass one day, then Yosys has been mended, and the mapper's additional step can go.
     monkeypatch.setitem(synth.MAPPERS, "plain", ["synth_ecp5 -top {top}"])
-    with pytest.raises(synth.SynthesisError, match=r"ERROR: Assert"):
-        synth._synthesise(results, design, synth.Tools(), "plain")
+    with pytest.raises(SynthesisError, match=r"ERROR: Assert"):
+        synth._synthesise(results, design, Tools(), "plain")
 
 
 def test_unknown_unit(capsys):
@@ -114,8 +115,8 @@ def test_unknown_unit(capsys):
 
 
 def test_absent_unit(monkeypatch, capsys):
-    monkeypatch.setitem(synth.UNITS, "absent", synth.Unit("hdl.no_such_module:Nothing", {}))
-    monkeypatch.setitem(synth.UNITS, "misspelt", synth.Unit("hdl.streams.stream:Nothing", {}))
+    monkeypatch.setitem(units.UNITS, "absent", units.Unit("hdl.no_such_module:Nothing", {}))
+    monkeypatch.setitem(units.UNITS, "misspelt", units.Unit("hdl.streams.stream:Nothing", {}))
     assert synth.main(["--unit", "absent"]) == 1
     assert capsys.readouterr().err.startswith("error: hdl.no_such_module:Nothing is not there: No module named")
     assert synth.main(["--unit", "misspelt"]) == 1
@@ -152,7 +153,7 @@ def test_native_tools_are_missing(monkeypatch, capsys):
 
 def test_list(capsys):
     assert synth.main(["--list"]) == 0
-    assert capsys.readouterr().out.split() == sorted(synth.UNITS)
+    assert capsys.readouterr().out.split() == sorted(units.UNITS)
 
 
 @pytest.mark.parametrize(("name", "options"), [
@@ -175,6 +176,6 @@ def test_wrapper_feeds_and_reads_every_port():
         assert f".{port.name}(" in text
 
 
-@pytest.mark.parametrize("name", sorted(synth.UNITS))
+@pytest.mark.parametrize("name", sorted(units.UNITS))
 def test_every_unit_can_be_made(name):
-    assert synth.UNITS[name].component({}).signature.members
+    assert units.UNITS[name].component({}).signature.members

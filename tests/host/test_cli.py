@@ -18,7 +18,7 @@ from host.driver.results import Outcome
 from host.reports import bench
 from host.training import trainer
 from host.training import weight_files as weights
-from host.training.trainer import DivergenceError
+from host.training.record import DivergenceError
 from sim.verilated.toolchain import ToolError
 
 

@@ -16,7 +16,7 @@ from host.commands import wave as wave_command
 from host.commands.run_options import WORDS, fitted
 from host.reports import bench
 from host.reports.report import table
-from host.sweep import jobs as sweep_jobs
+from host.sweep import execution
 from sim.verilated.toolchain import ToolError
 from tests.host.reports import test_report
 
@@ -38,7 +38,7 @@ def run(monkeypatch, capsys):
     for module in (cli, quantize_command, wave_command):
         monkeypatch.setattr(module, "open_session", refuse)
     monkeypatch.setattr(bench, "collect", stop)
-    monkeypatch.setattr(sweep_jobs, "execute", stop)
+    monkeypatch.setattr(execution, "execute", stop)
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
@@ -194,7 +194,8 @@ def test_plain_terminals(environment, encoding, arrow, tmp_path):
 #: Trains with a limit on the size of files, as a full disk has for its last file.
 FULL = """
 import resource, signal, sys
-from host import cli, report
+from host import cli
+from host.reports import report
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 write, room = report.write_report, int(sys.argv.pop())
 def full(result, directory):

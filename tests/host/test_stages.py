@@ -26,8 +26,10 @@ COMMANDS = """
 import contextlib
 import sys
 from boards import bitstream, synth, verilog
-from host import bench, cli, sweep_jobs
+from host import cli
 from host.commands import quantize, wave
+from host.reports import bench
+from host.sweep import execution
 from sim.verilated.toolchain import ToolError
 
 def last(*arguments, **options):
@@ -45,12 +47,12 @@ def collect(*, announce):
     last()
 
 def execute(jobs, folder, *, processes, ended, tick):
-    tick(sweep_jobs.State(done=0, total=1, spent=1.0, left=100.0, running=[("build-digits-raw", "")]))
+    tick(execution.State(done=0, total=1, spent=1.0, left=100.0, running=[("build-digits-raw", "")]))
     last()
 
 for module in (cli, quantize, wave):
     module.open_session = session
-bench.collect, sweep_jobs.execute = collect, execute
+bench.collect, execution.execute = collect, execute
 synth.execute = bitstream.plan = verilog.wrap = last
 
 for folder, line in enumerate(sys.argv[1:]):

@@ -184,6 +184,16 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
+#: Of all the shapes that the tests know, those that differ most, and for these the patterns that find most.
+_BURST_FIRST = {
+"fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
+"parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
+          "test_steady_bursts[1-3]", "test_lockstep[1-3-", "test_dead_port", "test_slow_ports", "test_reset",
+          "test_settings", "test_lockstep[8-1-mixed]", "test_lockstep[9-0-mixed]"),
+"ports": ("test_lockstep[3-2-mixed]", "test_lockstep[3-1-geometric]"),
+"slow": ("test_latencies[10]", "test_isolated_burst[10-3]", "test_steady_bursts[10-3]",
+         "test_lockstep[10-2-mixed]")}
+
 _ALL = (
     Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
         "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
@@ -213,15 +223,8 @@ _ALL = (
         "decoder8": ("test_decoder_latency[8]", "test_decoder_lockstep[8-"),
         "adder": ("test_adder_known", "test_adder_unequal", "test_adder_latency", "test_adder_is_dense",
                   "test_adder_never_hangs", "test_adder_")}),
-    # Of all the shapes that the tests know, those that differ most, and for these the patterns that find most.
-    Target("hdl/optimizer/burst.py", _burst, (f"{_OPTIMIZER}/test_burst.py",), {
-        "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
-        "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
-                  "test_steady_bursts[1-3]", "test_lockstep[1-3-", "test_dead_port", "test_slow_ports", "test_reset",
-                  "test_settings", "test_lockstep[8-1-mixed]", "test_lockstep[9-0-mixed]"),
-        "ports": ("test_lockstep[3-2-mixed]", "test_lockstep[3-1-geometric]"),
-        "slow": ("test_latencies[10]", "test_isolated_burst[10-3]", "test_steady_bursts[10-3]",
-                 "test_lockstep[10-2-mixed]")}, rest=False),
+    *(Target(f"hdl/optimizer/{name}.py", _burst, (f"{_OPTIMIZER}/test_burst.py",), _BURST_FIRST, rest=False)
+      for name in ("burst", "burst_controller", "row_collector")),
     Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),
     Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {

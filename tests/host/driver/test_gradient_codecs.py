@@ -16,7 +16,8 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.models.digits import digits
 from host.reports.bench import update_bound
-from host.training.trainer import TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from tests.host import rings

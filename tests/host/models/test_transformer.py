@@ -1,3 +1,5 @@
+"""The transformer: gradients, causality, padding, sizes and training."""
+
 import dataclasses
 import itertools
 import math
@@ -7,60 +9,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from hdl.config import NodeConfig
-from host.models.text import Batch, Bigram, batches, collate, topics
-from host.models.transformer import (
-    ALTERNATIVE,
-    Attention,
-    Dense,
-    Embedding,
-    LayerNorm,
-    Transformer,
-    TransformerConfig,
-    Use,
-    keep,
-    lockstep,
-    mask,
-    mask_rows,
-)
-
-TINY = TransformerConfig(width=6, heads=2, layers=2, hidden=5, context=5, characters=7)
-
-
-def slope(function, vector, index, step=1e-6):
-    """Partial derivative of ``function``, by central difference."""
-    above, below = vector.copy(), vector.copy()
-    above[index] += step
-    below[index] -= step
-    return (function(above) - function(below)) / (2 * step)
-
-
-def sequences(generator, lengths, characters=TINY.characters):
-    """Random ones, of so many predicted characters."""
-    return [generator.integers(0, characters, length + 1) for length in lengths]
-
-
-def tiny(seed, dtype=np.float32):
-    model = Transformer(TINY, dtype=dtype)
-    # No parameter at a special value, as a shift is that is zero.
-    model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
-    return model
-
-
-def same(a, b):
-    """Bit for bit."""
-    return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
-
-
-def repad(batch, generator, characters=TINY.characters):
-    """The same batch with anything in its padding."""
-    other = generator.integers(0, characters, (2, *batch.inputs.shape))
-    return Batch(np.where(batch.real, batch.inputs, other[0]), np.where(batch.real, batch.targets, other[1]),
-                 batch.lengths)
-
-
-def single(shapes, draw):
-    """Parameters of a layer, in float32."""
-    return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+from host.models.sequence_layers import Embedding
+from host.models.text import Bigram, batches, collate, topics
+from host.models.transformer import Transformer, TransformerConfig
+from tests.host.models.tiny import TINY, repad, same, sequences, single, slope, tiny
 
 
 class Adam:
@@ -86,189 +38,7 @@ class Adam:
         return loss / count
 
 
-class TestMask:
-    @pytest.mark.parametrize("positions", [1, 2, 5, 17])
-    def test_keep(self, positions):
-        lengths = np.arange(1, positions + 1)
-        found = keep(positions, lengths)
-        for n, i, j in np.ndindex(found.shape):
-            assert found[n, i, j] == (j <= i and j < lengths[n])
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_replaces(self, dtype):
-        scores = np.random.default_rng(1).standard_normal((3, 2, 5, 5)).astype(dtype)
-        lengths = np.array([5, 1, 3])
-        scores[0, 0, 0, 1] = np.nan
-        scores[1, 1, 4, 2] = np.inf
-        masked = mask(scores, lengths)
-        kept = np.broadcast_to(keep(5, lengths)[:, None], scores.shape)
-        assert masked.dtype == dtype
-        assert np.array_equal(masked[kept], scores[kept])
-        assert (masked[~kept] == ALTERNATIVE).all()
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    @pytest.mark.parametrize("largest", [-9000, -1, 0, 1, 1e4, 1e30])
-    def test_weights_of_masked_places_are_zero(self, dtype, largest):
-        scores = np.full((1, 1, 4, 4), largest, dtype=dtype)
-        masked = mask(scores, np.array([3]))
-        exponentials = np.exp(masked - masked.max(axis=-1, keepdims=True))
-        assert (exponentials[0, 0] == keep(4, np.array([3]))[0]).all()
-
-    @pytest.mark.parametrize("heads", [1, 2, 4])
-    def test_attention(self, heads):
-        generator = np.random.default_rng(heads)
-        layer = Attention(8, heads)
-        parameters = single(layer.shapes, generator.standard_normal)
-        lengths = np.array([6, 1, 3])
-        weights = layer.weights(generator.standard_normal((3, 6, 8)).astype(np.float32), parameters, lengths)
-        assert weights.dtype == np.float32
-        assert weights.shape == (3, heads, 6, 6)
-        kept = np.broadcast_to(keep(6, lengths)[:, None], weights.shape)
-        assert not weights[~kept].any()
-        assert (weights[kept] > 0).all()
-        assert weights.sum(axis=-1) == pytest.approx(1, abs=1e-6)
-
-    def test_another_in_its_place(self):
-        calls = []
-
-        def stand_in(scores, lengths):
-            calls.append((scores.shape, scores.dtype, lengths.tolist()))
-            return mask(scores, lengths)
-
-        generator = np.random.default_rng(2)
-        batch = collate(sequences(generator, [4, 2, 5]))
-        expected, model = Transformer(TINY), Transformer(TINY, mask=stand_in)
-        expected.initialize(2)
-        model.initialize(2)
-        loss, gradient = model.differentiate(batch)
-        assert calls == TINY.layers * [((3, TINY.heads, 5, 5), np.float32, [4, 2, 5])]
-        assert loss == expected.differentiate(batch)[0]
-        assert same(gradient, expected.differentiate(batch)[1])
-
-
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_rows(self, dtype):
-        gradients = np.random.default_rng(1).standard_normal((3, 2, 4, 5)).astype(dtype)
-        gradients[1, 1, 3, 2] = np.nan
-        lengths = np.array([4, 1, 3])
-        masked = mask_rows(gradients, lengths)
-        assert masked.dtype == dtype
-        for n, _, row, _ in np.ndindex(gradients.shape):
-            expected = gradients[n, :, row] if row < lengths[n] else np.zeros((2, 5))
-            assert np.array_equal(masked[n, :, row], expected)
-
-    def test_left_out(self):
-        """The causal mask and that of rows decide the gradient. The padding of columns decides what padding sees, of
-        which the mask of rows has made nothing; in its place it would not do, as padding has a loss of its own.
-        """
-        def causal(scores, lengths):
-            return mask(scores, np.full(len(scores), scores.shape[-1]))
-
-        def padding(scores, lengths):
-            kept = np.arange(scores.shape[-1]) < lengths[:, None]
-            return np.where(kept[:, None, None], scores, np.float32(ALTERNATIVE))
-
-        def nothing(values, lengths):
-            return values
-
-        batch = collate(sequences(np.random.default_rng(3), [4, 2, 5]))
-        parameters = tiny(3).parameters
-
-        def gradient(**masks):
-            model = Transformer(TINY, **masks)
-            model.parameters[...] = parameters
-            return model.differentiate(batch)[1]
-
-        whole = gradient()
-        assert same(gradient(mask=causal), whole)
-        for masks in ({"mask": padding}, {"mask_rows": nothing}, {"mask": causal, "mask_rows": nothing}):
-            assert np.abs(gradient(**masks) - whole).max() > 1e-3
-
-
-class TestLockstep:
-    LENGTHS = [[4, 2, 5], [3], [], [5, 5]]
-
-    def batches(self):
-        generator = np.random.default_rng(6)
-        return [collate(sequences(generator, lengths)) for lengths in self.LENGTHS]
-
-    def test_same_bits_as_one_by_one(self):
-        model = tiny(6)
-        asked = []
-
-        def answer(requests):
-            asked.append([request and (request.use, request.values.shape) for request in requests])
-            return [request and {Use.SCORES: mask, Use.ROWS: mask_rows}[request.use](request.values, request.lengths)
-                    for request in requests]
-
-        batches = self.batches()
-        found = lockstep([model.gradient_pass(batch) for batch in batches], answer)
-        for batch, (loss, gradient) in zip(batches, found, strict=True):
-            expected_loss, expected = model.differentiate(batch)
-            assert loss == expected_loss
-            assert same(gradient, expected)
-        scores = [(Use.SCORES, (3, 2, 5, 5)), (Use.SCORES, (1, 2, 3, 3)), None, (Use.SCORES, (2, 2, 5, 5))]
-        rows = [(Use.ROWS, (3, 1, 5, 7)), (Use.ROWS, (1, 1, 3, 7)), None, (Use.ROWS, (2, 1, 5, 7))]
-        assert asked == [*[scores] * TINY.layers, rows]
-        assert lockstep([model.loss_pass(batch) for batch in batches], answer) == [loss for loss, _ in found]
-
-    def test_output(self):
-        model = tiny(6)
-        batch = self.batches()[0]
-        (scores, weights), = lockstep([model.output_pass(batch)], lambda requests: [
-            mask(request.values, request.lengths) for request in requests])
-        assert same(scores, model.scores(batch.inputs, batch.lengths))
-        assert [one.shape for one in weights] == [(3, 2, 5, 5)] * TINY.layers
-        kept = np.broadcast_to(keep(5, batch.lengths)[:, None], weights[0].shape)
-        assert all(np.array_equal(one > 0, kept) for one in weights)
-
-    def test_nothing_to_do(self):
-        assert lockstep([], None) == []
-        assert lockstep([tiny(1).loss_pass(collate([]))], None) == [0.0]
-
-
 class TestGradients:
-    @pytest.mark.parametrize(("layer", "shape"), [
-        (Dense(5, 3), (2, 4, 5)), (LayerNorm(5), (2, 3, 5)),
-        (Attention(6, 2), (2, 4, 6)), (Attention(3, 1), (1, 1, 3)),
-    ], ids=["dense", "layer_norm", "attention", "attention_1"])
-    def test_layer(self, layer, shape):
-        generator = np.random.default_rng(1)
-        x = generator.standard_normal(shape)
-        parameters = {name: generator.standard_normal(shape) for name, shape in layer.shapes.items()}
-        lengths = {"lengths": np.array([3, 4][:shape[0]])} if shape == (2, 4, 6) else {}
-        output, cache = layer.forward(x, parameters, **lengths)
-        upstream = generator.standard_normal(output.shape)
-        gradients = {name: np.full(shape, np.nan) for name, shape in layer.shapes.items()}
-        inward = layer.backward(upstream, cache, parameters, gradients)
-        for index in np.ndindex(x.shape):
-            expected = slope(lambda x: (layer.forward(x, parameters, **lengths)[0] * upstream).sum(), x, index)
-            assert inward[index] == pytest.approx(expected, rel=1e-6, abs=1e-7)
-        for name, view in parameters.items():
-            def value(parameter, name=name):
-                return (layer.forward(x, {**parameters, name: parameter}, **lengths)[0] * upstream).sum()
-
-            for index in np.ndindex(view.shape):
-                assert gradients[name][index] == pytest.approx(slope(value, view, index), rel=1e-6, abs=1e-7)
-
-    def test_embedding(self):
-        generator = np.random.default_rng(2)
-        layer = Embedding(4, 6, 3)
-        x = np.array([[1, 2, 1, 0], [2, 2, 2, 2]])
-        parameters = {name: generator.standard_normal(shape) for name, shape in layer.shapes.items()}
-        output, cache = layer.forward(x, parameters)
-        upstream = generator.standard_normal(output.shape)
-        gradients = {name: np.full(shape, np.nan) for name, shape in layer.shapes.items()}
-        layer.backward(upstream, cache, parameters, gradients)
-        for name, view in parameters.items():
-            def value(parameter, name=name):
-                return (layer.forward(x, {**parameters, name: parameter})[0] * upstream).sum()
-
-            for index in np.ndindex(view.shape):
-                assert gradients[name][index] == pytest.approx(slope(value, view, index), rel=1e-6, abs=1e-7)
-        assert not gradients["character"][3].any()
-        assert not gradients["position"][4:].any()
-
     @pytest.mark.parametrize("lengths", [[5, 2, 4], [1], [3, 3]], ids=str)
     def test_model(self, lengths):
         generator = np.random.default_rng((3, *lengths))
@@ -436,10 +206,6 @@ class TestModel:
     def test_arguments(self, changes, message):
         with pytest.raises(ValueError, match=f"^{message}$"):
             dataclasses.replace(TINY, **changes)
-
-    def test_heads(self):
-        with pytest.raises(ValueError, match=r"^Width must be a multiple of heads, not \(6, 4\)$"):
-            Attention(6, 4)
 
     def test_too_long(self):
         model = tiny(1)

@@ -1,5 +1,4 @@
 import contextlib
-import io
 import json
 import re
 import sys
@@ -7,56 +6,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from boards.synth import UNITS
 from host import cli
 from host.commands import quantize as command
+from host.quantization import candidates as candidates_module
 from host.quantization import experiment as quantize
 from host.quantization import files
+from host.quantization.candidates import candidates
 from host.quantization.network import QuantizationConfig, activations
-from host.quantization.schemes import Extrema, Rounding, Scheme
 from host.training import weight_files as weights
-from host.training.trainer import DivergenceError
+from host.training.record import DivergenceError
 from host.training.weight_files import TrainedWeights
 from host.training.workloads import WorkloadName
 from tests.host.quantization.networks import GoldenRing, trained
-
-
-@pytest.fixture(scope="module")
-def report():
-    data, layers = trained()
-    return quantize.collect(layers, data, GoldenRing(), quantize.candidates(2))
-
-
-class TestCandidates:
-    def test_are_all_schemes_side_by_side(self):
-        found = quantize.candidates(3)
-        assert len(found) == len({(one.network, one.label, one.bits, one.scale, one.config.rounding)
-                                  for one in found}) == 2 * 2 * 5 * 2 + 2 * 4
-        assert {one.label for one in found} == {
-            "symmetric", "float-offset", "iaq-min", "iaq-max", "iaq-min, aligned"}
-        assert {one.config.bits for one in found} == {8, 4, (8, 8, 4)}
-        assert {one.unit for one in found} == {
-            "quantization.integer_offset", "quantization.integer_offset-bits=4",
-            "quantization.float_offset", "quantization.float_offset-bits=4"}
-
-    def test_by_name(self):
-        found = quantize.configuration(scheme="iaq-max", rounding="truncate", extrema="aligned",
-                                       calibration="percentile", bits=4, per_channel=True, percentile=99.0)
-        assert (found.scheme, found.rounding, found.extrema) == (Scheme.IAQ_MAX, Rounding.TRUNCATE, Extrema.ALIGNED)
-
-    @pytest.mark.parametrize(("changes", "message"), [
-        ({"scheme": "best"}, "Scheme must be one of symmetric, float-offset, iaq-min, iaq-max, not 'best'"),
-        ({"rounding": "up"}, "Rounding must be one of nearest, truncate, not 'up'"),
-        ({"extrema": "few"}, "Extrema must be one of weights, zero, aligned, not 'few'"),
-        ({"calibration": "max"}, "Calibration must be one of minmax, percentile, not 'max'"),
-        ({"bits": 6}, "Bits must be 4 or 8, not 6"),
-    ])
-    def test_errors(self, changes, message):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            quantize.configuration(**{"scheme": "iaq-min", "rounding": "nearest", "extrema": "zero", "bits": 8,
-                                      "calibration": "minmax", "per_channel": False, "percentile": 99.9, **changes})
 
 
 class TestReport:
@@ -92,7 +54,7 @@ class TestReport:
 
     def test_without_a_ring(self):
         data, layers = trained()
-        chosen = [one for one in quantize.candidates(2) if one.bits == 8][:2]
+        chosen = [one for one in candidates(2) if one.bits == 8][:2]
         found = quantize.collect(layers, data, None, chosen)
         assert [(row["cycles"], row["bit_exact"]) for row in found["rows"]] == [(None, None)] * 2
 
@@ -101,49 +63,11 @@ class TestReport:
         assert json.loads(text.read_text())["rows"] == report["rows"]
         assert picture.stat().st_size > 50_000
 
-    def test_table(self, report):
-        console = Console(width=80, record=True, file=io.StringIO())
-        console.print(quantize.table(report))
-        lines = console.export_text().splitlines()
-        assert max(map(len, lines)) <= 80
-        line = lines[next(number for number, line in enumerate(lines) if line.startswith("8, layer")) + 1]
-        assert re.search(r"symmetric +97\.\d\d% +97\.\d\d% +0\.500 · 0\.\d{3} +4,800 +0 +300 ", line)
-        assert sum(bool(re.search(r"float-offset .* 4,736 +148 +- ", line)) for line in lines) == 6
-        assert sum("8+4, output, skewed" in line for line in lines) == 1
-        assert not any("!" in line or "…" in line for line in lines)
-
-    def test_verdict(self, report):
-        found = quantize.verdict(report)
-        assert found.startswith("Scores of all 13,680 inferences on 4 nodes identical to the golden model, bit for "
-                                "bit. IAQ to float: +0.00 points with 8 bits, -")
-        assert " points with 4 bits. Skewed layer with 4 bits, IAQ to symmetric: +" in found
-        assert re.search(r"\+\d\.\d dB and \+\d\.\d\d points per layer, \+\d\.\d dB and \+\d\.\d\d points per "
-                         r"output\.$", found)
-
-    def test_luts(self):
-        data, layers = trained()
-        chosen = [one for one in quantize.candidates(2) if one.config.bits == 4][:1]
-        found = quantize.collect(layers, data, None, chosen)
-        assert found["rows"][0]["lut4"] is None
-        assert quantize.advice(found) == (
-            "For LUT4: python -m boards.synth --count --unit quantization.integer_offset --set bits=4")
-        found = quantize.collect(layers, data, None, chosen, lut4={chosen[0].unit: 700}.get)
-        assert found["rows"][0]["lut4"] == 700
-        assert quantize.advice(found) is None
-
-    def test_units_are_synthesised_meanwhile(self):
-        assert {one.unit for one in quantize.candidates(2)} == set(quantize.UNITS) <= {
-            f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
-        cells = quantize.CellCount(["stream.skid_buffer", "stream.none"])
-        assert 30 < cells("stream.skid_buffer") < 50
-        assert cells("stream.none") is None
-        cells.close()
-
 
 class TestOnRing:
     def test_a_wrong_sum_is_named(self):
         data, layers = trained()
-        candidate = quantize.candidates(2)[0]
+        candidate = candidates(2)[0]
         with pytest.raises(DivergenceError, match=r"^Inference: 1 of 3600 sums differ from the golden model, first "
                                                   r"example 359, output 3, which is -?\d+ and must be -?\d+$"):
             quantize.measure(candidate, layers, data, GoldenRing(wrong=(359, 3)))
@@ -239,10 +163,10 @@ def run(monkeypatch, capsys):
 @pytest.fixture
 def few(monkeypatch):
     """Few candidates: those of the skewed network, and IAQ of the trained one with 8 and with 4 bits."""
-    every = quantize.candidates(2)
+    every = candidates(2)
     chosen = [one for one in every if one.network == "skewed" or (one.config.rounding.value == "nearest" and
                                                                   one.label == "iaq-min")]
-    monkeypatch.setattr(quantize, "candidates", lambda layers, **options: chosen)
+    monkeypatch.setattr(candidates_module, "candidates", lambda layers, **options: chosen)
     return chosen
 
 

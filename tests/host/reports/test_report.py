@@ -8,7 +8,7 @@ from rich.console import Console
 
 from host.reports import report
 from host.training.optimizers import SGD, Adam
-from host.training.trainer import Step, Training, TrainingConfig
+from host.training.record import Step, Training, TrainingConfig
 from host.transports.session import Elapsed
 
 FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_fused_update",

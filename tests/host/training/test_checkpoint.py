@@ -15,12 +15,13 @@ from host.models.text import Text, topics
 from host.training import checkpoint
 from host.training.experiment import Experiment, Interrupted, Keeper, Signals, watching
 from host.training.optimizers import SGD, OptimizerName, create
-from host.training.trainer import Run, TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import Run, train
 from host.training.workloads import CharacterModel, Classifier
 from host.transports.session import Elapsed
 from tests.host.integers import golden_ring
 from tests.host.rings import CONFIGS, library
-from tests.host.training.test_trainer import SMALL, TEXT, GoldenRing
+from tests.host.training.golden_ring import SMALL, TEXT, GoldenRing
 
 CONTENT = {"a": np.arange(5, dtype=np.uint32), "b": [None, 1.1, {"c": np.zeros((2, 0), np.float32)}], "d": "ä",
            "infinite": float("inf"), "large": 1 << 120}

@@ -1,6 +1,5 @@
 """Weights through tables and centroids that the host loads: values, words, what is loaded when, what goes wrong."""
 
-
 import numpy as np
 import pytest
 
@@ -14,7 +13,8 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.models.digits import digits
 from host.training.optimizers import SGD
-from host.training.trainer import TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from sim.golden import ring as golden
 from sim.golden.codecs import WEIGHT_CODECS
 from tests.host import rings

@@ -14,12 +14,13 @@ from host.driver.diagnosis import RingError
 from host.models.digits import Dataset, digits
 from host.models.text import Text, topics
 from host.training.optimizers import SGD, OptimizerName, create
+from host.training.record import TrainingConfig
 from host.training.recovery import REPEATS
-from host.training.trainer import TrainingConfig, train
+from host.training.trainer import train
 from host.training.workloads import CharacterModel
 from tests.host import rings
 from tests.host.integers import golden_ring
-from tests.host.training.test_trainer import SMALL, TEXT, GoldenRing
+from tests.host.training.golden_ring import SMALL, TEXT, GoldenRing
 
 PLAIN = SGD(learning_rate=0.5)
 RUN = TrainingConfig(epochs=3, batch=100, hidden=())

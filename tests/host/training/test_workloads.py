@@ -8,10 +8,13 @@ from host.driver.device import Device
 from host.driver.masking import Mask
 from host.driver.ring import Ring
 from host.models.digits import Dataset, digits
+from host.models.lockstep import Request, Use, lockstep
+from host.models.masks import keep, mask, mask_rows
 from host.models.text import Batch, Text, topics
-from host.models.transformer import Request, TransformerConfig, Use, keep, lockstep, mask, mask_rows
+from host.models.transformer import TransformerConfig
 from host.training.optimizers import Adam
-from host.training.trainer import TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from host.training.workloads import CharacterModel, Classifier, mask_jobs
 from host.transports.verilated import OpenRing
 from sim.golden import masking as golden

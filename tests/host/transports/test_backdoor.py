@@ -11,7 +11,8 @@ from host.driver.device import PACKET_WORDS, Device
 from host.driver.errors import BadAddressError
 from host.driver.ring import Ring
 from host.training.optimizers import SGD, OptimizerName, create
-from host.training.trainer import TrainingConfig, train
+from host.training.record import TrainingConfig
+from host.training.trainer import train
 from host.training.workloads import Classifier
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.session import Elapsed, TransportName, open_session

@@ -20,8 +20,10 @@ from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.ring import Ring
 from host.models.digits import digits
-from host.training.trainer import TrainingConfig, train
-from host.transports.serial_board import BoardResetError, LinkError, LinkLostError, SerialBoard
+from host.training.record import TrainingConfig
+from host.training.trainer import train
+from host.transports.link_errors import BoardResetError, LinkError, LinkLostError
+from host.transports.serial_board import SerialBoard
 from host.transports.session import TransportName, open_session
 from sim.verilated.board import Faults
 from tests.host.board import CONFIG, devices_of, open_link

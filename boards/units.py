@@ -1,0 +1,247 @@
+# amaranth: UnusedElaboratable=no
+"""Units that can be placed alone, or exported as Verilog, by name."""
+
+import dataclasses
+import importlib
+import inspect
+
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from boards.tools import SynthesisError
+from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
+from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.compression.zero_value import format as zero_value
+
+__all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A unit that can be placed alone: a component class and the parameters it is measured with by default."""
+
+    target: str
+    parameters: dict
+
+    def call(self, options):
+        """The component's class, and the arguments to make it with, some parameters replaced."""
+        module_name, class_name = self.target.split(":")
+        try:
+            factory = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise SynthesisError(f"{self.target} is not there: {error}") from error
+        parameters = {**self.parameters, **options}
+        if "config" in inspect.signature(factory).parameters:
+            from hdl.config import NodeConfig
+            return factory, {"config": NodeConfig(**parameters)}
+        unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
+        if unknown:
+            known = ", ".join(name for name in inspect.signature(factory).parameters)
+            raise SynthesisError(f"Option of {class_name} must be one of {known}, not {', '.join(sorted(unknown))!r}")
+        return factory, parameters
+
+    def component(self, options):
+        """Make the component, with some parameters replaced."""
+        factory, arguments = self.call(options)
+        return factory(**arguments)
+
+
+class Together(wiring.Component):
+    """Components that have nothing to do with each other, to be placed as one.
+
+    Members
+    -------
+    <name> : Out(the component's signature)
+        All ports of the component of that name.
+    """
+
+    def __init__(self, **components):
+        self._components = components
+        super().__init__({name: Out(component.signature) for name, component in components.items()})
+
+    def elaborate(self, platform):
+        m = Module()
+        for name, component in self._components.items():
+            m.submodules[name] = component
+            wiring.connect(m, wiring.flipped(getattr(self, name)), component)
+        return m
+
+
+def weight_codec(*, codec, lanes):
+    """What a node has for a codec of weights: from memory rows to words of a link, and back."""
+    return Together(encoder=WordEncoder(codec=codec, lanes=lanes), decoder=WordDecoder(codec=codec, lanes=lanes))
+
+
+def zero_value_codec(*, lanes):
+    """What a node has for gradients without their zeros: encoder, adder in compressed form, and decoder."""
+    return Together(encoder=zero_value.Encoder(lanes=lanes), adder=zero_value.Adder(),
+                    decoder=zero_value.Decoder(lanes=lanes))
+
+
+def gradient_codec(*, codec, lanes):
+    """What a node has for gradients that are added in another form: decoder, adders of what comes in and of what was
+    lost before, and an encoder that tells what it loses."""
+    lost = {} if codec.exact else {"residual_adder": PacketAdder(lanes=lanes)}
+    return Together(decoder=WordDecoder(codec=codec, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
+                    encoder=FeedbackEncoder(codec=codec, lanes=lanes), **lost)
+
+
+def _words(**parameters):
+    from hdl.streams.stream import word_layout
+    return {"shape": word_layout(), **parameters}
+
+
+def _optimizer(*rules, width=None):
+    from hdl.optimizer.fixed_point import FixedFormat
+    from hdl.optimizer.rules import Rule
+    format = {} if width is None else {"format": FixedFormat(width=width), "primitive": True}
+    return Unit("hdl.optimizer.burst:StreamedOptimizer", {
+        "lanes": 1, "rules": tuple(Rule[rule] for rule in rules), **format})
+
+
+def _shared_lane(*rules):
+    from hdl.optimizer.rules import Rule
+    return Unit("hdl.optimizer.shared_lane:SharedLane", {
+        "interval": 4, "workers": 2, "dsps": 2, "rules": tuple(Rule[rule] for rule in rules)})
+
+
+def _lookup_table(unit, format="FP32", **parameters):
+    from hdl.compression.table.format import LookupTable
+    from hdl.floating import format as formats
+    table = LookupTable(format=getattr(formats, format), **parameters)
+    return Unit(f"hdl.compression.table.{unit.lower()}:{unit}", {"table": table, "lanes": 4})
+
+
+def _centroid_table(unit, centroids=16):
+    from hdl.compression.centroid.format import CentroidTable
+    table = CentroidTable(centroids=centroids)
+    module = "gather_reduce" if unit == "MatrixVector" else "format"
+    return Unit(f"hdl.compression.centroid.{module}:{unit}", {"table": table, "lanes": 4})
+
+
+def _formats(source, target):
+    from hdl.floating import format
+    return {"source": getattr(format, source), "target": getattr(format, target)}
+
+
+def _block_codec(unit, codec, lanes=4, format="FP32"):
+    from hdl.compression.block import microscaling, shared_exponent
+    from hdl.floating import format as formats
+    parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
+    if unit not in ("Packer", "Unpacker", "DotProduct"):
+        parameters["format"] = getattr(formats, format)
+    module = {"Quantizer": "quantizer", "Packer": "packing", "Unpacker": "packing"}.get(unit, "coding")
+    target = "dot_product:BlockDotProduct" if unit == "DotProduct" else f"{module}:{unit}"
+    return Unit(f"hdl.compression.block.{target}", parameters)
+
+
+_SERIAL = {"clock": 50_000_000, "baud": 3_000_000}
+#: The iCEBreaker's.
+_REDUCED = {"element": "int16", "lanes": 1, "segment": 32, "gradient_words": 16384, "weight_words": 16384,
+            "state_words": 32, "state_planes": 0, "nodes_max": 1}
+
+UNITS = {
+    "stream.skid_buffer": Unit("hdl.streams.stream:SkidBuffer", _words()),
+    "stream.queue": Unit("hdl.streams.stream:Queue", _words(depth=17)),
+    "floating.add": Unit("hdl.floating.add:FloatAdder", {}),
+    "floating.multiply": Unit("hdl.floating.multiply:FloatMultiplier", {"dsps": 4}),
+    "floating.divide": Unit("hdl.floating.divide:FloatDivider", {}),
+    "floating.square_root": Unit("hdl.floating.square_root:FloatSquareRoot", {}),
+    "floating.comparator": Unit("hdl.floating.compare:FloatComparator", {}),
+    "floating.limiter": Unit("hdl.floating.compare:MagnitudeLimiter", {}),
+    "floating.widen": Unit("hdl.floating.convert:FloatConverter", _formats("BF16", "FP32")),
+    "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
+    "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
+    "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
+    "compression.zero_value.encoder": Unit("hdl.compression.zero_value.format:Encoder", {"lanes": 4}),
+    "compression.zero_value.adder": Unit("hdl.compression.zero_value.format:Adder", {}),
+    "compression.zero_value.decoder": Unit("hdl.compression.zero_value.format:Decoder", {"lanes": 4}),
+    **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
+       for unit in ("Encoder", "Decoder") for codec in (
+           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
+    "compression.shared_exponent.encoder_mxint8_bf16": _block_codec("Encoder", "MXINT8", 32, "BF16"),
+    "compression.shared_exponent.quantizer_mxint8_bf16": _block_codec("Quantizer", "MXINT8", 32, "BF16"),
+    "compression.shared_exponent.quantizer_mxint8": _block_codec("Quantizer", "MXINT8", 32),
+    "compression.shared_exponent.quantizer_mx9_bf16": _block_codec("Quantizer", "MX9", 16, "BF16"),
+    **{f"compression.dot_product_{codec.lower()}": _block_codec("DotProduct", codec)
+       for codec in (
+           "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
+    "compression.lookup_table.encoder": _lookup_table("Encoder"),
+    "compression.lookup_table.decoder": _lookup_table("Decoder"),
+    "compression.lookup_table.centroid_encoder": _lookup_table("Encoder", centroids=True),
+    "compression.lookup_table.centroid_decoder": _lookup_table("Decoder", centroids=True),
+    "compression.lookup_table.bf16_centroid_encoder": _lookup_table("Encoder", "BF16", centroids=True),
+    "compression.lookup_table.bf16_encoder": _lookup_table("Encoder", "BF16"),
+    "compression.lookup_table.bf16_decoder": _lookup_table("Decoder", "BF16"),
+    "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
+    "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
+    # By name of the format; ``gradring sweep`` shows the figures of those that are here.
+    **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": codec, "lanes": 4})
+       for name, codec in WEIGHT_CODECS.items() if codec is not None},
+    "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),
+    **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": codec, "lanes": 4})
+       for name, codec in GRADIENT_CODECS.items() if codec is not None},
+    "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_code:Encoder", {}),
+    "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_code:Decoder", {}),
+    "compression.centroid.nearest": Unit("hdl.compression.centroid.nearest:NearestCentroid",
+                                         {"centroids": 16, "lanes": 4}),
+    "compression.centroid.encoder": _centroid_table("Encoder"),
+    "compression.centroid.decoder": _centroid_table("Decoder"),
+    "compression.centroid.decoder_64": _centroid_table("Decoder", 64),
+    "compression.centroid.matrix_vector": _centroid_table("MatrixVector"),
+    "compression.centroid.matrix_vector_64": _centroid_table("MatrixVector", 64),
+    "optimizer": Unit("hdl.optimizer.burst:StreamedOptimizer", {"lanes": 4}),
+    "optimizer.sgd": _optimizer("SGD"),
+    "optimizer.momentum": _optimizer("SGD", "MOMENTUM"),
+    "optimizer.adam": _optimizer("ADAM"),
+    "optimizer.adamw": _optimizer("ADAMW"),
+    "optimizer.all": _optimizer("SGD", "MOMENTUM", "ADAM", "ADAMW"),
+    "optimizer.momentum_int16": _optimizer("SGD", "MOMENTUM", width=16),
+    "optimizer.momentum_int18": _optimizer("SGD", "MOMENTUM", width=18),
+    "optimizer.gradient_buffer": Unit("hdl.optimizer.gradient_buffer:GradientBuffer", {"lanes": 4, "depth": 256}),
+    "optimizer.update_lane": Unit("hdl.optimizer.rules:UpdateLane", {}),
+    "optimizer.shared_lane": _shared_lane("SGD", "MOMENTUM", "ADAM", "ADAMW"),
+    "optimizer.shared_lane_adam": _shared_lane("ADAM"),
+    "optimizer.fixed_lane": Unit("hdl.optimizer.fixed_point:FixedLane", {}),
+    "optimizer.moment_unpacker": Unit("hdl.optimizer.moments:MomentUnpacker", {"lanes": 4}),
+    "optimizer.moment_packer": Unit("hdl.optimizer.moments:MomentPacker", {"lanes": 4}),
+    "masking.generator": Unit("hdl.masking.generator:MaskGenerator", {"lanes": 4}),
+    "masking.source": Unit("hdl.masking.source:MaskSource", {"lanes": 4}),
+    "masking.multiplexer": Unit("hdl.masking.multiplexer:MaskMultiplexer", {"lanes": 4}),
+    "masking.circuit": Unit("hdl.masking.circuit:MaskCircuit", {"lanes": 4}),
+    "masking.magnitude": Unit("hdl.masking.magnitude:MagnitudeMask", {"lanes": 4}),
+    "masking.engine": Unit("hdl.masking.engine:MaskEngine", {}),
+    "masking.additive": Unit("hdl.baselines.additive_mask:AdditiveMask", {"lanes": 4}),
+    **{f"quantization.matrix_vector_{form}": Unit("hdl.quantization.matrix_vector:MatrixVector", {
+        "lanes": 16, "form": form}) for form in ("adjusted", "separate")},
+    "quantization.requantizer": Unit("hdl.quantization.requantizer:Requantizer", {}),
+    "quantization.integer_offset": Unit("hdl.baselines.float_offset:IntegerOffset", {"lanes": 16}),
+    "quantization.float_offset": Unit("hdl.baselines.float_offset:FloatOffset", {"lanes": 16}),
+    "quantization.float_scale": Unit("hdl.baselines.float_offset:FloatOffset", {
+        "lanes": 16, "offset": False}),
+    "quantization.engine": Unit("hdl.quantization.engine:InferenceEngine", {"quantization": True}),
+    "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
+    "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
+    "rows.segment_buffer": Unit("hdl.streams.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
+    "ring.packetizer": Unit("hdl.ring.packet:Packetizer", {}),
+    "ring.depacketizer": Unit("hdl.ring.packet:Depacketizer", {}),
+    "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
+    "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
+    "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
+    "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
+    "serial.uart_transmitter": Unit("hdl.serial.uart:UartTransmitter", _SERIAL),
+    "serial.frame_receiver": Unit("hdl.serial.frame:FrameReceiver", {}),
+    "serial.frame_transmitter": Unit("hdl.serial.frame:FrameTransmitter", {}),
+    "serial.endpoint": Unit("hdl.serial.endpoint:Endpoint", {"number": 0}),
+    "serial.link": Unit("hdl.serial.link:SerialLink", _SERIAL),
+    "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
+    "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
+    "control.registers": Unit("hdl.control.registers:RegisterFile", {}),
+    "node": Unit("hdl.node:Node", {}),
+    "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
+    "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
+    "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),
+    "reduced.node": Unit("hdl.int16_node.node:Int16Node", _REDUCED),
+}

@@ -1,0 +1,69 @@
+"""Verilator's lint of exported files, with the warnings that are waived in them and why."""
+
+import re
+from pathlib import Path
+
+from sim.verilated import toolchain
+
+__all__ = ["WAIVED", "WAIVED_BELOW", "WAIVED_OF_PRIMITIVES", "lint", "primitives", "top_module"]
+
+#: Warnings of ``verilator -Wall`` where nothing is wrong, each with the reason; first those of a whole file, ...
+WAIVED = {
+    "DECLFILENAME": "a file holds all modules of a unit, and is named as the unit is",
+    "UNUSEDSIGNAL": "padding of TDATA, and fields that a unit ignores; each field of a payload is a wire of its own",
+}
+
+#: ... then those of the modules below the top one, which Yosys has written.
+WAIVED_BELOW = {
+    "PROCASSINIT": "registers have an initial value and a reset",
+    "WIDTHEXPAND": "operands of different width, extended as the language says",
+    "WIDTHTRUNC": "`!` of a vector; results that are cut to a field on purpose",
+    "VARHIDDEN": "a signal with the name of the instance that its module is",
+    "CASEINCOMPLETE": "what is assigned before a case holds in all others",
+    "CASEOVERLAP": "cases in order of priority",
+    "UNSIGNED": "comparisons with 0 that a parameter makes constant",
+    "CMPCONST": "comparisons with a bound that a width cannot exceed",
+    "UNOPTFLAT": "vectors whose bits depend on one another, without a loop",
+}
+
+#: ... and those of modules with a primitive of the part.
+WAIVED_OF_PRIMITIVES = {
+    "MODMISSING": "the primitive is in the part's library",
+    "UNDRIVEN": "outputs of the primitive, whose directions are not known",
+}
+
+
+def primitives(text: str) -> list[str]:
+    """Modules with parameters that Verilog of Yosys uses. Those of a component have none, so they are the part's."""
+    return sorted(set(re.findall(r"^  (\w+) #\($", text, flags=re.MULTILINE)))
+
+
+def top_module(label):
+    return "gradring_" + re.sub(r"\W+", "_", label)
+
+
+def lint(path: Path):
+    """Have Verilator read a file as Verilog-2005, with all warnings but :data:`WAIVED` and :data:`WAIVED_BELOW`.
+
+    They are put beside it as a control file, with the suffix ``.vlt``.
+
+    Raises
+    ------
+    ToolError
+        With what Verilator says, if it says anything.
+    """
+    text = path.read_text()
+    lines = text.splitlines()
+    below = 2 + lines.index("endmodule")
+    rules = ["`verilator_config"]
+    absent = WAIVED_OF_PRIMITIVES if primitives(text) else {}
+    for waived, scope in ((WAIVED, ""), ({**WAIVED_BELOW, **absent}, f" -lines {below}-{len(lines)}")):
+        for rule, reason in waived.items():
+            rules += [f"// {reason}", f'lint_off -rule {rule} -file "*{path.name}"{scope}']
+    control = path.with_suffix(".vlt")
+    control.write_text("\n".join([*rules, ""]))
+    command = [str(toolchain.verilator() / "bin" / "verilator"), "--lint-only", "-Wall", "--quiet",
+               "--default-language", "1364-2005", "--top-module", top_module(path.stem), control.name, path.name]
+    output = toolchain.run(command, cwd=path.parent, env=toolchain.environment())
+    if output.strip():
+        raise toolchain.ToolError(f"Verilator has something to say about {path.name}:\n{output}")

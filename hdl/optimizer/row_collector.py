@@ -1,0 +1,67 @@
+"""Rows of memory, put together from the slices in which the arithmetic makes them."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.format import FP32
+from hdl.optimizer.burst_controller import tag_layout
+from hdl.streams.stream import beat_layout
+
+__all__ = ["RowCollector"]
+
+
+class RowCollector(wiring.Component):
+    """Puts slices of a row together. The row is complete in the cycle of the slice which ends it.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a row.
+    update_lanes : int
+        Elements in a slice.
+    width : int
+        Bits of an element.
+
+    Members
+    -------
+    tag : In(tag_layout(lanes, update_lanes))
+        Of the slice which is at ``i`` in this cycle.
+    i : In(ArrayLayout(width, update_lanes))
+    valid : Out(1)
+        A row is complete.
+    row : Out(beat_layout(lanes, width))
+    """
+
+    def __init__(self, *, lanes, update_lanes, width=FP32.width):
+        self._lanes = lanes
+        self._update_lanes = update_lanes
+        self._width = width
+        super().__init__(
+            {
+                "tag": In(tag_layout(lanes, update_lanes)),
+                "i": In(data.ArrayLayout(width, update_lanes)),
+                "valid": Out(1),
+                "row": Out(beat_layout(lanes, width)),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        parts = self._lanes // self._update_lanes
+        m.d.comb += [self.valid.eq(self.tag.valid & self.tag.row_end), self.row.last.eq(self.tag.last)]
+        for part in range(parts):
+            here = self.tag.part == part
+            for lane in range(self._update_lanes):
+                place = part * self._update_lanes + lane
+                element = self.row.elements[place]
+                m.d.comb += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
+                # The last part always ends its row, and has nothing to wait for.
+                if part == parts - 1:
+                    m.d.comb += element.eq(self.i[lane])
+                    continue
+                held = Signal(self._width, name=f"held_{part}_{lane}", reset_less=True)
+                with m.If(self.tag.valid & here):
+                    m.d.sync += held.eq(self.i[lane])
+                m.d.comb += element.eq(Mux(here, self.i[lane], held))
+        return m

@@ -1,0 +1,101 @@
+"""Networks of the quantization report, each with the scheme by which it is quantised."""
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Sequence
+from typing import TypeVar
+
+from host.quantization.calibration import Calibration
+from host.quantization.network import (
+    FloatLayer,
+    QuantizationConfig,
+)
+from host.quantization.schemes import Extrema, Rounding, Scheme
+
+__all__ = ["SCHEMES", "SKEWED", "TRAINED", "UNITS", "Candidate", "candidates", "configuration", "skewed"]
+
+Choice = TypeVar("Choice", bound=enum.Enum)
+
+TRAINED, SKEWED = "trained", "skewed"
+
+#: By the names that `make synth` has: outputs by an integer offset, and by one that is a float; of 8 bits, and of 4.
+_UNITS = {True: "quantization.integer_offset", False: "quantization.float_offset"}
+UNITS = tuple(f"{unit}{option}" for unit in _UNITS.values() for option in ("", "-bits=4"))
+
+SCHEMES = [(Scheme.SYMMETRIC, Extrema.ZERO), (Scheme.FLOAT_OFFSET, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ZERO),
+            (Scheme.IAQ_MAX, Extrema.ZERO), (Scheme.IAQ_MIN, Extrema.ALIGNED)]
+
+
+def configuration(*, scheme: str, rounding: str, extrema: str, calibration: str, bits: int, per_channel: bool,
+                  percentile: float) -> QuantizationConfig:
+    """A configuration whose choices are given by name."""
+    return QuantizationConfig(
+        scheme=_choice("Scheme", Scheme, scheme), rounding=_choice("Rounding", Rounding, rounding),
+        extrema=_choice("Extrema", Extrema, extrema), bits=bits, per_channel=per_channel, percentile=percentile,
+        calibration=_choice("Calibration", Calibration, calibration))
+
+
+def _choice(what: str, kind: type[Choice], name: str) -> Choice:
+    names = [choice.value for choice in kind]
+    if name not in names:
+        raise ValueError(f"{what} must be one of {', '.join(names)}, not {name!r}")
+    return kind(name)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A network, and how it is quantised.
+
+    Parameters
+    ----------
+    network : str
+        The one that was trained, or the one with a skewed last layer.
+    config : QuantizationConfig
+    """
+
+    network: str
+    config: QuantizationConfig
+
+    @property
+    def label(self) -> str:
+        """Name of the scheme."""
+        aligned = ", aligned" if self.config.extrema is Extrema.ALIGNED else ""
+        return f"{self.config.scheme.value}{aligned}"
+
+    @property
+    def bits(self) -> int:
+        """Of the codes of the last layer."""
+        return self.config.bits if isinstance(self.config.bits, int) else self.config.bits[-1]
+
+    @property
+    def scale(self) -> str:
+        """What has a scale of its own."""
+        return "output" if self.config.per_channel else "layer"
+
+    @property
+    def unit(self) -> str:
+        """What computes it, for codes of 8 bits if some layer has such."""
+        return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
+
+
+def candidates(layers: int, *, calibration: Calibration = Calibration.MINMAX,
+               percentile: float = 99.9) -> list[Candidate]:
+    """All that are measured, of a network of so many layers."""
+    found = []
+    for bits, per_channel, (scheme, extrema), rounding in itertools.product(
+            (8, 4), (False, True), SCHEMES, Rounding):
+        found.append(Candidate(network=TRAINED, config=QuantizationConfig(
+            scheme=scheme, bits=bits, rounding=rounding, per_channel=per_channel, extrema=extrema,
+            calibration=calibration, percentile=percentile)))
+    for per_channel, (scheme, extrema) in itertools.product((False, True), SCHEMES[:4]):
+        found.append(Candidate(network=SKEWED, config=QuantizationConfig(
+            scheme=scheme, bits=(*[8] * (layers - 1), 4), per_channel=per_channel, extrema=extrema,
+            calibration=calibration, percentile=percentile)))
+    return found
+
+
+def skewed(layers: Sequence[FloatLayer]) -> list[FloatLayer]:
+    """The same predictions, with a last layer that has no negative weight."""
+    last = layers[-1]
+    return [*layers[:-1], FloatLayer(last.weights - last.weights.min(), last.biases)]

@@ -1,0 +1,169 @@
+"""The process that does a sweep's jobs: builds, training runs and placements."""
+
+import importlib
+import json
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hdl.config import NodeConfig
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.models.text import Text, topics
+from host.models.transformer import TransformerConfig
+from host.sweep.jobs import Job, JobKind, SweepError
+from host.sweep.results import store
+from host.training.optimizers import OptimizerName, create
+from host.training.record import Training, TrainingConfig, TrainingError
+from host.training.trainer import train
+from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Masks, Workload, WorkloadName
+from sim.verilated import toolchain
+
+__all__ = ["GRACE", "QUIET", "work"]
+
+#: Sequences in a step of text.
+BATCH = 64
+#: Seconds that a worker has to end all that it has started, before it is killed.
+GRACE = 3
+#: Seconds between two signs of life.
+QUIET = 0.5
+_ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain.ToolError)
+
+
+class _Unsampled(CharacterModel):
+    """A character model that shows nothing of what it has learned."""
+
+    def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
+        return None
+
+
+def _build(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
+    from hdl.node import Node
+    from sim.verilated.build import build_ring
+
+    config = NodeConfig(**parameters["configuration"])
+    library = build_ring(Node(config), identity=f"Node({config})", announce=announce)
+    return {"library": str(library.path), "stages": library.seconds}
+
+
+def _run(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
+    from host.models.digits import digits
+    from host.transports.session import open_session
+
+    config = NodeConfig(**parameters["configuration"])
+    task: Workload
+    if parameters["workload"] == WorkloadName.TEXT.value:
+        text = topics(context=TransformerConfig.context)
+        task = _Unsampled(Text(text.train, text.test[::parameters["sample"]]))
+        training = TrainingConfig(
+            max_steps=parameters["steps"], interval=parameters["interval"], batch=BATCH,
+            optimizer=create(OptimizerName.ADAM, learning_rate=TEXT_LEARNING_RATES[OptimizerName.ADAM]))
+    else:
+        training = TrainingConfig(epochs=parameters["epochs"])
+        task = Classifier(digits(), training.hidden)
+    total, said = training.steps(task.examples), 0.0
+
+    def show(so_far: Training) -> None:
+        nonlocal said
+        if time.monotonic() > said + QUIET:
+            said = time.monotonic()
+            announce(f"step {len(so_far.steps)} of {total}")
+
+    with open_session(config, nodes=parameters["nodes"], host_port=False, announce=announce) as session:
+        outcome = train(session.ring, task, training, on_step=show)
+        return {**_figures(outcome), "parameters": task.parameters.size, "cycles": session.elapsed.simulated,
+                "port_cycles": session.elapsed.port_cycles,
+                "simulation_seconds": session.seconds, "configuration_hash": config.hash,
+                "bigram_loss": task.bigram_loss if isinstance(task, CharacterModel) else None}
+
+
+def _figures(training: Training) -> dict[str, Any]:
+    """Means over the steps of a run."""
+    steps = training.steps
+    words = sum(step.words_sent for step in steps) / len(steps)
+    gradients = sum(step.scatter_words for step in steps) / len(steps)
+    cycles = sum(step.cycles for step in steps)
+    return {"steps": len(steps), "loss": training.losses[-1], "measure": training.measures[-1],
+            "bit_exact": training.bit_exact, "words": words, "words_gradients": gradients,
+            "words_weights": words - gradients, "cycles_per_step": cycles / len(steps),
+            "bound_ratio": cycles / sum(step.bound for step in steps)}
+
+
+def _place(parameters: dict[str, Any], announce: Callable[[str], None]) -> dict[str, Any]:
+    synth = importlib.import_module("boards.synth")
+    try:
+        found: dict[str, Any] = synth.measure(
+            parameters["unit"], seeds=parameters["seeds"],
+            progress=lambda text: announce(text.partition(": ")[2]))
+    except synth.SynthesisError as error:
+        raise toolchain.ToolError(str(error)) from None
+    return found
+
+
+_WORK = {JobKind.BUILD: _build, JobKind.RUN: _run, JobKind.PLACE: _place}
+
+
+def _end_group() -> None:
+    """End this process and all that it has started. It tidies up first, if that is quickly done."""
+    os.killpg(0, signal.SIGINT)
+    for _ in range(int(GRACE / QUIET)):
+        time.sleep(QUIET)
+        os.killpg(0, signal.SIGTERM)  # of tools, those that were started meanwhile
+    os.killpg(0, signal.SIGKILL)
+
+
+def _core_seconds() -> float:
+    """For how long this process and the tools that it has run have kept a core busy."""
+    times = os.times()
+    return sum(times[:4])
+
+
+def work(folder: str) -> None:
+    """Do the jobs that come in, one per line of standard input, and keep their results in a folder.
+
+    Lines of standard output tell how each is getting on. When standard input ends, because the sweep has or because
+    it was killed, so does this process with all that it has started; it must lead a process group.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # where what tools and libraries print belongs
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def listen() -> None:
+        with os.fdopen(os.dup(0)) as lines:
+            for line in lines:
+                orders.put(json.loads(line))
+        _end_group()
+
+    def say(**answer: Any) -> None:
+        print(json.dumps(answer), file=answers)
+
+    def handle(order: dict[str, Any]) -> None:
+        job = Job(kind=JobKind(order["kind"]), name=order["name"], parameters=order["parameters"])
+        begun = _core_seconds()
+        try:
+            if job.digest != order["digest"]:
+                raise SweepError("Sources have changed since the sweep began; start it again")
+            result = _WORK[job.kind](job.parameters, lambda stage: say(stage=stage))
+            store(Path(folder), job, result, _core_seconds() - begun)
+        except (*_ERRORS, SweepError) as error:
+            say(error=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            say(error=f"{type(error).__name__}: {error}")
+        else:
+            say(done=True)
+
+    # Unlike one that is ignored, it is no business of the tools.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        while True:
+            handle(orders.get())
+    except KeyboardInterrupt:
+        os.killpg(0, signal.SIGKILL)

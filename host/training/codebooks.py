@@ -1,0 +1,58 @@
+"""Codebooks of a training run, on the nodes and in the golden model."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.codebooks import codebook
+from host.driver.ring import Ring
+from host.models.layers import Array
+from host.training.golden_run import Reference
+
+__all__ = ["Codebooks"]
+
+
+class Codebooks:
+    """Gives nodes and the golden model their codebooks, where the weight codec has such.
+
+    Members
+    -------
+    centroids : array of uint32, optional
+        Those that nodes have.
+    words : int
+        Words that all nodes were given for the step to come, or for the first weights.
+    """
+
+    def __init__(self, ring: Ring, interval: int):
+        self._ring = ring
+        self._interval = interval
+        self.centroids: npt.NDArray[np.uint32] | None = None
+        self.words = 0
+
+    def load(self, weights: Array) -> None:
+        """Make a codebook of weights, and give it to the nodes."""
+        self.centroids = codebook(self._ring.weight_codec, weights)
+        self.words = self._ring.write_codebook(self.centroids)
+
+    def refresh(self, number: int, reference: Reference) -> int:
+        """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
+        the step before."""
+        if self.centroids is None:
+            return 0
+        if number > 1:
+            self.words = 0
+            if (number - 1) % self._interval == 0:
+                self.load(self._ring.read_master(reference.weights.size))
+                reference.bind(self.centroids)
+        return self.words
+
+    def state(self) -> dict[str, Any]:
+        """Codebook, and words."""
+        return {"centroids": self.centroids, "words": self.words}
+
+    def restore(self, state: dict[str, Any], reference: Reference) -> None:
+        """Go back or on to another codebook, which nodes are not given here."""
+        self.centroids, self.words = state["centroids"], state["words"]
+        if self.centroids is not None:
+            reference.bind(self.centroids)

@@ -1,0 +1,72 @@
+"""Masks of a training run, done by the nodes and compared with the golden model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from host.driver.masking import MaskJob, Matrices
+from host.driver.memory import errors_base
+from host.driver.ring import Ring
+from host.training.golden_run import Reference, words_of
+from host.training.record import DivergenceError, TrainingConfig
+
+__all__ = ["Masks"]
+
+
+class Masks:
+    """Masks on the nodes, and compares what comes back with the golden model.
+
+    Members
+    -------
+    number : int
+        Step for which it masks.
+    cycles, replaced, elements, words : int
+        Of all commands so far: cycles, each on the node where it took longest; elements that became the alternative;
+        all elements; and words of external masks.
+    """
+
+    def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
+        length = reference.weights.size
+        self._ring = ring
+        self._reference = reference
+        self._check = config.check
+        self._behind = length if config.density is None else errors_base(length) + length
+        self.number = 0
+        self.cycles = self.replaced = self.elements = self.words = 0
+
+    def __call__(self, jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+        outcome = self._ring.mask(jobs, alternative=alternative, behind=self._behind)
+        self.cycles += outcome.cycles
+        self.replaced += sum(outcome.replaced)
+        self.elements += sum(job.matrices.size for mine in jobs for job in mine)
+        self.words += sum(-(-job.matrices.size // 32) for mine in jobs for job in mine if job.mask.external)
+        if self._check:
+            for rank, (mine, results) in enumerate(zip(jobs, outcome.results, strict=True)):
+                replaced = sum(self._compare(rank, number, job, result, alternative)
+                               for number, (job, result) in enumerate(zip(mine, results, strict=True)))
+                if outcome.replaced[rank] != replaced:
+                    raise DivergenceError(f"Step {self.number}: node {rank} has replaced {outcome.replaced[rank]} "
+                                          f"elements, and must have replaced {replaced}")
+        return outcome.results
+
+    def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
+        """Elements that had to be replaced."""
+        expected, replaced = self._reference.mask(job, alternative)
+        found = words_of(result)
+        wrong = np.argwhere(found != expected)
+        if len(wrong):
+            place = tuple(wrong[0].tolist())
+            raise DivergenceError(
+                f"Step {self.number}: {len(wrong)} of {found.size} masked elements of job {number} of node {rank} "
+                f"differ from the golden model, first matrix {place[0]}, row {place[1]}, column {place[2]}, which is "
+                f"0x{found[place]:08x} and must be 0x{expected[place]:08x}")
+        return replaced
+
+    def state(self) -> dict[str, Any]:
+        """Counts so far."""
+        return {"cycles": self.cycles, "replaced": self.replaced, "elements": self.elements, "words": self.words}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back or on to other counts."""
+        vars(self).update(state)

@@ -1,0 +1,67 @@
+"""Sparse gradients of a training run, chosen by the nodes and compared with the golden model."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from host.driver.ring import Ring, Vector
+from host.training.comparison import names
+from host.training.density import Threshold
+from host.training.golden_run import Reference
+from host.training.number_format import Elements
+from host.training.record import DivergenceError, TrainingConfig
+
+__all__ = ["Sparsifier"]
+
+
+class Sparsifier:
+    """Has nodes choose what they send, and compares how much that is with the golden model.
+
+    Members
+    -------
+    dropped : int
+        Elements that were not sent, of all nodes and so far.
+    threshold : float, optional
+        Of the last step.
+    cycles : int
+        Of the last step.
+    """
+
+    def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
+        self._ring = ring
+        self._reference = reference
+        self._form = form
+        self._check = config.check
+        self._controller: Threshold | None = None
+        self.dropped = 0
+        self.threshold: float | None = None
+        self.cycles = 0
+        if config.density is not None:
+            # Of a node without a link it is what it keeps that is compressed: as at the only hop of two nodes.
+            nodes = 2 if ring.reduced else ring.nodes
+            self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
+
+    def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
+        """What is sent of the gradients, which nodes have in memory."""
+        if self._controller is None:
+            return gradients
+        threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
+        outcome = self._ring.sparsify(self._reference.weights.size, threshold=threshold)
+        self._controller.observe(sum(outcome.dropped))
+        self.cycles = outcome.cycles
+        self.dropped += sum(outcome.dropped)
+        sent, expected = self._reference.sparsify(gradients, threshold)
+        if self._check and outcome.dropped != expected:
+            raise DivergenceError(f"Step {number}: nodes have dropped {names(outcome.dropped)} elements, and must "
+                                  f"have dropped {names(expected)}")
+        return sent
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later thresholds depend on, and counts so far."""
+        return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
+                "controller": None if self._controller is None else self._controller.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back or on to another state."""
+        self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
+        if self._controller is not None:
+            self._controller.restore(state["controller"])

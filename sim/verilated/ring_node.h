@@ -1,0 +1,155 @@
+// A Verilated node between its two links, with the queues of its host port.
+//
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+
+#pragma once
+
+#include "ring.h"
+#include "ring_link.h"
+#include "ring_queue.h"
+#include "Vnode.h"
+#include "Vnode___024root.h"
+#include "memories.h"
+#include "verilated.h"
+#include "verilated_save.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+// One direction of the host port: words, and where packets end in the count of all words ever put in.
+struct HostQueue {
+    Queue<uint32_t> words;
+    Queue<uint64_t> ends;
+    uint64_t put = 0;
+    uint64_t taken = 0;
+
+    void save(VerilatedSerialize& os) const {
+        words.save(os);
+        ends.save(os);
+        os << put << taken;
+    }
+
+    void restore(VerilatedDeserialize& is) {
+        words.restore(is);
+        ends.restore(is);
+        is >> put >> taken;
+    }
+};
+
+// Rows lie one after the other, and so do the elements of a row, the first one lowest.
+static_assert(std::endian::native == std::endian::little);
+
+template <typename Row, std::size_t rows> RingMemory memory_of(VlUnpacked<Row, rows>& memory) {
+    return {memory.m_storage, sizeof(Row) * rows, std::min<uint32_t>(sizeof(Row), 4)};
+}
+
+class alignas(64) Node {
+public:
+    Node(VerilatedContext* context, const std::string& name, Link& from, Link& to)
+        : m_model(new Vnode{context, name.c_str()}), m_from(from), m_to(to) {
+        m_model->eval();
+    }
+    ~Node() { m_model->final(); }
+
+    // Empties queues and counters; the node itself is reset by restore_model().
+    void clear() {
+        input = {};
+        output = {};
+        waits = last_taken = last_given = 0;
+    }
+
+    // Makes this node's context that of the calling thread, as it must be where gateware stops the simulation.
+    void enter() { Verilated::threadContextp(m_model->contextp()); }
+
+    // Everything a cycle shows before its clock edge, and what the links and the host see of it.
+    void settle(uint64_t cycle) {
+        Queue<Word>& words = m_from.words;
+        m_model->ring_i___05Fvalid = !words.empty() && words.front().arrival == cycle;
+        if (m_model->ring_i___05Fvalid) {
+            m_model->ring_i___05Fdata = words.front().data;
+            m_model->ring_i___05Flast = words.front().last;
+            words.pop();
+        }
+        Queue<uint64_t>& credits = m_to.credits;
+        m_model->ring_o___05Fcredit = !credits.empty() && credits.front() == cycle;
+        if (m_model->ring_o___05Fcredit) credits.pop();
+        m_model->host_i___05Fvalid = !input.words.empty();
+        if (m_model->host_i___05Fvalid) {
+            const uint64_t last = input.taken + 1 == input.ends.front();
+            m_model->host_i___05Fpayload = last << 32 | input.words.front();
+        }
+
+        m_model->clk = 0;
+        m_model->eval();
+
+        if (m_model->ring_o___05Fvalid) m_to.put_word(cycle, m_model->ring_o___05Fdata, m_model->ring_o___05Flast);
+        if (m_model->ring_i___05Fcredit) m_from.put_credit(cycle);
+        if (m_model->host_i___05Fvalid) {
+            if (m_model->host_i___05Fready) {
+                last_taken = cycle;
+                input.words.pop();
+                if (++input.taken == input.ends.front()) input.ends.pop();
+            } else {
+                ++waits;
+            }
+        }
+        if (m_model->host_o___05Fvalid) {
+            last_given = cycle;
+            const uint64_t payload = m_model->host_o___05Fpayload;
+            output.words.push(static_cast<uint32_t>(payload));
+            ++output.put;
+            if (payload >> 32) output.ends.push(output.put);
+        }
+    }
+
+    void clock() {
+        m_model->clk = 1;
+        m_model->eval();
+    }
+
+    Vnode& model() { return *m_model; }
+
+    // Memories of the gateware, by space.
+    std::vector<RingMemory> memories() {
+#define RING_MEMORY(name) memory_of(m_model->rootp->name),
+        return {RING_MEMORIES(RING_MEMORY)};
+#undef RING_MEMORY
+    }
+
+    void save_model(VerilatedSerialize& os) { os << *m_model; }
+    void restore_model(VerilatedDeserialize& is) { is >> *m_model; }
+    bool finished() const { return m_model->contextp()->gotFinish(); }
+
+    void save(VerilatedSerialize& os) {
+        input.save(os);
+        output.save(os);
+        os << waits << last_taken << last_given;
+        save_model(os);
+    }
+
+    void restore(VerilatedDeserialize& is) {
+        input.restore(is);
+        output.restore(is);
+        is >> waits >> last_taken >> last_given;
+        restore_model(is);
+    }
+
+    HostQueue input;
+    HostQueue output;
+    uint64_t waits = 0;
+    uint64_t last_taken = 0;
+    uint64_t last_given = 0;
+
+private:
+    std::unique_ptr<Vnode> m_model;
+    Link& m_from;
+    Link& m_to;
+};
+
+}  // namespace

@@ -1,0 +1,53 @@
+// First in, first out, in one block of memory.
+//
+// A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
+
+#pragma once
+
+#include "ring_state.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+template <typename Item> class Queue {
+public:
+    bool empty() const { return m_first == m_items.size(); }
+    size_t size() const { return m_items.size() - m_first; }
+    const Item& front() const { return m_items[m_first]; }
+    const Item* begin() const { return m_items.data() + m_first; }
+
+    void push(const Item& item) { m_items.push_back(item); }
+    void push(const Item* items, size_t count) { m_items.insert(m_items.end(), items, items + count); }
+
+    void pop(size_t count = 1) {
+        m_first += count;
+        // Moving the rest to the front costs no more than the pops that went before.
+        if (m_first * 2 >= m_items.size()) {
+            m_items.erase(m_items.begin(), m_items.begin() + m_first);
+            m_first = 0;
+        }
+    }
+
+    void clear() {
+        m_items.clear();
+        m_first = 0;
+    }
+
+    void save(VerilatedSerialize& os) const {
+        os << uint64_t{size()};
+        os.write(begin(), size() * sizeof(Item));
+    }
+
+    void restore(VerilatedDeserialize& is) {
+        m_first = 0;
+        restore_items(is, m_items);
+    }
+
+private:
+    std::vector<Item> m_items;
+    size_t m_first = 0;
+};
+
+}  // namespace

@@ -1,0 +1,32 @@
+"""Units that are soon made and read: with one lane, and small nodes."""
+
+import inspect
+
+from boards.units import UNITS
+from hdl.floating.format import BF16
+from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.fixed_point import INT16
+from hdl.optimizer.rules import Rule
+
+#: A node that is soon made: one lane, SGD, and memories of two groups.
+NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "state_words": 32, "state_planes": 0,
+        "masking": False, "error_feedback": False, "quantization": False}
+
+
+def small(name):
+    """Options with which a unit is soon made and read: one lane where it has lanes, and a small node where it takes
+    a NodeConfig. The optimizer with all rules in binary32 is ``optimizer.all``; what is a part of it, or another row
+    of the same component, has other formats or rules."""
+    factory, arguments = UNITS[name].call({})
+    parameters = inspect.signature(factory).parameters
+    if "config" in parameters:
+        masking, quantization = name == "masking.engine", name == "quantization.engine"
+        return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
+    options = {"lanes": 1} if "lanes" in parameters else {}
+    if name == "floating.divide":
+        options["format"] = BF16
+    elif name == "optimizer.update_lane":
+        options["rules"] = (Rule.SGD,)
+    elif factory is StreamedOptimizer and name != "optimizer.all" and "format" not in arguments:
+        options.update(format=INT16, rules=(Rule.SGD, Rule.MOMENTUM))
+    return options

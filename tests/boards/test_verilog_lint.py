@@ -1,0 +1,46 @@
+# amaranth: UnusedElaboratable=no
+"""Verilator's lint of exported files: warnings are errors."""
+
+import pytest
+
+from boards import verilog, verilog_lint
+from sim.verilated import toolchain
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(verilog, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_a_warning_is_an_error(tmp_path):
+    path = tmp_path / "floating.comparator.v"
+    path.write_text(verilog.design("floating.comparator").text.replace(".a(a)", ".a(a[30:0])"))
+    with pytest.raises(toolchain.ToolError, match=r"(?s)%Warning-WIDTHEXPAND.*'a' expects 32 bits"):
+        verilog_lint.lint(path)
+    path.write_text(verilog.design("floating.comparator").text.replace("    .a(a),\n", ""))
+    with pytest.raises(toolchain.ToolError, match=r"(?s)%Warning-PINMISSING.*'a'"):
+        verilog_lint.lint(path)
+
+
+def test_words_of_later_languages_are_names(tmp_path):
+    """Files are read as Verilog-2005, in which these are no keywords."""
+    path = tmp_path / "names.v"
+    ports = "input wire logic, output wire bit"
+    path.write_text(f"module gradring_names ({ports});\n  assign bit = logic;\nendmodule\n\n")
+    verilog_lint.lint(path)
+
+
+def test_what_verilator_says_is_an_error(results, monkeypatch):
+    monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: "%Something: else\n")
+    path = results / "x.v"
+    path.write_text("module gradring_x ();\nendmodule\n\n")
+    message = r"^Verilator has something to say about x\.v:\n%Something: else\n$"
+    with pytest.raises(toolchain.ToolError, match=message):
+        verilog_lint.lint(path)
+
+
+def test_lint_fails_the_command(results, monkeypatch, capsys):
+    monkeypatch.setattr(verilog_lint, "WAIVED", {})
+    assert verilog.main(["--unit", "stream.skid_buffer"]) == 1
+    assert "%Warning-UNUSEDSIGNAL" in capsys.readouterr().err  # the last of what it says

@@ -1,0 +1,45 @@
+"""A transformer small enough for finite differences, with random sequences for it."""
+
+import numpy as np
+
+from host.models.text import Batch
+from host.models.transformer import Transformer, TransformerConfig
+
+TINY = TransformerConfig(width=6, heads=2, layers=2, hidden=5, context=5, characters=7)
+
+
+def slope(function, vector, index, step=1e-6):
+    """Partial derivative of ``function``, by central difference."""
+    above, below = vector.copy(), vector.copy()
+    above[index] += step
+    below[index] -= step
+    return (function(above) - function(below)) / (2 * step)
+
+
+def sequences(generator, lengths, characters=TINY.characters):
+    """Random ones, of so many predicted characters."""
+    return [generator.integers(0, characters, length + 1) for length in lengths]
+
+
+def tiny(seed, dtype=np.float32):
+    model = Transformer(TINY, dtype=dtype)
+    # No parameter at a special value, as a shift is that is zero.
+    model.parameters[...] = np.random.default_rng(seed).standard_normal(model.size) * 0.6
+    return model
+
+
+def same(a, b):
+    """Bit for bit."""
+    return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def repad(batch, generator, characters=TINY.characters):
+    """The same batch with anything in its padding."""
+    other = generator.integers(0, characters, (2, *batch.inputs.shape))
+    return Batch(np.where(batch.real, batch.inputs, other[0]), np.where(batch.real, batch.targets, other[1]),
+                 batch.lengths)
+
+
+def single(shapes, draw):
+    """Parameters of a layer, in float32."""
+    return {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}

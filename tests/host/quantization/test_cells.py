@@ -1,0 +1,15 @@
+
+
+from boards.units import UNITS
+from host.quantization import candidates as candidates_module
+from host.quantization.candidates import candidates
+from host.quantization.cells import CellCount
+
+
+def test_units_are_synthesised_meanwhile():
+    assert {one.unit for one in candidates(2)} == set(candidates_module.UNITS) <= {
+        f"{unit}{option}" for unit in UNITS for option in ("", "-bits=4")}
+    cells = CellCount(["stream.skid_buffer", "stream.none"])
+    assert 30 < cells("stream.skid_buffer") < 50
+    assert cells("stream.none") is None
+    cells.close()
