@@ -110,14 +110,17 @@ def _lookup_table(unit, format="FP32", **parameters):
     from hdl.compression.table.format import LookupTable
     from hdl.floating import format as formats
     table = LookupTable(format=getattr(formats, format), **parameters)
-    return Unit(f"hdl.compression.table.{unit.lower()}:{unit}", {"table": table, "lanes": 4})
+    targets = {"Encoder": "hdl.compression.table.encoder:Encoder", "Decoder": "hdl.compression.table.decoder:Decoder"}
+    return Unit(targets[unit], {"table": table, "lanes": 4})
 
 
 def _centroid_table(unit, centroids=16):
     from hdl.compression.centroid.format import CentroidTable
     table = CentroidTable(centroids=centroids)
-    module = "gather_reduce" if unit == "MatrixVector" else "format"
-    return Unit(f"hdl.compression.centroid.{module}:{unit}", {"table": table, "lanes": 4})
+    targets = {"Encoder": "hdl.compression.centroid.format:Encoder",
+               "Decoder": "hdl.compression.centroid.format:Decoder",
+               "MatrixVector": "hdl.compression.centroid.gather_reduce:MatrixVector"}
+    return Unit(targets[unit], {"table": table, "lanes": 4})
 
 
 def _formats(source, target):
@@ -131,9 +134,13 @@ def _block_codec(unit, codec, lanes=4, format="FP32"):
     parameters = {"codec": getattr(shared_exponent, codec, None) or getattr(microscaling, codec), "lanes": lanes}
     if unit not in ("Packer", "Unpacker", "DotProduct"):
         parameters["format"] = getattr(formats, format)
-    module = {"Quantizer": "quantizer", "Packer": "packing", "Unpacker": "packing"}.get(unit, "coding")
-    target = "dot_product:BlockDotProduct" if unit == "DotProduct" else f"{module}:{unit}"
-    return Unit(f"hdl.compression.block.{target}", parameters)
+    targets = {"Encoder": "hdl.compression.block.coding:Encoder",
+               "Decoder": "hdl.compression.block.coding:Decoder",
+               "Quantizer": "hdl.compression.block.quantizer:Quantizer",
+               "Packer": "hdl.compression.block.packing:Packer",
+               "Unpacker": "hdl.compression.block.packing:Unpacker",
+               "DotProduct": "hdl.compression.block.dot_product:BlockDotProduct"}
+    return Unit(targets[unit], parameters)
 
 
 _SERIAL = {"clock": 50_000_000, "baud": 3_000_000}

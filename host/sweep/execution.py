@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from host.sweep.jobs import ROOT, Job, JobKind
 from host.sweep.results import history, load
-from host.sweep.worker import GRACE, QUIET
+from host.sweep.worker import GRACE, QUIET, work
 
 __all__ = ["Failure", "State", "estimate", "execute", "pending"]
 
@@ -65,7 +65,7 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from host.sweep.worker import work; work({str(self._folder)!r})"],
+                [sys.executable, "-c", f"from {work.__module__} import work; work({str(self._folder)!r})"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True)
         self.job: Job | None = None
         self.stage = ""
