@@ -6,10 +6,10 @@ import re
 import cocotb
 import numpy as np
 import pytest
-from hdl.optimizer.burst_controller import command_layout
 
 from hdl.floating.format import FP16
 from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.fixed_point import INT16, INT18, FixedFormat
 from hdl.optimizer.rules import Rule as HardwareRule
 from hdl.streams.stream import beat_layout
