@@ -19,7 +19,7 @@ class Field:
     Parameters
     ----------
     name : str
-        As in the layout, with dots; empty for a payload without fields.
+        Name in the layout, with dots; empty for a payload without fields.
     low : int
         Place of the lowest bit in the vector.
     width : int
@@ -137,7 +137,7 @@ class AxiStream:
 
     @property
     def description(self):
-        """What is where, in one line."""
+        """One line that says which bits hold which field."""
         parts = [f"tdata{field.description}" for field in self._data.values()]
         padding = -self._data_bits % 8
         if padding:
@@ -153,12 +153,12 @@ class AxiStream:
 
     @property
     def wires(self):
-        """What lies between the component and signals of an output: names and widths."""
+        """Names and widths of the wires between the component and the signals of an output."""
         return [] if self.is_input else [(f"{self.name}__payload", self._payload_bits)]
 
     @property
     def connections(self):
-        """Ports of the component, and what each is connected to."""
+        """Ports of the component, each with the expression that it is connected to."""
         pairs = [(f"{self.name}__{signal}", f"{self.prefix}_t{signal}") for signal in ("valid", "ready")]
         payload = f"{self.name}__payload"
         return [*pairs, (payload, self._given if self.is_input else payload)]
@@ -181,7 +181,7 @@ class AxiStream:
 
     @property
     def assignments(self):
-        """Signals of an output, and what of the component's payload each is."""
+        """Signals of an output, each with the expression that it is assigned."""
         if self.is_input:
             return []
         payload, total = f"{self.name}__payload", self._payload_bits
@@ -208,7 +208,7 @@ class AxiStream:
 
 
 def _select(vector, low, width, total):
-    """Bits of a vector of ``total`` bits, which is none if it has only one."""
+    """Bits of a vector of ``total`` bits; the vector itself if they are all of them."""
     return vector if width == total else f"{vector}{_range(low, width)}"
 
 

@@ -1,10 +1,10 @@
 # amaranth: UnusedElaboratable=no
-"""The bitstream of a board, and what it takes on the board's chip.
+"""The bitstream of a board, and the cells that it takes on the board's chip.
 
 Run as ``make synth BOARD=ulx3s-85f``, or ``python -m boards.bitstream --board ulx3s-85f``. See docs/boards.md.
 
-There is a bitstream only where the design fits and meets the board's clock: placements with the seeds 1, 2, … are
-made until one does, and the first that does is what the bitstream has.
+A bitstream is written only if the design fits and meets the board's clock: placements with the seeds 1, 2, … are
+made until one does, and the bitstream has that one.
 """
 
 import argparse
@@ -42,12 +42,12 @@ _TOP = "top"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What Amaranth makes of a design and a board.
+    """The files that Amaranth makes of a design and a board.
 
     Parameters
     ----------
     design : str
-        In Yosys's own language.
+        Design in Yosys's own language.
     constraints : str
         Pins and clocks, in a file that :attr:`place` names.
     place, pack : list of str
@@ -61,7 +61,7 @@ class Plan:
 
 
 def plan(wired: Board, top: Top) -> Plan:
-    """Have Amaranth make a board's files, and take from them what :func:`build` needs."""
+    """Have Amaranth make a board's files, and take from them the parts that :func:`build` needs."""
     files = wired.platform().prepare(top, _TOP, emit_src=False).files
     commands = {program: arguments for program, *arguments in json.loads(files[f"build_{_TOP}.json"])["commands"]}
     return Plan(files[f"{_TOP}.il"], files[_TOP + wired.family.constraints], commands[wired.family.nextpnr],
@@ -81,9 +81,9 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     native : bool
         Whether to use the tools on PATH.
     progress : callable
-        Told what begins, and what was reached.
+        Called with a line about each stage that begins and each speed that was reached.
     design : Component or None
-        In place of the board's own nodes and link.
+        Design in place of the board's own nodes and link.
     """
     wired, config = board(name)
     if not 1 <= seeds <= MOST_SEEDS:
@@ -191,7 +191,7 @@ def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wi
 
 
 def _full(log: str) -> str:
-    """What a design has too much of, from the log of nextpnr: nothing if that is not what has failed."""
+    """Resources that the design needs too many of, from nextpnr's log; empty if it failed for another reason."""
     used = {site: (int(needed), int(present)) for site, needed, present in re.findall(
         r"^Info:\s+(\w+):\s+(\d+)/\s*(\d+)\s+\d+%", log, flags=re.MULTILINE) if int(present)}
     # Of a chip that is all but full, some cells may find no place.
@@ -205,7 +205,7 @@ def _missed(report: dict) -> bool:
 
 
 def _fmax(report: dict, clock: int) -> float:
-    """What the design's clock reaches, in MHz."""
+    """The frequency that the design's clock reaches, in MHz."""
     # What is derived from the reference and the PLL's dividers; without it nextpnr would not have tried.
     ours = [one for one in report["fmax"].values() if abs(one["constraint"] / (clock / 1e6) - 1) < 1e-3]
     if not ours:
@@ -215,11 +215,11 @@ def _fmax(report: dict, clock: int) -> float:
 
 
 def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
-    """What each part of a design takes, with all that is in it, by the path of the part.
+    """Cells of each part of a design and of all that is in it, by the path of the part.
 
-    A cell belongs to the part that has named what it drives, the innermost where there are several. What drives
-    no signal of a name belongs to the part of what it drives. So a LUT between two parts is counted with one of
-    them, and all parts add up to the whole.
+    A cell belongs to the part that has named the signal it drives, the innermost if there are several. A cell that
+    drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted with
+    one of them, and all parts add up to the whole.
     """
     top = json.loads(netlist.read_text())["modules"][_TOP]
     cells = top["cells"]
@@ -267,14 +267,14 @@ def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
 
 
 def _tree(result: dict, least: float = 0.01) -> list[str]:
-    """The parts that take the most LUTs, each with what is in it below it."""
+    """The parts that take the most LUTs, each with its own parts below it."""
     whole = result["units"][""]["lut4"]
     return [f"  {counts['lut4']:7,}  {'  ' * path.count('.')}{path.rpartition('.')[2]}"
             for path, counts in result["units"].items() if path and counts["lut4"] >= least * whole]
 
 
 def table() -> str:
-    """What has been built for boards, as a table in Markdown."""
+    """All results of boards, as a table in Markdown."""
     lines = ["| Board | Part | Nodes | LUTs | FF | DSP | block RAM | Clock MHz | Fmax MHz: median (range) | Seeds |",
              "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:

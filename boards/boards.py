@@ -1,4 +1,4 @@
-"""The boards: how each is wired. What nodes each has is in hdl/board.py, where the host finds it too.
+"""The wiring of each board. The nodes of each are in hdl/board.py, where the host finds them too.
 
 A board to be added needs an entry here, and one of the same name in :data:`hdl.board.BOARDS`.
 """
@@ -20,23 +20,23 @@ __all__ = ["BOARDS", "Board", "board"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Board:
-    """How a board is wired.
+    """The wiring of a board.
 
     Parameters
     ----------
     platform : type
-        Of amaranth-boards.
+        Class of amaranth-boards.
     family : Family
         Tools of its chip.
     resources : tuple of Resource
-        What it has beyond its platform's resources.
+        Resources beyond those of its platform.
     lights : dict
         For each light, a resource with its number or with the name of its part, the lights of
         :class:`~hdl.board.BoardTop` that it shows.
     button : str or None
         The resource that resets all nodes while it is pressed.
     loader : str
-        What openFPGALoader calls it.
+        Name of the board in openFPGALoader.
     cable : str or None
         The adapter that openFPGALoader is to use, where none is on the board.
     """

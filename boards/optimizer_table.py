@@ -1,4 +1,4 @@
-"""What each rule of the streamed optimizer costs, and how many parameters per second it updates.
+"""Cost of each rule of the streamed optimizer, with the parameters per second that it updates.
 
 Run as ``make synth-optimizer``, or ``python -m boards.optimizer_table``: one row per set of rules and lane count,
 each a whole :class:`~hdl.optimizer.burst.StreamedOptimizer` with two workers and bursts of 256 elements, placed out

@@ -54,7 +54,7 @@ class Ecp5Dividers:
 
 @dataclasses.dataclass(frozen=True)
 class Ice40Dividers:
-    """``DIVR``, ``DIVF`` and ``DIVQ``, the range of the filter, and what the oscillator runs at."""
+    """``DIVR``, ``DIVF`` and ``DIVQ``, the range of the filter, and the frequency of the oscillator."""
 
     divr: int
     divf: int
@@ -87,13 +87,13 @@ class Ice40Dividers:
 class Ecp5Pll(wiring.Component):
     """The PLL of an ECP5, with the same clock at two outputs.
 
-    What goes to a gate of a clock cannot go to flip-flops as well: those of what moves the gate have an output of
-    their own.
+    An output that drives a clock gate cannot drive flip-flops as well; the flip-flops that move the gate therefore
+    have an output of their own.
 
     Parameters
     ----------
     reference, clock : int
-        In Hz; see :meth:`Ecp5Dividers.choose`.
+        Frequencies in Hz; see :meth:`Ecp5Dividers.choose`.
 
     Members
     -------
@@ -142,9 +142,9 @@ class Ice40Pll(wiring.Component):
     Parameters
     ----------
     pin : IOPort
-        Of the reference; no other logic can have it.
+        Pin of the reference; no other logic can use it.
     reference, clock : int
-        In Hz; see :meth:`Ice40Dividers.choose`.
+        Frequencies in Hz; see :meth:`Ice40Dividers.choose`.
 
     Members
     -------

@@ -1,8 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Area and speed of one unit, placed and routed out of context on a named ECP5 part.
 
-Run as ``python -m boards.synth --unit floating.add --seeds 3``. See docs/synthesis.md for what is counted, and
-docs/decisions/synthesis-tools.md for the choice of tools and of their settings.
+Run as ``python -m boards.synth --unit floating.add --seeds 3``. docs/synthesis.md says which cells are counted, and
+docs/decisions/synthesis-tools.md why these tools and settings were chosen.
 
 The unit is synthesised on its own, and counted as such. For placement it is then wrapped: every input bit comes from
 one flip-flop of a shift register and every output bit goes to a flip-flop of its own, which a chain of flip-flops and
@@ -156,7 +156,8 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
             progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise and place one unit and write ``build/synth/<name>.json``.
 
-    The name in the result is the unit's, followed by what differs from the defaults: ``floating.multiply-dsps=2``.
+    The name in the result is the unit's, followed by the parameters that differ from the defaults:
+    ``floating.multiply-dsps=2``.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     part : str
         Part, with speed grade.
     seeds : int
-        How many placements; the seeds are 1, 2, ….
+        Number of placements; the seeds are 1, 2, ….
     frequency : float
         Target in MHz, to which nextpnr works. A missed target is no error, but is in the result.
     native : bool
@@ -177,7 +178,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     path : bool
         Whether progress tells the critical path of each placement.
     progress : callable
-        Told what begins, and what was reached.
+        Called with a line about each stage that begins and each speed that was reached.
     """
     _check(name, mapper)
     if not 1 <= seeds <= MOST_SEEDS:

@@ -1,4 +1,4 @@
-"""The tools that make bitstreams, and what they say: Yosys, nextpnr and the packers of ECP5 and of iCE40."""
+"""The tools that make bitstreams, and their reports: Yosys, nextpnr and the packers of ECP5 and of iCE40."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ class SynthesisError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
-    """Chips that the same tools are for.
+    """A family of chips, which the same tools serve.
 
     Parameters
     ----------
@@ -37,17 +37,17 @@ class Family:
     wheel : str
         The package of YoWASP that has both.
     constraints, bitstream : str
-        How the names of their files end.
+        Suffixes of the names of their files.
     mapping : list of str
         Commands of Yosys from a design to cells.
     dense : list of str
         The same for designs that fill a chip: fewer LUTs, and slower.
     cells : dict
-        What is counted, and the beginnings of the names of its cells.
+        Each resource that is counted, with the beginnings of the names of its cells.
     occupied : dict
         LUTs, of four inputs, that a cell of the netlist occupies apart from LUTs themselves.
     sites : tuple of str
-        What nextpnr calls LUTs, flip-flops, DSP blocks and block memories of the chip.
+        Names in nextpnr of the chip's LUTs, flip-flops, DSP blocks and block memories.
     placing : list of str
         Options of nextpnr for designs that fill a chip.
     """
@@ -65,11 +65,11 @@ class Family:
     placing: list[str] = dataclasses.field(default_factory=list)
 
     def kind(self, cell: str) -> str | None:
-        """What a cell of that type is counted as."""
+        """The resource that a cell of that type is counted as."""
         return next((kind for kind, names in self.cells.items() if cell.startswith(names)), None)
 
     def count(self, cells: Mapping[str, int]) -> dict[str, int]:
-        """Resources, from how many cells there are of each type."""
+        """Resources, from the number of cells of each type."""
         result = {kind: sum(number for cell, number in cells.items() if cell.startswith(names))
                   for kind, names in self.cells.items()}
         return {**result, "lut4_occupied": result["lut4"] + sum(
@@ -185,7 +185,7 @@ def prepare(folder: Path) -> None:
     Raises
     ------
     SynthesisError
-        They cannot.
+        Files cannot be written to it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def save(path: Path, text: str) -> None:
     Raises
     ------
     SynthesisError
-        It cannot be written; the message names it.
+        The file cannot be written; the message names it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

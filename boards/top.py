@@ -1,4 +1,4 @@
-"""What is around a design on a board: its clock, its reset and its pins."""
+"""The top level of a board: clock, reset and pins around the design."""
 
 from amaranth.hdl import Cat, ClockDomain, ClockSignal, Elaboratable, Instance, Module, ResetSignal, Signal
 from amaranth.lib import io, wiring
@@ -12,7 +12,7 @@ __all__ = ["ResetHold", "Top"]
 
 
 class ResetHold(wiring.Component):
-    """Keeps a reset that has no clock until it has been released for a while.
+    """Hold of an asynchronous reset until it has been released for a while.
 
     The output rises with the first edge of the clock, and falls with the edge number ``cycles + 2`` after the input
     has fallen for good; it is 1 from the beginning.
@@ -20,14 +20,14 @@ class ResetHold(wiring.Component):
     Parameters
     ----------
     cycles : int
-        At least 2.
+        Length of the hold, at least 2.
 
     Members
     -------
     i : In(1)
-        Asynchronous.
+        The reset, asynchronous.
     o : Out(1)
-        In the clock domain ``start``, which nothing else resets.
+        The held reset, in the clock domain ``start``, which nothing else resets.
     """
 
     def __init__(self, *, cycles):
@@ -54,16 +54,16 @@ class Top(Elaboratable):
     first microseconds.
 
     An ECP5 resets all of its flip-flops by a net of its own, so that no logic and no wire of the fabric is spent on
-    it. How late that net's release reaches each of them is not known to nextpnr; hence the design's clock stands
+    it. nextpnr does not know how late that net's release reaches each of them; hence the design's clock stands
     still meanwhile, and for the :attr:`hold` cycles.
 
     Parameters
     ----------
     board : Board
     clock : int
-        In Hz.
+        Frequency of the design's clock, in Hz.
     design : Component
-        With ports ``rx``, ``tx`` and ``lights`` as those of :class:`~hdl.board.BoardTop`.
+        Component with ports ``rx``, ``tx`` and ``lights`` as those of :class:`~hdl.board.BoardTop`.
     """
 
     hold = 1 << 16

@@ -25,7 +25,7 @@ class Unit:
     parameters: dict
 
     def call(self, options):
-        """The component's class, and the arguments to make it with, some parameters replaced."""
+        """The component's class and the arguments to make it with; ``options`` replace parameters."""
         module_name, class_name = self.target.split(":")
         try:
             factory = getattr(importlib.import_module(module_name), class_name)
@@ -42,13 +42,13 @@ class Unit:
         return factory, parameters
 
     def component(self, options):
-        """Make the component, with some parameters replaced."""
+        """Make the component; ``options`` replace parameters."""
         factory, arguments = self.call(options)
         return factory(**arguments)
 
 
 class Together(wiring.Component):
-    """Components that have nothing to do with each other, to be placed as one.
+    """Independent components, placed as one.
 
     Members
     -------
@@ -69,19 +69,19 @@ class Together(wiring.Component):
 
 
 def weight_codec(*, codec, lanes):
-    """What a node has for a codec of weights: from memory rows to words of a link, and back."""
+    """Units of a node for a codec of weights: from memory rows to words of a link, and back."""
     return Together(encoder=WordEncoder(codec=codec, lanes=lanes), decoder=WordDecoder(codec=codec, lanes=lanes))
 
 
 def zero_value_codec(*, lanes):
-    """What a node has for gradients without their zeros: encoder, adder in compressed form, and decoder."""
+    """Units of a node for zero-value compression of gradients: encoder, adder in compressed form, and decoder."""
     return Together(encoder=zero_value.Encoder(lanes=lanes), adder=zero_value.Adder(),
                     decoder=zero_value.Decoder(lanes=lanes))
 
 
 def gradient_codec(*, codec, lanes):
-    """What a node has for gradients that are added in another form: decoder, adders of what comes in and of what was
-    lost before, and an encoder that tells what it loses."""
+    """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
+    encoder that tells what it loses."""
     lost = {} if codec.exact else {"residual_adder": PacketAdder(lanes=lanes)}
     return Together(decoder=WordDecoder(codec=codec, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
                     encoder=FeedbackEncoder(codec=codec, lanes=lanes), **lost)

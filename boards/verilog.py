@@ -32,13 +32,13 @@ LABEL = 80
 
 
 def wrap(component: Component, *, name: str, title: Sequence[str] = ()) -> Design:
-    """A component as Verilog whose streams are AXI4-Stream, with a header comment that says what is where.
+    """A component as Verilog whose streams are AXI4-Stream, with a header comment that describes every port.
 
     Parameters
     ----------
     component : Component
     name : str
-        Of the top module. The names of all others begin with it.
+        Name of the top module. The names of all others begin with it.
     title : sequence of str
         First lines of the header.
     """
@@ -108,8 +108,8 @@ def _label(unit, options):
 def design(unit: str, *, options: dict | None = None, progress: Callable[[str], None] = lambda text: None) -> Design:
     """The Verilog of one unit.
 
-    The top module is called ``gradring_`` and the unit's name, followed by what differs from its defaults, such as
-    ``gradring_floating_multiply_dsps_2``, or by a digest of it where that is long.
+    The top module is called ``gradring_`` and the unit's name, followed by the parameters that differ from its
+    defaults, such as ``gradring_floating_multiply_dsps_2``, or by a digest of them where that is long.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
     options : dict or None
         Parameters of the unit in place of those of its entry.
     progress : callable
-        Told what begins.
+        Called with a line about each stage that begins.
     """
     if unit not in UNITS:
         raise SynthesisError(f"Unit must be one of {', '.join(sorted(UNITS))}, not {unit!r}")
@@ -146,7 +146,7 @@ def write(unit: str, *, options: dict | None = None,
 
 
 def _parameters(factory, arguments: dict) -> str:
-    """All parameters by name, those of a configuration one by one."""
+    """All parameters by name; a configuration's are listed one by one."""
     bound = inspect.signature(factory).bind(**arguments)
     bound.apply_defaults()
     pairs = {}

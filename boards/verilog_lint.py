@@ -50,7 +50,7 @@ def lint(path: Path):
     Raises
     ------
     ToolError
-        With what Verilator says, if it says anything.
+        Verilator has a warning or an error; the message has it.
     """
     text = path.read_text()
     lines = text.splitlines()

@@ -33,7 +33,7 @@ class RefutedError(AssertionError):
 
 
 def holds(m: Module, name: str, stream: Any) -> Signal:
-    """Whether a stream keeps the rule: what was offered and not taken in the last cycle is still on offer.
+    """Whether a stream keeps the rule: a beat offered and not taken in the last cycle is still on offer.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
 
 
 class Offers(Component):
-    """Whatever its sinks do, and whatever its other inputs are in each cycle, what a unit offers stands until it is
-    taken, as long as that is so of what it is offered.
+    """A unit whose offers must stand until they are taken, whatever its sinks and its other inputs do, as long as the
+    offers made to it stand likewise.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ __all__ = ["Kind", "Outcome", "Ring", "order", "simulate"]
 
 
 class Kind(enum.IntEnum):
-    """Where a packet comes from (sending) or goes to (receiving)."""
+    """The place that a packet comes from (sending) or goes to (receiving)."""
 
     MEMORY = 0
     """From or to a memory: nothing to wait for."""
@@ -37,7 +37,7 @@ class Ring:
     Parameters
     ----------
     nodes : int
-        At least 2.
+        Nodes of the ring, at least 2.
     segments : int
         Segments per block; at least 1.
     packet_words : int
@@ -70,14 +70,14 @@ class Ring:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of each ring.
+    """The outcome of each ring.
 
     Parameters
     ----------
     finished : array of bool
         Everything was sent and received.
     deadlocked : array of bool
-        Nothing can happen any more, but not everything was sent and received.
+        Rings that can do no further step though not everything was sent and received.
     steps : int
         Steps until the last ring had finished or was stuck.
     """

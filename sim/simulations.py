@@ -70,7 +70,7 @@ _seconds = 0.0
 
 
 def seconds() -> float:
-    """Processor time of the server and its simulations so far, of which the system tells nothing before it ends."""
+    """Processor time of the server and its simulations; the system tells of it only when the server has ended."""
     return _seconds
 
 

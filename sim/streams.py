@@ -48,7 +48,7 @@ def stalls(kind: str, *, seed: int = 1, rate: float = 0.5) -> Iterator[bool]:
         ``none``: always. ``geometric``: with a probability of ``rate`` in each cycle. ``freeze``: always, but for
         pauses of 100 to 300 cycles. ``alternating``: every other cycle.
     seed : int
-        Of the random patterns.
+        Seed of the random patterns.
     rate : float
         Probability of the geometric pattern.
     """

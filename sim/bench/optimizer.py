@@ -57,7 +57,7 @@ def _bursts(pair: Lockstep, rule: Rule, config: str) -> list[dict[str, Any]]:
 
 
 def _bytes(pair: Lockstep, rule: Rule, config: str) -> dict[str, Any]:
-    """What moves over the ports between memory and unit, counted beat by beat; broadcasts are not among them."""
+    """Bytes over the ports between memory and unit, counted beat by beat; broadcasts are left out."""
     model, settings = pair.model, _settings(rule)
     bursts = [Burst(model.depth, 1)] * 4
     fills = _operands(model, bursts, settings)

@@ -117,17 +117,17 @@ class Speed:
     Members
     -------
     verilated : dict
-        Of the Verilated ring, by number of threads: median of several runs.
+        Speed of the Verilated ring, by number of threads: median of several runs.
     apart : dict
         The same of nodes that are evaluated one after the other; empty unless it was asked for.
     cocotb : float
-        Of the ring under cocotb.
+        Speed of the ring under cocotb.
     cycles : int
         Length of the traffic.
     seconds : dict
         Time per stage of the Verilated ring's build.
     crowded : dict
-        Of the Verilated ring, by number of threads, on two cores of which another process keeps one busy; empty
+        Speed of the Verilated ring, by number of threads, while another process keeps one of two cores busy; empty
         unless it was asked for, or where there are no two cores.
     """
 
@@ -167,7 +167,7 @@ def _traffic(rank: int, nodes: int) -> list[list[int]]:
 
 @cocotb.test(timeout_time=1, timeout_unit="sec")
 async def drive(dut: Any) -> None:
-    """The traffic of all nodes at once; what came of it is left in a file."""
+    """The traffic of all nodes at once; its outcome is left in a file."""
     await start(dut)
     begun, first = time.perf_counter(), get_sim_time("ns")
     receivers = []
@@ -216,9 +216,9 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
     Parameters
     ----------
     config : NodeConfig
-        Of every node.
+        Configuration of every node.
     nodes : int
-        In the ring.
+        Nodes in the ring.
     threads : tuple of int
         Numbers of threads to measure the Verilated ring with.
     repetitions : int

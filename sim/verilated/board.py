@@ -54,7 +54,7 @@ def build_board(board: Component, *, identity: str | None = None,
     Parameters
     ----------
     board : Component
-        With the ports of :class:`hdl.board.BoardTop`.
+        Component with the ports of :class:`hdl.board.BoardTop`.
     identity, announce
         As of :func:`~sim.verilated.build.build_ring`.
     """
@@ -92,14 +92,14 @@ def build_board(board: Component, *, identity: str | None = None,
 
 
 def board_library(config: NodeConfig, *, nodes: int, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """The simulation of a board of so many nodes, with the shortest bits that it can have."""
+    """The simulation of a board with ``nodes`` nodes and the shortest bits that it can have."""
     top = BoardTop(config=config, nodes=nodes, flash=1, **RATES)
     return build_board(top, identity=f"BoardTop({config}, {nodes}, {RATES})", announce=announce)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faults:
-    """What a bad cable does, in both directions.
+    """Faults of a bad cable, in both directions.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Faults:
 
 
 class _Cable:
-    """One direction: bytes in, and what is left of them out."""
+    """One direction of the cable: bytes go in, and those that the faults leave come out."""
 
     def __init__(self, faults: Faults | None, direction: int):
         self._faults = faults
@@ -146,15 +146,15 @@ class SimulatedBoard:
     Parameters
     ----------
     library : Library
-        As built by :func:`build_board`.
+        Library that :func:`build_board` has built.
     clock, baud : int
-        Those of the board.
+        Clock in Hz and bits per second of the board.
     frequency : float
         Cycles in a second of :attr:`time`; by default those of a board with a line of 3 Mbaud.
     delay : int
         Cycles that a byte spends on its way in each direction, apart from the time on the wire.
     faults : Faults or None
-        What the cable does to bytes.
+        Faults of the cable.
 
     Members
     -------
@@ -200,9 +200,9 @@ class SimulatedBoard:
         return result
 
     def time(self) -> float:
-        """Seconds as they pass for the board: its cycles while it has something to do, else those of the clock.
+        """Seconds as they pass for the board: its cycles while it is busy, else those of the clock.
 
-        What it does so takes as long as on a board, however slow the simulation is.
+        Its work so takes as long as on a real board, however slow the simulation is.
         """
         return self.cycle / self.frequency + self._rested + max(0.0, time.monotonic() - self._ended)
 
@@ -217,12 +217,12 @@ class SimulatedBoard:
         return sum(cable.dropped for cable in self._cables)
 
     def set_faults(self, faults: Faults | None) -> None:
-        """What the cable does from here on."""
+        """Give the cable other faults from here on."""
         with self._lock:
             self._cables = _Cable(faults, 0), _Cable(faults, 1)
 
     def plug(self) -> None:
-        """Plug the cable in. The board has kept what it had."""
+        """Plug the cable in. The board has kept its state."""
         master, slave = pty.openpty()
         tty.setraw(slave)
         os.set_blocking(master, False)
@@ -240,7 +240,7 @@ class SimulatedBoard:
         self._nudge()
 
     def unplug(self) -> None:
-        """Pull the cable out: the port is gone, and so is all that was on its way."""
+        """Pull the cable out: the port is gone, and so are all bytes on their way."""
         with self._lock:
             if self._master is not None:
                 os.close(self._master)

@@ -77,7 +77,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         Evaluate the nodes of a thread together, function by function (:mod:`sim.verilated.batch`), where there is
         no waveform and the generated code allows it; a stage says so where it does not. Only the speed differs.
     identity : str or None
-        As of :func:`~sim.verilated.verilog.convert`.
+        Identity for :func:`~sim.verilated.verilog.convert`.
     announce : callable
         Called with the name of each stage as it begins.
     """
@@ -133,7 +133,7 @@ _TIED = {"rst": 0, "host_o__ready": 1}
 
 
 def _ring_node(node: Design) -> str:
-    """The node's Verilog, and a module around it that ties what never changes.
+    """The node's Verilog, and a module around it that ties the inputs which never change.
 
     A node begins as configured, so it needs no reset; and what takes its responses is always ready. Verilator then
     leaves out all logic that waits for either, which is a third of the work of a cycle: nearly all of a node's

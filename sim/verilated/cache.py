@@ -1,4 +1,4 @@
-"""Folders of what was built, each found again as it was written or else built anew.
+"""Folders of build products, each found again as it was written or else built anew.
 
 Beside the files of a folder stands ``manifest.json`` with the size and the SHA-256 digest of each. A file that a full
 disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a
@@ -39,7 +39,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
 
     ``build`` fills a fresh folder next to it, which takes its name when complete: a failed or an interrupted build
     leaves nothing behind that could be taken for a result. Of two processes that want the same thing, one builds it
-    and the other waits. What earlier builds have left because they were killed is removed. As long as this process
+    and the other waits. Remains of earlier builds that were killed are removed. As long as this process
     lives, no other one removes the folder.
 
     Parameters
@@ -48,7 +48,7 @@ def cached(directory: Path, build: Callable[[Path], None], *,
     build : callable
         Called with the fresh folder. Folders that it makes within are removed when it has ended.
     announce : callable
-        Told when another process builds the same, and is waited for.
+        Called with a line if another process builds the same and is waited for.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def _seal(folder: Path) -> int:
 
 
 def _touch(directory: Path) -> None:
-    """Note that a folder is used now: its own time is that of its last use."""
+    """Note that a folder is used now; its modification time is the time of its last use."""
     with contextlib.suppress(OSError):
         os.utime(directory)
 

@@ -77,7 +77,7 @@ def _entries() -> Iterator[Entry]:
 
 
 def prune(*, most: int, least: int | None = None, before: float | None = None) -> Removed:
-    """Remove entries, and what killed builds have left.
+    """Remove entries, and the remains of killed builds.
 
     Parameters
     ----------

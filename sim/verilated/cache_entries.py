@@ -1,4 +1,4 @@
-"""Entries of the cache on disk: their manifest, the names of what stands beside them, and their removal."""
+"""Entries of the cache on disk: their manifest, the names of files beside them, and their removal."""
 
 import contextlib
 import re
@@ -30,8 +30,8 @@ def remove(directory: Path) -> bool:
 
 
 def remove_stale(parent: Path, *, held: str | None = None) -> None:
-    """Remove what builds have left that were killed: fresh folders, locks and notes. A build that goes on holds the
-    lock of its name.
+    """Remove the remains of killed builds: fresh folders, locks and notes. A build that goes on holds the lock of
+    its name.
 
     Parameters
     ----------

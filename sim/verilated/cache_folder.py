@@ -1,8 +1,8 @@
 """The folder of everything that is found again by its digest: where it is, and how large it may become.
 
 It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of
-them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. What a command writes for its user
-is not in it (:data:`sim.verilated.toolchain.BUILD`).
+them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
+are not in it (:data:`sim.verilated.toolchain.BUILD`).
 """
 
 import os
@@ -68,12 +68,12 @@ def folder(kind: str) -> Path:
 
 
 def make(path: Path) -> None:
-    """Make a folder, and mark the cache, if it is in that, as something that backups can leave out.
+    """Make a folder; if it is in the cache, mark the cache so that backups can leave it out.
 
     Raises
     ------
     OSError
-        It cannot be made.
+        The folder cannot be made.
     """
     if path.is_dir():
         return

@@ -98,7 +98,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A child notes what it uses; what its parent uses stays the parent's."""
+    """A child process notes its own entries; those of its parent stay the parent's."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()

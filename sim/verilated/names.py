@@ -60,9 +60,9 @@ def encodings(component: Component, design: Design, *, identity: str | None = No
     ----------
     component : Component
     design : Design
-        The same component as Verilog; what it has no wire of is left out.
+        The same component as Verilog; signals that it has no wire of are left out.
     identity : str or None
-        As of :func:`~sim.verilated.verilog.convert`: where it is given, names are kept for the next run.
+        Identity for :func:`~sim.verilated.verilog.convert`; if it is given, names are kept for the next run.
     """
     known = sources() if identity is not None else None
     if identity is None or known is None:

@@ -88,7 +88,7 @@ def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
 
 def operands(model: Model, bursts: Sequence[Burst], settings: Scalars,
              draw: Callable[[str, int], Bits]) -> dict[str, list[Bits]]:
-    """What the bursts need: for each stream and burst ``draw(stream, count)``."""
+    """Operands of the bursts: ``draw(stream, count)`` for each stream and burst."""
     needed = {"weights": [burst.count for burst in bursts]}
     for worker in range(model.workers):
         needed[f"gradients__{worker}"] = [burst.count for burst in bursts if burst.active >> worker & 1]

@@ -59,7 +59,7 @@ class EndedError(SystemExit):
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that what is begun is tidied up.
+    """Have SIGTERM and SIGHUP raise :class:`EndedError` in the main thread, so that work in progress is tidied up.
 
     A signal that is ignored, as under ``nohup``, stays so, and one that the program handles already is left to it.
     In another thread than the main one nothing changes.

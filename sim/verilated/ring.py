@@ -57,7 +57,7 @@ class _LinkStatus(_Struct):
 
 @dataclasses.dataclass(frozen=True)
 class NodeStatus:
-    """What the host port of one node has done since reset, and what it holds.
+    """Counters of one node's host port since reset, and the words that it holds.
 
     Members
     -------
@@ -86,7 +86,7 @@ class NodeStatus:
 
 @dataclasses.dataclass(frozen=True)
 class LinkStatus:
-    """Settings of one link, what it has carried since reset, and what is on its way.
+    """Settings of one link, its counters since reset, and the words on their way.
 
     Members
     -------
@@ -127,7 +127,7 @@ class RingLink:
     """The link from one node to the next: words forward, credits backward.
 
     A word on the sender's wires in cycle t is on the receiver's in cycle t + latency. Settings change between runs
-    and act on what enters from then on; nothing overtakes.
+    and act on words that enter from then on; none overtakes another.
     """
 
     def __init__(self, library: ctypes.CDLL, ring: ctypes.c_void_p, index: int) -> None:
@@ -154,7 +154,7 @@ class RingLink:
     def cut(self, start: int | None = None, stop: int = NEVER) -> None:
         """Lose all words and credits that enter in cycles from ``start``, by default now, and before ``stop``.
 
-        What has entered before still arrives. A link has one cut at a time.
+        Words that have entered before still arrive. A link has one cut at a time.
         """
         start = self._library.ring_cycle(self._ring) if start is None else start
         if not 0 <= start <= stop <= NEVER:
@@ -176,7 +176,7 @@ class RingLink:
         self._library.ring_link_corrupt(self._ring, self.index, word, 1 << bit)
 
     def status(self) -> LinkStatus:
-        """Settings, counters and what is on its way."""
+        """Settings, counters and the words on their way."""
         result = _LinkStatus()
         self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
         return LinkStatus(**result.values())
@@ -190,7 +190,7 @@ class VerilatedRing:
     Parameters
     ----------
     library : Library
-        As built by :func:`~sim.verilated.build.build_ring`.
+        Library that :func:`~sim.verilated.build.build_ring` has built.
     nodes : int
         Ring size, 1 to 16.
     threads : int
@@ -260,7 +260,8 @@ class VerilatedRing:
         return result
 
     def reset(self) -> None:
-        """Start again at cycle 0 with all nodes as configured, memories included; drop what is queued or on its way.
+        """Start again at cycle 0 with all nodes as configured, memories included; drop words that are queued or on
+        their way.
 
         Links keep latency, rate and cut.
         """
@@ -271,7 +272,7 @@ class VerilatedRing:
         self._library.ring_set_threads(self._ring, self._threads(threads))
 
     def set_quantum(self, cycles: int) -> None:
-        """Let nodes run ahead of each other by at most so many cycles, where the smallest latency allows it."""
+        """Let nodes run ahead of each other by at most ``cycles`` cycles, where the smallest latency allows it."""
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
@@ -282,7 +283,7 @@ class VerilatedRing:
         Parameters
         ----------
         cycles : int
-            How many at most.
+            Most cycles to run.
         until_packet_at : int or None
             Stop when this node has given a whole packet: at once if there is one, else at a multiple of 16 cycles.
         """
@@ -312,7 +313,7 @@ class VerilatedRing:
         return packet
 
     def status(self, node: int) -> NodeStatus:
-        """Counters of a node's host port, and what is queued there."""
+        """Counters of a node's host port, and the words queued there."""
         self._check_node(node)
         result = _NodeStatus()
         self._library.ring_node_status(self._ring, node, ctypes.byref(result))
@@ -321,7 +322,7 @@ class VerilatedRing:
     def memory(self, node: int, space: int) -> np.ndarray:
         """The elements of a node's memory as they are now, uint32 or, of 16-bit integers, uint16.
 
-        What is written to the array is in the memory at once. It must not be used after :meth:`close`.
+        A value written to the array is in the memory at once. The array must not be used after :meth:`close`.
         """
         self._check_node(node)
         if not 0 <= space < self.memories:
@@ -332,7 +333,7 @@ class VerilatedRing:
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
     def describe(self) -> str:
-        """Who waits for whom: queues and links, one line each."""
+        """Queues and links, one line each, which show who waits for whom."""
         lines = [f"cycle {self.cycle}"]
         for node in range(self.nodes):
             n = self.status(node)

@@ -1,6 +1,6 @@
-"""The programs a build needs: where they are, and which version they have.
+"""The programs that a build needs: their places and their versions.
 
-How they are run is in :mod:`sim.verilated.processes`, and how their products are kept in :mod:`sim.verilated.cache`.
+They are run by :mod:`sim.verilated.processes`, and their products are kept by :mod:`sim.verilated.cache`.
 A cache is shared by clones and machines: :func:`digest` gets contents and never paths, of a compiler what
 :func:`target` tells of it, and of what runs tools the :func:`source`.
 
@@ -94,9 +94,9 @@ _OPTIONS = ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS", "LDLIBS", "LOADLIBES", 
 
 @functools.cache
 def target() -> str:
-    """Digest of what the C++ compiler makes without options: its version, the processor with its extensions, the
-    system's C and C++ libraries, and whatever else it predefines. So a script that adds ``-march=native`` is another
-    compiler on each processor.
+    """Digest of the C++ compiler's target without options: its version, the processor with its extensions, the
+    system's C and C++ libraries, and everything else that it predefines. So a script that adds ``-march=native`` is
+    another compiler on each processor.
 
     Raises
     ------

@@ -116,7 +116,7 @@ class Unit:
         inputs : mapping
             Rows per input port; a port left out is zero, and a plain number is held.
         cycles : int or None
-            How long; by default as many cycles as there are rows.
+            Cycles to run; by default as many as there are rows.
         drain : int
             Cycles to run on, with zeros at every input given as an array.
         """
@@ -139,12 +139,12 @@ class Unit:
         sinks : mapping
             Per output stream, whether the sink is ready in each cycle: an array, or True for always.
         cycles : int or None
-            How long; by default as long as the longest array of stalls. After the end of a shorter one, its side is
-            unwilling.
+            Cycles to run; by default the length of the longest array of stalls. After the end of a shorter one, its
+            side is unwilling.
         inputs : mapping or None
             Rows of all other input ports, as for :meth:`run`.
         seed : int
-            Of the noise on payloads that are not valid.
+            Seed of the noise on payloads that are not valid.
         """
         patterns = [*(feed.willing for feed in sources.values()), *sinks.values()]
         if cycles is None:
@@ -226,7 +226,7 @@ def _ones(port: Port) -> np.ndarray:
 
 
 def _fit(port: Port, values: Any) -> np.ndarray:
-    """Rows of a port from anything that holds the right numbers."""
+    """Rows of a port, from any array or sequence of the right numbers."""
     dtype, words = row_type(port.width)
     given = np.asarray(values)
     if given.ndim != (1 if words == 1 else 2) or (words > 1 and given.shape[1] != words):

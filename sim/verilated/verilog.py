@@ -78,9 +78,9 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     ----------
     component : Component
     name : str
-        Of the top module.
+        Name of the top module.
     identity : str or None
-        Class and parameters of a component from hdl/, where nothing else decides what it is. It is then not even
+        Class and parameters of a component from hdl/, where these alone decide its gateware. It is then not even
         elaborated where an earlier run has had it from the same sources.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
@@ -108,7 +108,7 @@ def _convert(component: Component, name: str, identity: str | None) -> Design:
 
 
 def sources() -> str | None:
-    """Digest of hdl/, or None where it may differ from what this process has loaded."""
+    """Digest of hdl/, or None if hdl/ may differ from the modules that this process has loaded."""
     files = sorted(_HDL.rglob("*.py"))
     if any(file.stat().st_mtime > _LOADED for file in files):
         return None
@@ -134,7 +134,7 @@ def _design(component: Component, name: str) -> Path:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without garbage collection: elaboration makes millions of objects that stay, and to look for others among them
+    """Suspend garbage collection: elaboration makes millions of objects that stay, and to look for others among them
     takes a quarter of its time."""
     enabled = gc.isenabled()
     gc.disable()

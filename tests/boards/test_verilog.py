@@ -16,14 +16,8 @@ from tests.boards.small_units import small
 PAGE = Path(__file__).parents[2] / "docs" / "verilog.md"
 
 
-@pytest.fixture
-def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(verilog, "RESULTS", tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", sorted(UNITS))
-def test_every_unit_is_clean(name, results):
+def test_every_unit_is_clean(name, verilog_folder):
     """Verilator has nothing to say about any unit, and the header has a line for each stream and other port."""
     options = small(name)
     path = verilog.write(name, options=options)
@@ -39,16 +33,16 @@ def test_every_unit_is_clean(name, results):
             for port in ports} - {"aclk", "aresetn"} == set(described)
 
 
-def test_files_are_the_same_each_time(results, monkeypatch):
+def test_files_are_the_same_each_time(verilog_folder, monkeypatch):
     first = verilog.write("rows.serializer")
     text, control = first.read_text(), first.with_suffix(".vlt").read_text()
-    monkeypatch.setenv("GRADRING_CACHE", str(results / "cache"))  # nothing is found that was made before
+    monkeypatch.setenv("GRADRING_CACHE", str(verilog_folder / "cache"))  # nothing is found that was made before
     assert verilog.write("rows.serializer").read_text() == text
     assert first.with_suffix(".vlt").read_text() == control
-    assert sorted(path.name for path in results.glob("rows*")) == ["rows.serializer.v", "rows.serializer.vlt"]
+    assert sorted(path.name for path in verilog_folder.glob("rows*")) == ["rows.serializer.v", "rows.serializer.vlt"]
 
 
-def test_two_units_in_one_project(results):
+def test_two_units_in_one_project(verilog_folder):
     """No module of a file has the name of a module of another one."""
     names = [set(re.findall(r"^module (\S+?) ?\(", verilog.design(unit, options=options).text, flags=re.MULTILINE))
              for unit, options in (("compression.zero_value.encoder", {}), ("compression.zero_value.decoder", {}),
@@ -57,13 +51,13 @@ def test_two_units_in_one_project(results):
     assert len(set.union(*names)) == sum(map(len, names))
 
 
-def test_primitives_are_named(results):
+def test_primitives_are_named(verilog_folder):
     text = verilog.write("optimizer.fixed_lane", options={"primitive": True}).read_text()
     assert "\n// Needs MULT18X18D, a primitive of the part, which is not in this file.\n" in text
     assert "Needs" not in verilog.write("optimizer.fixed_lane").read_text()
 
 
-def test_options_of_a_node(results, monkeypatch, capsys):
+def test_options_of_a_node(verilog_folder, monkeypatch, capsys):
     monkeypatch.setattr(verilog, "lint", lambda path: None)
     made = {}
 
@@ -78,13 +72,13 @@ def test_options_of_a_node(results, monkeypatch, capsys):
     assert (config.lanes, config.weight_codec, config.masking, config.state_planes) == (2, "mx9", False, 1)
     assert made["name"] == "gradring_node_lanes_2_masking_False_state_planes_1_weight_codec_mx9"
     label = "node-lanes=2-masking=False-state_planes=1-weight_codec=mx9"
-    assert capsys.readouterr().out == os.path.relpath(results / f"{label}.v") + "\n"
+    assert capsys.readouterr().out == os.path.relpath(verilog_folder / f"{label}.v") + "\n"
     assert made["title"][0].startswith(f"{label}, of gradring ")
     assert made["title"][3].startswith("Parameters: lanes=2, segment=256, ")
     assert "weight_codec='mx9', gradient_codec='zero_value'" in made["title"][3]
 
 
-def test_long_names_are_digests(results, monkeypatch):
+def test_long_names_are_digests(verilog_folder, monkeypatch):
     monkeypatch.setattr(verilog, "lint", lambda path: None)
     path = verilog.write("rows.serializer", options={"lanes": 2})
     assert path.name == "rows.serializer-lanes=2.v"
@@ -96,11 +90,11 @@ def test_long_names_are_digests(results, monkeypatch):
     assert other.name != path.name
 
 
-def test_unknown_unit(results, capsys):
+def test_unknown_unit(verilog_folder, capsys):
     assert verilog.main(["--unit", "floating.subtract"]) == 1
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: Unit must be one of .*floating\.add, .*node, .*, not 'floating\.subtract'\n", error)
-    assert not list(results.iterdir())
+    assert not list(verilog_folder.iterdir())
 
 
 @pytest.mark.parametrize(("unit", "option", "message"), [
@@ -111,7 +105,7 @@ def test_unknown_unit(results, capsys):
     ("node", "masking=no", "masking must be True or False, not 'no'"),
     ("node", "width=3", "NodeConfig.__init__() got an unexpected keyword argument 'width'"),
 ])
-def test_wrong_options(unit, option, message, results, capsys):
+def test_wrong_options(unit, option, message, verilog_folder, capsys):
     assert verilog.main(["--unit", unit, "--set", option]) == 1
     assert capsys.readouterr().err == f"error: {message}\n"
 

@@ -7,12 +7,6 @@ from boards import verilog, verilog_lint
 from sim.verilated import toolchain
 
 
-@pytest.fixture
-def results(tmp_path, monkeypatch):
-    monkeypatch.setattr(verilog, "RESULTS", tmp_path)
-    return tmp_path
-
-
 def test_a_warning_is_an_error(tmp_path):
     path = tmp_path / "floating.comparator.v"
     path.write_text(verilog.design("floating.comparator").text.replace(".a(a)", ".a(a[30:0])"))
@@ -31,16 +25,16 @@ def test_words_of_later_languages_are_names(tmp_path):
     verilog_lint.lint(path)
 
 
-def test_what_verilator_says_is_an_error(results, monkeypatch):
+def test_what_verilator_says_is_an_error(verilog_folder, monkeypatch):
     monkeypatch.setattr(toolchain, "run", lambda *arguments, **options: "%Something: else\n")
-    path = results / "x.v"
+    path = verilog_folder / "x.v"
     path.write_text("module gradring_x ();\nendmodule\n\n")
     message = r"^Verilator has something to say about x\.v:\n%Something: else\n$"
     with pytest.raises(toolchain.ToolError, match=message):
         verilog_lint.lint(path)
 
 
-def test_lint_fails_the_command(results, monkeypatch, capsys):
+def test_lint_fails_the_command(verilog_folder, monkeypatch, capsys):
     monkeypatch.setattr(verilog_lint, "WAIVED", {})
     assert verilog.main(["--unit", "stream.skid_buffer"]) == 1
     assert "%Warning-UNUSEDSIGNAL" in capsys.readouterr().err  # the last of what it says

@@ -10,6 +10,7 @@ from hdl.memory import HostAccess, LanedMemory
 from hdl.streams.stream import connect_stream, word_layout
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, pack, unpack
+from tests.traces import taken
 
 VERSION = 77
 
@@ -68,12 +69,6 @@ class Bench(wiring.Component):
         m.d.comb += [self.count.eq(engine.count), engine.link_reset.eq(self.link_reset), *(
             getattr(engine, name).eq(getattr(self, name)) for name in self._settings)]
         return m
-
-
-def taken(trace, port, layout):
-    """When beats of a port were taken, and their fields."""
-    when = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
-    return when, unpack(layout, trace[f"{port}__payload"][when])
 
 
 def fill(bench, space, values):

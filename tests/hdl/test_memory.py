@@ -12,7 +12,8 @@ from hdl.memory import READ_LATENCY, HostAccess, LanedMemory, RowReader, RowWrit
 from hdl.streams.stream import beat_layout, connect_stream, word_layout
 from sim.golden.ring import canonical
 from sim.streams import stall_array
-from sim.verilated.vectors import Feed, Unit, pack, unpack
+from sim.verilated.vectors import Feed, Unit, pack
+from tests.traces import taken
 
 ROWS, ELEMENTS = 64, 40
 PATTERNS = ["none", "geometric", "alternating", "freeze"]
@@ -75,11 +76,6 @@ class Bench(wiring.Component):
 @pytest.fixture(scope="module", params=[1, 4, 8])
 def bench(request):
     return request.param, Unit(Bench(request.param), name=f"MemoryBench{request.param}")
-
-
-def taken(trace, port, layout):
-    cycles = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
-    return cycles, unpack(layout, trace[f"{port}__payload"][cycles])
 
 
 def host_write(unit, address, values):

@@ -4,52 +4,30 @@ Rings of nodes are in tests/hdl/ring/test_collective.py and tests/host/.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status, header_layout
+from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, register
 from hdl.masking.engine import mask_cycles, sparsify_cycles
 from hdl.masking.mask import KINDS
 from hdl.node import Node
-from hdl.streams.stream import word_layout
 from host.driver.command import Command, Event
 from sim.bench import ring_speed as bench_ring_speed
 from sim.golden import masking
 from sim.golden import ring as golden
-from sim.payload import to_int
-from sim.streams import stall_array
-from sim.verilated.vectors import Feed, Unit, pack, unpack
+from sim.verilated.vectors import Unit
+from tests.hdl import host_requests
+from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
 CONFIG = NodeConfig(gradient_words=1024, weight_words=1024, state_words=1024)
 LENGTH = 700
 
-
-def request(opcode, count, *words):
-    header = to_int(header_layout(), {"opcode": opcode, "tag": 9, "count": count})
-    return [header, *(int(word) for word in words)]
-
-
-def exchange(node, *requests, pattern="none", seed=0, cycles=12_000):
-    """The responses to some requests, sent one behind the other."""
-    words = [word for packet in requests for word in packet]
-    last = [n == len(packet) - 1 for packet in requests for n in range(len(packet))]
-    trace = node.lockstep(
-        sources={
-            "host_i": Feed(
-                pack(word_layout(), {"data": np.array(words, np.uint32), "last": np.array(last)}),
-                willing=stall_array(pattern, cycles, seed=seed),
-            )
-        },
-        sinks={"host_o": stall_array(pattern, cycles, seed=seed + 1)},
-    )
-    taken = np.flatnonzero(trace["host_o__valid"].astype(bool) & trace["host_o__ready"].astype(bool))
-    beats = unpack(word_layout(), trace["host_o__payload"][taken])
-    ends = np.flatnonzero(beats["last"]) + 1
-    return [response.tolist() for response in np.split(beats["data"], ends)[:-1]]
+exchange = functools.partial(host_requests.exchange, cycles=12_000)
 
 
 def update(gradients, weights):
@@ -127,18 +105,9 @@ def write(space, address, elements):
     return request(Opcode.WRITE_MEMORY, len(elements), space << 28 | address, *elements)
 
 
-def push(**fields):
-    return request(Opcode.PUSH_COMMAND, 8, *Command(**fields).words())
-
-
 POP = request(Opcode.POP_EVENT, 4, 100_000)
 READ_ALL = [request(Opcode.READ_MEMORY, 1024, space << 28) for space in (Space.GRADIENT, Space.WEIGHT)]
 READ_COUNTERS = [request(Opcode.READ_REGISTER, 1, register(name).address) for name in COUNTERS]
-
-
-def event(response):
-    """The event of a response."""
-    return Event.from_words(np.array(response[2:], np.uint32))
 
 
 class Masked:

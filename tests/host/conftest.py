@@ -24,6 +24,7 @@ from host import cli
 from host.commands import quantize as quantize_command
 from host.commands import run_options
 from host.driver.device import Device
+from host.models.digits import Dataset, digits
 from host.transports import verilated as verilated_transport
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
@@ -169,3 +170,15 @@ def nodes_of(monkeypatch):
 def device(devices):
     """One device."""
     return devices[0]
+
+
+@pytest.fixture(scope="session")
+def data():
+    """All digits."""
+    return digits()
+
+
+@pytest.fixture
+def few(data):
+    """A fraction of the digits."""
+    return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)

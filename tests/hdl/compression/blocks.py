@@ -20,6 +20,7 @@ from sim.golden import shared_exponent as model
 from sim.payload import pack, unpack
 from sim.streams import Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
+from tests.traces import taken
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC, "seed": 7}
 PARAMETERS = {
@@ -103,11 +104,6 @@ def _word_rows(packets, words):
     elements, keep, last = zip(*beats, strict=True)
     return pack(beat_layout(words), {"elements": np.array(elements, np.uint32), "keep": np.array(keep),
                                      "last": np.array(last)}), np.array(last)
-
-
-def taken(trace, layout, name="o"):
-    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-    return unpack(layout, trace[f"{name}__payload"][when]), when
 
 
 def _kept(payload):
@@ -202,7 +198,7 @@ def _encode(name, lanes, packets, format=FP32):
     beats = sum(-(-len(packet) // block) for packet in packets) * block // lanes
     trace = unit.lockstep(sources={"i": Feed(as_beats(rows, keep, last, format))}, sinks={"o": True},
                           cycles=beats + component.latency + block // lanes + 5)
-    payload, when = taken(trace, beat_layout(component.words))
+    when, payload = taken(trace, "o", beat_layout(component.words))
     return _kept(payload), when, beats, component
 
 
@@ -235,7 +231,7 @@ def every_code(name, lanes):
     unit.reset()
     count = rows.size // lanes
     trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    payload, _ = taken(trace, beat_layout(lanes))
+    _, payload = taken(trace, "o", beat_layout(lanes))
     np.testing.assert_array_equal(payload["elements"].reshape(-1), golden.dequantise(blocks))
 
 
@@ -286,7 +282,7 @@ def decoder_throughput(name, lanes):
     unit.reset()
     count = 17 * golden.block // lanes
     trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=count + component.latency + 2)
-    payload, when = taken(trace, beat_layout(lanes))
+    when, payload = taken(trace, "o", beat_layout(lanes))
     assert payload["elements"].reshape(-1).tolist() == np.concatenate([golden.decode(p) for p in packets]).tolist()
     assert when.tolist() == list(range(component.latency, component.latency + count))
 
@@ -307,7 +303,7 @@ def cut_packets(name, lanes):
         unit.reset()
         trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=14 * golden.block // lanes + 20)
         parts = model.split(golden, [len(packet) for packet in packets], lanes, component.words)
-        payload, _ = taken(trace, beat_layout(lanes))
+        _, payload = taken(trace, "o", beat_layout(lanes))
         rows = golden.decode(whole).reshape(-1, lanes)
         expected, last = [], []
         for packet in parts:

@@ -13,10 +13,12 @@ from hdl.compression.codecs import WordDecoder, WordEncoder, codebook_words, cou
 from hdl.ring.packet import Codec
 from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import codecs as model
-from sim.payload import pack, unpack
+from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression.packets import beats as rows
+from tests.hdl.compression.packets import words
+from tests.traces import taken
 
 NAMES = tuple(name for name in gateware.WEIGHT_CODECS if name != gateware.RAW)
 #: Those whose packets have as many words as their length makes.
@@ -43,18 +45,6 @@ def packets(generator):
     """Segments of every kind: whole, of one element, of an odd number of groups, and partial."""
     counts = [256, 1, 31, 32, 33, 256, 2, 160, *generator.integers(1, 257, 8).tolist()]
     return [elements(generator, count) for count in counts]
-
-
-def words(vectors):
-    """Beats of a word each."""
-    last = np.concatenate([np.arange(len(vector)) == len(vector) - 1 for vector in vectors])
-    return pack(word_layout(), {"data": np.concatenate(vectors), "last": last})
-
-
-def taken(trace, layout):
-    """What was taken of a unit's output."""
-    when = trace["o__valid"].astype(bool) & trace["o__ready"].astype(bool)
-    return unpack(layout, trace["o__payload"][when])
 
 
 class TestTable:
@@ -93,9 +83,9 @@ class TestTable:
     def test_words_of_a_table(self):
         """A byte for each exponent, and one more; and the most that there can be."""
         codec = model.WEIGHT_CODECS["table32"]
-        for count, exponents, words in [(1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)]:
+        for count, exponents, most in [(1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)]:
             elements = (np.arange(count, dtype=np.uint32) % exponents) << 23
-            assert len(codec.encode(elements)) == words
+            assert len(codec.encode(elements)) == most
         for count in (0, 1, 31, 64, 256, 2048):
             elements = (np.arange(count, dtype=np.uint32) % 256) << 23
             assert most_words(gateware.WEIGHT_CODECS["table32"], count) == len(codec.encode(elements))
@@ -157,7 +147,7 @@ def encode(name, lanes, source, sink, *, seed):
     trace = encoder.lockstep(
         sources={"i": Feed(rows(given, lanes), stall_array(source, 20_000, seed=seed))},
         sinks={"o": stall_array(sink, 20_000, seed=seed + 1)}, seed=seed)
-    found = taken(trace, word_layout())
+    _, found = taken(trace, "o", word_layout())
     expected = unpack(word_layout(), words([codec.encode(packet) for packet in given]))
     assert found["data"].tolist() == expected["data"].tolist(), f"{seed=}"
     assert found["last"].tolist() == expected["last"].tolist(), f"{seed=}"
@@ -170,7 +160,7 @@ def decode(name, lanes, source, sink, *, seed):
     trace = decoder.lockstep(
         sources={"i": Feed(words(encoded), stall_array(source, 20_000, seed=seed))},
         sinks={"o": stall_array(sink, 20_000, seed=seed + 1)}, seed=seed)
-    found = taken(trace, beat_layout(lanes))
+    _, found = taken(trace, "o", beat_layout(lanes))
     ends = np.flatnonzero(found["last"]) + 1
     assert len(ends) == len(given), f"{seed=}"
     assert ends[-1] == len(found["last"]), f"{seed=}"

@@ -13,10 +13,10 @@ from hdl.streams.rows import RowSerializer
 from hdl.streams.stream import SkidBuffer, beat_layout, word_layout
 from sim.golden import floating
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.payload import unpack
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression.packets import beats as rows
+from tests.traces import taken
 
 CYCLES = 20_000
 SPECIAL = np.array([0, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 1, 0x7F7F_FFFF, 0xFF7F_FFFF], np.uint32)
@@ -42,14 +42,9 @@ def lengths(generator):
     return [256, 1, 31, 32, 33, 3, 2, 256, 1, 1, *generator.integers(1, 257, 6).tolist()]
 
 
-def taken(trace, name, layout):
-    when = trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool)
-    return unpack(layout, trace[f"{name}__payload"][when])
-
-
 def packets(trace, name, lanes):
     """The packets of an output of beats."""
-    found = taken(trace, name, beat_layout(lanes))
+    _, found = taken(trace, name, beat_layout(lanes))
     kept = (found["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)
     values = found["elements"].reshape(-1, lanes)
     ends = np.flatnonzero(found["last"]) + 1
@@ -147,7 +142,7 @@ def encode(name, lanes, source, sinks, *, seed):
                  "restore": Feed(restore.astype(np.uint8), stall_array(source, CYCLES, seed=seed + 1))},
         sinks={name: stall_array(sink, CYCLES, seed=seed + 2 + place)
                for place, (name, sink) in enumerate(zip(outputs, sinks, strict=False))}, seed=seed)
-    found = taken(trace, "o", word_layout())
+    _, found = taken(trace, "o", word_layout())
     ends = np.flatnonzero(found["last"]) + 1
     encoded = [codec.encode(vector) for vector in given]
     assert found["data"].tolist() == np.concatenate(encoded).tolist(), f"{seed=}"
@@ -215,7 +210,7 @@ class TestFeedbackEncoder:
         beats = rows([vector, np.ones(16, np.uint32)], 4)[:4]
         trace = unit.lockstep(sources={"i": Feed(beats), "restore": Feed(np.zeros(2, np.uint8))},
                               sinks=dict.fromkeys(("o", "restored", "error"), True), cycles=100)
-        assert taken(trace, "o", word_layout())["data"].tolist() == GRADIENT_CODECS["mx9"].encode(vector).tolist()
+        assert taken(trace, "o", word_layout())[1]["data"].tolist() == GRADIENT_CODECS["mx9"].encode(vector).tolist()
         assert packets(trace, "error", 4) == [errors(GRADIENT_CODECS["mx9"], vector).tolist()]
 
     def test_refused(self):
@@ -231,4 +226,4 @@ class TestRaw:
         unit = Unit(WordEncoder(codec=gateware.GRADIENT_CODECS["raw"], lanes=lanes))
         trace = unit.lockstep(sources={"i": Feed(rows(given, lanes), stall_array("geometric", CYCLES, seed=1))},
                               sinks={"o": stall_array("geometric", CYCLES, seed=2)})
-        assert taken(trace, "o", word_layout())["data"].tolist() == np.concatenate(given).tolist()
+        assert taken(trace, "o", word_layout())[1]["data"].tolist() == np.concatenate(given).tolist()

@@ -50,3 +50,8 @@ def in_turns(component, inputs):
         rows[name] = generator.integers(1 << component.format.width, size=cycles, dtype=np.uint32)
         rows[name][:count * interval:interval] = values
     return Unit(component).run(rows)["o"][latency:][:count * interval:interval]
+
+
+def simulate(unit, latency, a, b):
+    """Results of a unit with two operands, from the first one on."""
+    return unit.run({"a": a, "b": b}, drain=latency)["o"][latency:]

@@ -12,13 +12,9 @@ from tests.hdl.floating import operands, pipeline
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 
 
-def simulate(unit, latency, a, b):
-    return unit.run({"a": a, "b": b}, drain=latency)["o"][latency:]
-
-
 def check(format, a, b, want):
     adder = FloatAdder(format=format)
-    got = simulate(Unit(adder), adder.latency, a, b)
+    got = pipeline.simulate(Unit(adder), adder.latency, a, b)
     assert operands.differences(a, b, got, want) == []
 
 

@@ -13,13 +13,9 @@ from tests.hdl.floating import operands, pipeline
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1)]
 
 
-def simulate(unit, latency, a, b):
-    return unit.run({"a": a, "b": b}, drain=latency)["o"][latency:]
-
-
 def check(format, a, b, want, dsps=4):
     multiplier = FloatMultiplier(format=format, dsps=dsps)
-    got = simulate(Unit(multiplier), multiplier.latency, a, b)
+    got = pipeline.simulate(Unit(multiplier), multiplier.latency, a, b)
     assert operands.differences(a, b, got, want) == []
 
 
@@ -92,7 +88,7 @@ def test_product(width, dsps):
     ones = np.uint64((1 << width) - 1)
     a[:256:2], b[:256:3] = ones, ones
     product = Product(width=width, dsps=dsps)
-    assert (simulate(Unit(product), product.latency, a, b) == a * b).all()
+    assert (pipeline.simulate(Unit(product), product.latency, a, b) == a * b).all()
 
 
 @pytest.mark.parametrize("width", [0, 37, 8.0])

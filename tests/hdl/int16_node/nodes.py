@@ -1,20 +1,19 @@
 """A reduced node's host: its packets, and what it expects to come of them."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Opcode, Operation, Status, header_layout
+from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import register
 from hdl.int16_node.engine import sparsify_cycles, update_cycles
 from hdl.int16_node.masking import mask_cycles
-from hdl.streams.stream import word_layout
-from host.driver.command import Command, Event
+from host.driver.command import Event
 from sim.golden import int16_node as reduced
-from sim.payload import to_int
-from sim.streams import stall_array
-from sim.verilated.vectors import Feed, pack, unpack
+from tests.hdl import host_requests
+from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
 # No power of two, so that a range is compared in earnest.
@@ -22,10 +21,7 @@ CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradi
 SIZES = CONFIG.spaces
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
 
-
-def request(opcode, count, *words):
-    header = to_int(header_layout(), {"opcode": opcode, "tag": 9, "count": count})
-    return [header, *(int(word) for word in words)]
+exchange = functools.partial(host_requests.exchange, cycles=40_000)
 
 
 def write_register(name, value):
@@ -44,31 +40,9 @@ def read(space, address, count):
     return request(Opcode.READ_MEMORY, count, space << 28 | address)
 
 
-def push(**fields):
-    return request(Opcode.PUSH_COMMAND, 8, *Command(**fields).words())
-
-
 POP = request(Opcode.POP_EVENT, 4, 100_000)
 READ_ALL = [read(space, 0, size) for space, size in enumerate(SIZES)]
 READ_COUNTERS = [read_register(name) for name in COUNTERS]
-
-
-def exchange(node, *requests, pattern="none", seed=0, cycles=40_000):
-    """The responses to some requests, sent one behind the other."""
-    words = [word for packet in requests for word in packet]
-    last = [n == len(packet) - 1 for packet in requests for n in range(len(packet))]
-    trace = node.lockstep(
-        sources={"host_i": Feed(pack(word_layout(), {"data": np.array(words, np.uint32), "last": np.array(last)}),
-                                willing=stall_array(pattern, cycles, seed=seed))},
-        sinks={"host_o": stall_array(pattern, cycles, seed=seed + 1)})
-    taken = np.flatnonzero(trace["host_o__valid"].astype(bool) & trace["host_o__ready"].astype(bool))
-    beats = unpack(word_layout(), trace["host_o__payload"][taken])
-    ends = np.flatnonzero(beats["last"]) + 1
-    return [response.tolist() for response in np.split(beats["data"], ends)[:-1]]
-
-
-def event(response):
-    return Event.from_words(np.array(response[2:], np.uint32))
 
 
 def small_jobs(generator, count, most):

@@ -17,6 +17,7 @@ from hdl.node import Node
 from sim.golden import int16_node as reduced
 from sim.golden import masking
 from sim.verilated.vectors import Unit
+from tests.hdl.host_requests import event, push, request
 from tests.hdl.int16_node.nodes import (
     CONFIG,
     COUNTERS,
@@ -28,13 +29,10 @@ from tests.hdl.int16_node.nodes import (
     Model,
     check_session,
     elements,
-    event,
     exchange,
     listed,
-    push,
     read,
     read_register,
-    request,
     small_jobs,
     write,
     write_register,

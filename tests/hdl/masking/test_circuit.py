@@ -14,6 +14,7 @@ from sim.golden import masking as model
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
+from tests.traces import moved
 
 #: Width of the elements for each number of lanes.
 WIDTHS = {1: 32, 2: 16, 4: 32, 8: 16, 16: 8}
@@ -101,11 +102,6 @@ def _spoil(case, generator, share=0.6):
     return case
 
 
-def _moved(trace, name="o"):
-    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-    return when, trace[f"{name}__payload"][when]
-
-
 def _pairs(case):
     return [(beat, beat) for beat in range(len(case.last))]
 
@@ -150,10 +146,10 @@ def test_kinds(lanes):
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]
     case = _case(generator, jobs, lanes)
     trace = case.run(cycles=len(case.last) + 50, spare=10)
-    when, got = _moved(trace)
+    when, got = moved(trace)
     np.testing.assert_array_equal(got, case.expected(_pairs(case)))
     assert when.tolist() == list(range(MaskCircuit.latency, MaskCircuit.latency + len(got)))
-    assert (when - _moved(trace, "i")[0] == MaskCircuit.data_latency).all()
+    assert (when - moved(trace, "i")[0] == MaskCircuit.data_latency).all()
     assert trace["fetched"].sum() == sum(model.words_fetched(job) for job in jobs)
     assert trace["masked"].sum() == sum((~kept).sum() for kept in case.kept)
     assert not trace["error"].any()
@@ -167,7 +163,7 @@ def test_batches(lanes):
         generator, {"triangle": count == 2, "external": count == 3}, rows, columns))
         for rows, columns in ((1, 1), (3, 5), (7, 17), (23, 31), (10, 70)) for count in (1, 2, 3, 7)]
     case = _case(generator, jobs, lanes)
-    when, got = _moved(case.run(cycles=len(case.last) + 50))
+    when, got = moved(case.run(cycles=len(case.last) + 50))
     np.testing.assert_array_equal(got, case.expected(_pairs(case)))
     assert when.tolist() == list(range(MaskCircuit.latency, MaskCircuit.latency + len(got)))
 
@@ -187,7 +183,7 @@ def test_generated_is_external(lanes):
     for name in ("o__valid", "masked"):
         np.testing.assert_array_equal(traces[0][name], traces[1][name], name)
     # The payload of a cycle without a beat is whatever a register held before reset.
-    np.testing.assert_array_equal(*(_moved(trace)[1] for trace in traces))
+    np.testing.assert_array_equal(*(moved(trace)[1] for trace in traces))
     assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
 
 
@@ -269,11 +265,11 @@ def test_one_packet_is_malformed(lanes, difference, external):
     middle = min(counts[1], sound)
     pairs = [*((beat, beat) for beat in range(sound + middle)),
              *((2 * sound + beat, sound + counts[1] + beat) for beat in range(sound))]
-    _, got = _moved(trace)
+    _, got = moved(trace)
     np.testing.assert_array_equal(got, case.expected(pairs))
     assert trace["error"].sum() == 1
     assert trace["fetched"].sum() == len(case.words)
-    assert len(_moved(trace, "i")[0]) == len(case.last)
+    assert len(moved(trace, "i")[0]) == len(case.last)
 
 
 @pytest.mark.parametrize("lanes", masks.LANES)
@@ -286,7 +282,7 @@ def test_reset_in_a_job(lanes, given):
     broken.last[:] = given % 2  # the first beat of the data ends its packet, or none does
     broken.run(cycles=given)
     case = _case(generator, masks.jobs(generator, 10), lanes)
-    _, got = _moved(case.run(cycles=len(case.last) + 20))
+    _, got = moved(case.run(cycles=len(case.last) + 20))
     np.testing.assert_array_equal(got, case.expected(_pairs(case)))
 
 

@@ -12,6 +12,7 @@ from sim.golden import masking as model
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
+from tests.traces import moved
 
 
 @functools.cache
@@ -25,12 +26,6 @@ def _run(lanes, jobs, *, willing=None, ready=True, cycles=None, reset=True, inde
         unit.reset()
     return unit.lockstep(sources={"jobs": Feed(masks.job_rows(jobs, index_bits), willing)}, sinks={"o": ready},
                          cycles=cycles)
-
-
-def _moved(trace):
-    """When beats moved, and which."""
-    when = np.flatnonzero(trace["o__valid"] & trace["o__ready"])
-    return when, trace["o__payload"][when]
 
 
 # --- construction
@@ -72,7 +67,7 @@ def test_kinds(lanes):
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS if not enables["external"] for rows, columns in masks.SIZES]
     want = masks.mask_rows(model.mask_beats(jobs, lanes))
-    when, got = _moved(_run(lanes, jobs, cycles=len(want) + 50))
+    when, got = moved(_run(lanes, jobs, cycles=len(want) + 50))
     np.testing.assert_array_equal(got, want)
     assert when.tolist() == list(range(MaskGenerator.latency, MaskGenerator.latency + len(want)))
 
@@ -94,7 +89,7 @@ def test_every_bound(lanes, kind):
         settings = [{"width": width} for width in (*bounds, 255)]
     jobs = [model.Job(rows=rows, columns=columns, mask=model.Mask(**{kind: True}, **setting)) for setting in settings]
     want = masks.mask_rows(model.mask_beats(jobs, lanes))
-    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 50))
+    _, got = moved(_run(lanes, jobs, cycles=len(want) + 50))
     np.testing.assert_array_equal(got, want)
 
 
@@ -109,7 +104,7 @@ def test_largest_matrix(lanes):
                 settings = {"length_rows": 31, "length_columns": 31, "end_row": 31, "end_column": 31, name: value}
                 jobs.append(model.Job(rows=31, columns=31, mask=model.Mask(**{kind: True}, **settings)))
     want = masks.mask_rows(model.mask_beats(jobs, lanes))
-    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 50, index_bits=5))
+    _, got = moved(_run(lanes, jobs, cycles=len(want) + 50, index_bits=5))
     np.testing.assert_array_equal(got, want)
 
 
@@ -153,7 +148,7 @@ def test_reset_in_a_job(lanes, given):
     _run(lanes, [model.Job(rows=5, columns=40, count=3)], cycles=given)
     jobs = masks.jobs(generator, 10)
     want = masks.mask_rows(model.mask_beats(jobs, lanes))
-    _, got = _moved(_run(lanes, jobs, cycles=len(want) + 20))
+    _, got = moved(_run(lanes, jobs, cycles=len(want) + 20))
     np.testing.assert_array_equal(got, want)
 
 

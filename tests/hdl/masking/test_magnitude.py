@@ -16,6 +16,7 @@ from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stal
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.floating import operands
 from tests.hdl.masking import masks
+from tests.traces import moved
 
 INFINITY = 0x7F80_0000
 #: From zero to the largest NaN; a sign does not count.
@@ -86,11 +87,6 @@ def _run(lanes, gradients, errors, threshold, *, cycles=None, reset=True, willin
         sinks={"kept": ready, "dropped": dropped_ready}, cycles=cycles, inputs={"threshold": threshold})
 
 
-def _moved(trace, name):
-    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-    return when, trace[f"{name}__payload"][when]
-
-
 # --- construction
 
 
@@ -126,7 +122,7 @@ def test_corners(lanes, threshold):
     trace = _run(lanes, gradients, errors, threshold, cycles=count + 20)
     kept, dropped, replaced = _expected(gradients, errors, threshold)
     for name, want in (("kept", kept), ("dropped", dropped)):
-        when, got = _moved(trace, name)
+        when, got = moved(trace, name)
         np.testing.assert_array_equal(got, want, name)
         assert when.tolist() == list(range(MagnitudeMask.latency, MagnitudeMask.latency + count))
     assert trace["replaced"][MagnitudeMask.latency - 1:][:count].tolist() == replaced.tolist()
@@ -155,8 +151,8 @@ def test_by_hand(gradient, error, threshold, kept, dropped):
     gradients, errors = (_Beats(np.array([[value]], np.uint32), one, one[0]) for value in (gradient, error))
     trace = _run(1, gradients, errors, threshold, cycles=20)
     frame = 3 << 32
-    assert _moved(trace, "kept")[1].tolist() == [kept | frame]
-    assert _moved(trace, "dropped")[1].tolist() == [dropped | frame]
+    assert moved(trace, "kept")[1].tolist() == [kept | frame]
+    assert moved(trace, "dropped")[1].tolist() == [dropped | frame]
     assert np.flatnonzero(trace["replaced"]).tolist() == ([9] if threshold and not kept else [])
 
 
@@ -174,7 +170,7 @@ def test_two_steps(lanes):
         values = generator.integers(-50, 51, (count, lanes)).astype(np.float32)
         given += values
         trace = _run(lanes, _Beats(values.view(np.uint32), keep, last), errors, 0x4248_0000, cycles=count + 20)  # 50
-        rows = [_elements(_moved(trace, name)[1], lanes) for name in ("kept", "dropped")]
+        rows = [_elements(moved(trace, name)[1], lanes) for name in ("kept", "dropped")]
         assert ((rows[0] == 0) | (np.abs(rows[0].view(np.float32)) >= 50)).all()
         sent += rows[0].view(np.float32)
         errors = dataclasses.replace(errors, elements=rows[1])
@@ -255,12 +251,12 @@ def test_one_output_stalls(stalled):
     never = np.zeros(200, bool)
     free, sinks = ("dropped", {"ready": never}) if stalled == "kept" else ("kept", {"dropped_ready": never})
     trace = _run(4, gradients, errors, 0x3F80_0000, cycles=200, **sinks)
-    assert len(_moved(trace, "gradients")[0]) == len(_moved(trace, "errors")[0]) == MagnitudeMask.depth
-    assert len(_moved(trace, free)[0]) == MagnitudeMask.depth
+    assert len(moved(trace, "gradients")[0]) == len(moved(trace, "errors")[0]) == MagnitudeMask.depth
+    assert len(moved(trace, free)[0]) == MagnitudeMask.depth
     assert trace[f"{stalled}__valid"].any()
-    assert not len(_moved(trace, stalled)[0])
+    assert not len(moved(trace, stalled)[0])
     trace = _run(4, gradients, errors, 0x3F80_0000, cycles=30, reset=False)
-    assert len(_moved(trace, stalled)[0]) == 30
+    assert len(moved(trace, stalled)[0]) == 30
 
 
 # --- packets of different lengths, and reset
@@ -276,8 +272,8 @@ def test_packets_differ(difference):
         beats.last[[first - 1, 39]] = True
     trace = _run(4, gradients, errors, 0x3F80_0000, cycles=60)
     kept, dropped, _ = _expected(gradients, errors, 0x3F80_0000)
-    np.testing.assert_array_equal(_moved(trace, "kept")[1], kept)
-    np.testing.assert_array_equal(_moved(trace, "dropped")[1], dropped)
+    np.testing.assert_array_equal(moved(trace, "kept")[1], kept)
+    np.testing.assert_array_equal(moved(trace, "dropped")[1], dropped)
 
 
 @pytest.mark.parametrize("given", [1, 2, 5, 8, 9, 10, 11, 12, 20, 40])
@@ -289,8 +285,8 @@ def test_reset_in_a_packet(lanes, given):
         gradients, errors = _beats(np.random.default_rng(given + 1), 50, lanes)
         trace = _run(lanes, gradients, errors, 0x3F80_0000, cycles=70)
         kept, dropped, replaced = _expected(gradients, errors, 0x3F80_0000)
-        np.testing.assert_array_equal(_moved(trace, "kept")[1], kept)
-        np.testing.assert_array_equal(_moved(trace, "dropped")[1], dropped)
+        np.testing.assert_array_equal(moved(trace, "kept")[1], kept)
+        np.testing.assert_array_equal(moved(trace, "dropped")[1], dropped)
         assert trace["replaced"].sum() == replaced.sum()
 
 

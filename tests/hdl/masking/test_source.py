@@ -10,6 +10,7 @@ from sim.golden import masking as model
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
+from tests.traces import moved
 
 # Words of one more job than is asked for: none of them may be taken.
 _SPARE = np.arange(1, 9, dtype=np.uint32)
@@ -26,11 +27,6 @@ def _run(lanes, beats, words, *, willing=None, words_willing=None, ready=True, c
         unit.reset()
     feeds = {"i": Feed(masks.mask_rows(beats), willing), "words": Feed(words, words_willing)}
     return unit.lockstep(sources=feeds, sinks={"o": ready}, cycles=cycles)
-
-
-def _moved(trace, name="o"):
-    when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
-    return when, trace[f"{name}__payload"][when]
 
 
 # --- construction
@@ -60,10 +56,10 @@ def test_sizes(lanes):
     words, kept = masks.external_all(generator, jobs)
     want = model.mask_beats(jobs, lanes, kept)
     trace = _run(lanes, model.mask_beats(jobs, lanes), np.concatenate([words, _SPARE]), cycles=len(want) + 10)
-    when, got = _moved(trace)
+    when, got = moved(trace)
     np.testing.assert_array_equal(got, masks.mask_rows(want, external=False))
     assert when.tolist() == list(range(MaskSource.latency, MaskSource.latency + len(want)))
-    taken, _ = _moved(trace, "words")
+    taken, _ = moved(trace, "words")
     assert len(taken) == sum(model.words_fetched(job) for job in jobs)
 
 
@@ -73,7 +69,7 @@ def test_a_word_is_taken_with_the_first_beat_that_needs_it(lanes):
     words, kept = masks.external_all(np.random.default_rng(1), [job])
     beats = model.mask_beats([job], lanes, kept)
     trace = _run(lanes, model.mask_beats([job], lanes), np.concatenate([words, _SPARE]), cycles=len(beats) + 10)
-    assert _moved(trace, "words")[0].tolist() == np.flatnonzero(beats.word).tolist()
+    assert moved(trace, "words")[0].tolist() == np.flatnonzero(beats.word).tolist()
 
 
 @pytest.mark.parametrize("lanes", masks.LANES)
@@ -85,8 +81,8 @@ def test_without_external(lanes):
     words, kept = masks.external_all(generator, jobs)
     want = model.mask_beats(jobs, lanes, kept)
     trace = _run(lanes, model.mask_beats(jobs, lanes), np.concatenate([words, _SPARE]), cycles=len(want) + 10)
-    np.testing.assert_array_equal(_moved(trace)[1], masks.mask_rows(want, external=False))
-    assert len(_moved(trace, "words")[0]) == len(words)
+    np.testing.assert_array_equal(moved(trace)[1], masks.mask_rows(want, external=False))
+    assert len(moved(trace, "words")[0]) == len(words)
 
 
 # --- every cycle
@@ -126,5 +122,5 @@ def test_reset_in_a_job(lanes, given):
     words, kept = masks.external_all(generator, [job])
     _run(lanes, model.mask_beats([job], lanes), words, cycles=given)
     want = model.mask_beats([job], lanes, kept)
-    _, got = _moved(_run(lanes, model.mask_beats([job], lanes), words, cycles=len(want) + 10))
+    _, got = moved(_run(lanes, model.mask_beats([job], lanes), words, cycles=len(want) + 10))
     np.testing.assert_array_equal(got, masks.mask_rows(want, external=False))

@@ -23,16 +23,13 @@ from host.driver.errors import (
     UnknownOpcodeError,
 )
 from host.transports.pysim import PysimRing
+from tests.words import random_words
 
 PATIENCE = 10_000
 
 
 def words(*values):
     return np.array(values, np.uint32)
-
-
-def random_words(count, seed=1):
-    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
 
 
 def spaces(config):

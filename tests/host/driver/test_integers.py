@@ -16,7 +16,6 @@ from host import cli
 from host.driver.command import Command
 from host.driver.masking import Mask, MaskJob, plan
 from host.driver.optimizer_settings import FixedSettings
-from host.models.digits import Dataset, digits
 from host.training import weight_files as weights
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName
 from host.training.record import DivergenceError, TrainingConfig, TrainingError
@@ -31,17 +30,6 @@ PLAIN = SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD])
 CONFIG = TrainingConfig(hidden=(), optimizer=PLAIN)
 ROOM = {"gradient_words": 8192, "weight_words": 16384}
 SHORT = TrainingConfig(hidden=(), optimizer=PLAIN, epochs=1, batch=25)
-
-
-@pytest.fixture(scope="module")
-def data():
-    return digits()
-
-
-@pytest.fixture
-def few(data):
-    """A fraction of the examples."""
-    return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
 
 
 def integers(generator, count):

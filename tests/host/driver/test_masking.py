@@ -15,18 +15,16 @@ from host.driver.ring import Ring
 from host.transports.pysim import PysimRing
 from host.transports.verilated import OpenRing
 from sim.golden import masking as golden
+from tests.host.integers import Answer
 from tests.host.rings import library
+from tests.words import bits_of
 
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
 ALTERNATIVE = -10000.0
 
 
-def bits(values):
-    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-
-
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job of any kinds, with numbers of any bits."""
+    """A job of any kinds, with numbers of any bits_of."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -40,10 +38,10 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits, and how many elements are replaced."""
+    """Masked bits_of, and how many elements are replaced."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
-    return golden.apply(job.matrices.view(np.uint32), kept, bits([alternative])[0]), int((~kept).sum())
+    return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
 
 
 def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
@@ -54,14 +52,6 @@ def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
             assert result.dtype == np.float32
             assert np.array_equal(result.view(np.uint32), values)
         assert replaced == sum(count for _, count in expected)
-
-
-class Answer:
-    def __init__(self, value=None):
-        self.value = value
-
-    def result(self):
-        return self.value
 
 
 class GoldenDevice:
@@ -123,7 +113,7 @@ class GoldenDevice:
             kept = golden.kept(job, weights[external:external + fetched] if fetched else None)
             external += fetched
             part = gradients[place:place + words[2]].reshape(job.count, job.rows, columns)
-            part[..., :job.columns][~kept] = bits([self.registers["MASK_ALTERNATIVE"]])[0]
+            part[..., :job.columns][~kept] = bits_of([self.registers["MASK_ALTERNATIVE"]])[0]
             replaced += int((~kept).sum())
             place += words[2]
         assert place == command.length <= gradients.size
@@ -134,7 +124,7 @@ class GoldenDevice:
         gradients, weights = self.memories
         errors = weights[command.weight_base:command.weight_base + command.length]
         kept, errors[:] = golden.sparsify(gradients[:command.length], errors,
-                                          int(bits([self.registers["MASK_THRESHOLD"]])[0]))
+                                          int(bits_of([self.registers["MASK_THRESHOLD"]])[0]))
         gradients[:command.length] = kept
         return self._done(command, command.length - int(np.count_nonzero(kept)))
 
@@ -145,8 +135,8 @@ class GoldenDevice:
 
 class TestErrors:
     @pytest.mark.parametrize(("options", "message"), [
-        ({"width": 4096}, r"^Mask's width must be a number of 12 bits, not 4096$"),
-        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits, not -1$"),
+        ({"width": 4096}, r"^Mask's width must be a number of 12 bits_of, not 4096$"),
+        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits_of, not -1$"),
         ({"diagonal": 4096}, r"^Mask's diagonal must be between -4096 and 4095, not 4096$"),
         ({"diagonal": -4097}, r"^Mask's diagonal must be between -4096 and 4095, not -4097$"),
     ])
@@ -204,7 +194,7 @@ class TestPlan:
         assert not region.words[8:32].any()
         assert region.externals == 32
         assert np.array_equal(region.words[32:], golden.words(external))
-        assert np.array_equal(region.data.reshape(6, 8), np.tile(bits([1, 1, 1, 1, 1, 1, 0, 0]), (6, 1)))
+        assert np.array_equal(region.data.reshape(6, 8), np.tile(bits_of([1, 1, 1, 1, 1, 1, 0, 0]), (6, 1)))
 
     def test_nothing(self):
         assert plan([], lanes=4, elements=64, words=64) == []
@@ -290,7 +280,7 @@ class TestPasses:
         job = MaskJob(matrices=np.ones((1, 2, 2), np.float32), mask=Mask(triangle=True))
         for alternative in (0.0, 0.0, -0.0, 7.5):
             outcome = ring.mask([[job], []], alternative=alternative)
-            assert bits(outcome.results[0][0])[0, 0, 1] == bits([alternative])[0]
+            assert bits_of(outcome.results[0][0])[0, 0, 1] == bits_of([alternative])[0]
         assert devices[0].writes == devices[1].writes == ["MASK_ALTERNATIVE"] * 3
 
     def test_wrong_number(self):
@@ -332,9 +322,9 @@ class TestSparsify:
             gradients = generator.standard_normal((2, length)).astype(np.float32)
             ring.write_gradients(list(gradients))
             outcome = ring.sparsify(length, threshold=threshold)
-            kept, errors = golden.sparsify(bits(gradients), errors, int(bits([threshold])[0]))
-            assert np.array_equal(bits(ring.read_gradients(length)), kept)
-            assert np.array_equal(bits(ring.read_errors(length)), errors)
+            kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
+            assert np.array_equal(bits_of(ring.read_gradients(length)), kept)
+            assert np.array_equal(bits_of(ring.read_errors(length)), errors)
             assert outcome.dropped == [int((row == 0).sum()) for row in kept]
             assert outcome.cycles == 25
         assert devices[0].writes.count("MASK_THRESHOLD") == 3
@@ -364,7 +354,7 @@ class TestVerilated:
         ring.clear_counters()
         outcome = ring.mask(jobs, alternative=ALTERNATIVE, behind=weights.size)
         assert_masked(jobs, outcome)
-        assert (bits(ring.read_weights(weights.size)) == weights).all()
+        assert (bits_of(ring.read_weights(weights.size)) == weights).all()
         counters = ring.counters()
         assert [counter["ELEMENTS_MASKED"] for counter in counters] == outcome.replaced
         words = [sum(len(golden.words(job.external)) for job in mine if job.external is not None) for mine in jobs]
@@ -404,9 +394,9 @@ class TestVerilated:
             gradients[:, :3] = [np.nan, np.inf, -0.0]
             ring.write_gradients(list(gradients))
             outcome = ring.sparsify(length, threshold=threshold)
-            kept, errors = golden.sparsify(bits(gradients), errors, int(bits([threshold])[0]))
-            assert np.array_equal(bits(ring.read_gradients(length)), kept)
-            assert np.array_equal(bits(ring.read_errors(length)), errors)
+            kept, errors = golden.sparsify(bits_of(gradients), errors, int(bits_of([threshold])[0]))
+            assert np.array_equal(bits_of(ring.read_gradients(length)), kept)
+            assert np.array_equal(bits_of(ring.read_errors(length)), errors)
             assert outcome.dropped == [int((row == 0).sum()) for row in kept]
         assert (ring.read_weights(length) == weights).all()
 

@@ -28,12 +28,9 @@ from host.transports.session import TransportName, open_session
 from sim.verilated.board import Faults
 from tests.host.board import CONFIG, devices_of, open_link
 from tests.host.conftest import verilated
+from tests.words import random_words
 
 JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
-
-
-def random_words(count, seed=1):
-    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
 
 
 def outcome(ring, *, job=JOB, **options):

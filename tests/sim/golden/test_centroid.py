@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 
 from sim.golden.centroid import CentroidTable, trace_decoder, trace_encoder
+from tests.words import bits_of
 
 COUNTS = (4, 8, 16, 32, 64)
-
-
-def bits_of(values):
-    return np.asarray(values, np.float32).view(np.uint32)
 
 
 # --- packets

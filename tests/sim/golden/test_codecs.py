@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from sim.golden.codecs import BF16, GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, Raw, TableCodec
+from tests.words import bits_of, values_of
 
 #: Elements and words of a block of every codec whose packets have as many words as their lengths make.
 BLOCKS = {
@@ -19,14 +20,6 @@ ERRORS = {"bf16": 2.0 ** -8, "mx9": 2.0 ** -7, "mx6": 2.0 ** -4, "mx4": 2.0 ** -
           "centroid16": 2 / 15, "centroid64": 2 / 63}
 SPECIAL = np.array([0, 0x8000_0000, 1, 0x807F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0x7F80_0000, 0xFF80_0000, 0x7FC0_0000,
                     0xFFC0_0001, 0x3F80_8000], np.uint32)
-
-
-def bits_of(values):
-    return np.asarray(values, np.float32).view(np.uint32)
-
-
-def values_of(bits):
-    return np.asarray(bits, np.uint32).view(np.float32)
 
 
 def codec_of(name):

@@ -10,6 +10,7 @@ from sim.golden import dot_product as model
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent
 from sim.golden.shared_exponent import Blocks, SharedExponent
+from tests.words import bits_of
 
 #: Formats, and the binary logarithm of their smallest number below the exponent 0 as stored: less 127 for the bias,
 #: less the bits of a magnitude but one, or what OCP MX says of the smallest number, less the largest difference.
@@ -25,10 +26,6 @@ FORMATS = {
 TYPES = {"MXFP8_E4M3": ml_dtypes.float8_e4m3fn, "MXFP8_E5M2": ml_dtypes.float8_e5m2,
          "MXFP6_E2M3": ml_dtypes.float6_e2m3fn, "MXFP6_E3M2": ml_dtypes.float6_e3m2fn,
          "MXFP4_E2M1": ml_dtypes.float4_e2m1fn}
-
-
-def bits_of(values):
-    return np.asarray(values, np.float32).view(np.uint32)
 
 
 @pytest.mark.parametrize("name", FORMATS)

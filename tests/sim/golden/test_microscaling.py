@@ -9,25 +9,11 @@ from hdl.compression.block.microscaling import Element
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.golden.microscaling import Microscaling
+from tests.words import bits_of, values_of
 
 TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.float8_e5m2,
          Element.FP6_E2M3: ml_dtypes.float6_e2m3fn, Element.FP6_E3M2: ml_dtypes.float6_e3m2fn,
          Element.FP4_E2M1: ml_dtypes.float4_e2m1fn}
-
-
-def _bits(values):
-    return np.asarray(values, np.float32).view(np.uint32)
-
-
-def _values(bits):
-    return np.asarray(bits, np.uint32).view(np.float32)
-
-
-def _nearest(value, step):
-    """A fraction rounded to nearest even, in steps."""
-    low = value // step
-    rest = value - low * step
-    return low + (2 * rest > step or (2 * rest == step and low % 2 == 1))
 
 
 def _block(codes, width, scale):
@@ -65,13 +51,13 @@ def test_fp4_by_hand():
     given = [5, -1.5, 0.25, 0.26, 0.75, 2.5, 3.5, -5.01, 1.25, 1.75, -0.25, 7.9]
     codes = [6, 8 | 3, 0, 1, 2, 4, 6, 8 | 7, 2, 4, 8 | 0, 7]
     number = _block(codes, 4, 127)
-    words = mx.MXFP4_E2M1.encode(_bits(given))
+    words = mx.MXFP4_E2M1.encode(bits_of(given))
     assert words.tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(5)]
-    decoded = _values(mx.MXFP4_E2M1.decode(words, 12))
+    decoded = values_of(mx.MXFP4_E2M1.decode(words, 12))
     assert decoded.tolist() == [4, -1.5, 0, 0.5, 1, 2, 4, -6, 1, 2, -0.0, 6]
     assert np.signbit(decoded).tolist() == [value < 0 for value in given]
     # Eight times as much: the same codes below a scale of 8.
-    eight = mx.MXFP4_E2M1.encode(_bits(8 * np.array(given)))
+    eight = mx.MXFP4_E2M1.encode(bits_of(8 * np.array(given)))
     assert eight.tolist() == [words[0] + 3, *words[1:]]
 
 
@@ -81,7 +67,7 @@ def test_fp6_by_hand():
             (mx.MXFP6_E3M2, [28, 31, 0.0625, 0.03125, 0.09375, -1, 1.125], [31, 31, 1, 0, 2, 32 | 12, 12]),
             (mx.MXFP6_E2M3, [7.5, 7.9, 0.125, 0.0625, 0.1875, -1, 1.0625], [31, 31, 1, 0, 2, 32 | 8, 8])):
         number = _block(codes, 6, 127)
-        assert codec.encode(_bits(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(7)]
+        assert codec.encode(bits_of(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(7)]
 
 
 def test_fp8_by_hand():
@@ -90,7 +76,7 @@ def test_fp8_by_hand():
             (mx.MXFP8_E4M3, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),
             (mx.MXFP8_E5M2, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])):
         number = _block(codes, 8, 127)
-        assert codec.encode(_bits(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(9)]
+        assert codec.encode(bits_of(given)).tolist() == [number >> 32 * word & 0xFFFF_FFFF for word in range(9)]
 
 
 @pytest.mark.parametrize(("name", "emax"), [("MXFP8_E5M2", 15), ("MXFP4_E2M1", 2), ("MXINT8", 0)])
@@ -99,9 +85,9 @@ def test_ends_of_the_scale(name, emax):
     codec = getattr(mx, name)
     for power in (-126, emax - 127, emax - 126, 0, 127):
         if power >= -126:
-            blocks = codec.quantise(_bits([2.0 ** power]))
+            blocks = codec.quantise(bits_of([2.0 ** power]))
             assert blocks.exponents.tolist() == [max(power - emax + 127, 0)]
-            assert codec.decode(codec.encode(_bits([2.0 ** power])), 1).tolist() == _bits([2.0 ** power]).tolist()
+            assert codec.decode(codec.encode(bits_of([2.0 ** power])), 1).tolist() == bits_of([2.0 ** power]).tolist()
 
 
 # --- against ml_dtypes
@@ -120,14 +106,14 @@ def test_blocks_are_those_of_ml_dtypes(element):
     scales = np.maximum(np.frexp(np.abs(given).max(axis=1))[1] - 1 - emax, -127)
     shares = np.ldexp(given.astype(np.float64), -scales[:, np.newaxis]).astype(np.float32)
     expected = np.clip(shares, -largest, largest).astype(dtype)
-    words = codec.encode(_bits(given.reshape(-1)))
+    words = codec.encode(bits_of(given.reshape(-1)))
     data = sum(int(word) << 32 * place for place, word in enumerate(words))
     for row, (scale, codes) in enumerate(zip(scales.tolist(), expected.view(np.uint8).tolist(), strict=True)):
         block = data >> row * codec.block_bits & (1 << codec.block_bits) - 1
         assert block == _block(codes, codec.code_bits, scale + 127), row
     numbers = np.ldexp(expected.astype(np.float64), scales[:, np.newaxis]).astype(np.float32)
     numbers = np.where(np.abs(numbers) < 2.0 ** -126, np.copysign(np.float32(0), numbers), numbers)
-    np.testing.assert_array_equal(codec.decode(words), _bits(numbers.reshape(-1)))
+    np.testing.assert_array_equal(codec.decode(words), bits_of(numbers.reshape(-1)))
 
 
 @pytest.mark.parametrize("element", TYPES)
@@ -137,11 +123,11 @@ def test_elements_are_those_of_ml_dtypes(element):
     largest = float(ml_dtypes.finfo(dtype).max)
     top = 2.0 ** (codec.lowest)  # emax: a block that has it has a scale of one
     near = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
-    values = _values(np.concatenate([near, near + 1, near - 1, near + 0x8000, near + 0x8001, near + 0x7FFF]))
+    values = values_of(np.concatenate([near, near + 1, near - 1, near + 0x8000, near + 0x8001, near + 0x7FFF]))
     values = values[(np.abs(values) < 2 * top) & ((np.abs(values) >= 2.0 ** -126) | (values == 0))]
     values = values[:len(values) // (codec.block - 1) * (codec.block - 1)].reshape(-1, codec.block - 1)
     tops = np.full((len(values), 1), top, np.float32)
-    blocks = codec.quantise(_bits(np.concatenate([tops, values], axis=1).ravel()))
+    blocks = codec.quantise(bits_of(np.concatenate([tops, values], axis=1).ravel()))
     assert (blocks.exponents == 127).all()
     expected = np.clip(values, -largest, largest).astype(dtype).view(np.uint8)
     np.testing.assert_array_equal(blocks.codes[:, 1:], expected)
@@ -162,13 +148,13 @@ def test_scales_are_those_of_ml_dtypes(element):
     with np.errstate(over="ignore"):
         expected = numbers.astype(np.float32)
     expected = np.where(np.abs(expected) < 2.0 ** -126, np.copysign(np.float32(0), expected), expected)
-    expected = np.where(np.isnan(expected), 0x7FC0_0000, _bits(expected))
+    expected = np.where(np.isnan(expected), 0x7FC0_0000, bits_of(expected))
     np.testing.assert_array_equal(codec.dequantise(blocks), expected.reshape(-1))
 
 
 def test_nan_scale_is_that_of_ml_dtypes():
     assert np.isnan(np.array([255], np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)[0])
-    assert mx.MXFP8_E4M3.quantise(_bits([np.nan])).exponents.tolist() == [255]
+    assert mx.MXFP8_E4M3.quantise(bits_of([np.nan])).exponents.tolist() == [255]
 
 
 def test_int8():
@@ -176,12 +162,12 @@ def test_int8():
     codec = mx.MXINT8
     codes = np.arange(256)
     blocks = model.Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
-    assert _values(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
+    assert values_of(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
     nearest = [Fraction(number, 128) for number in range(-255, 256)]
     for start in range(0, len(nearest) - 31, 31):
         part = nearest[start:start + 31]
-        codes = codec.quantise(_bits([1.0, *map(float, part)])).codes[0, 1:]
-        expected = [(1 if number >= 0 else -1) * min(_nearest(abs(number), Fraction(1, 64)), 127) & 255
+        codes = codec.quantise(bits_of([1.0, *map(float, part)])).codes[0, 1:]
+        expected = [(1 if number >= 0 else -1) * min(nearest(abs(number), Fraction(1, 64)), 127) & 255
                     for number in part]
         assert codes.tolist() == expected
 

@@ -12,6 +12,8 @@ from sim.golden import shared_exponent as model
 from sim.golden.conversion import to_bfloat16
 from sim.golden.microscaling import Microscaling
 from sim.golden.shared_exponent import SharedExponent
+from tests.sim.golden.rounding import nearest
+from tests.words import bits_of, values_of
 
 NAMED = {"MX9": model.MX9, "MX6": model.MX6, "MX4": model.MX4, **{name: getattr(mx, name) for name in (
     "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")}}
@@ -26,14 +28,6 @@ OTHERS = {
 ALL = {**NAMED, **OTHERS}
 
 KNOWN = [1.5, -.75, .3, .2, 3.9, .01, -2, .5]
-
-
-def _bits(values):
-    return np.asarray(values, np.float32).view(np.uint32)
-
-
-def _values(bits):
-    return np.asarray(bits, np.uint32).view(np.float32)
 
 
 def _elements(generator, count):
@@ -97,19 +91,20 @@ def test_bits_per_value():
     (7, [96, -48, 19, 13, 125, 0, -64, 16]), (4, [12, -6, 2, 2, 15, 0, -8, 2]), (2, [3, -2, 1, 0, 3, 0, -2, 0])])
 def test_known(mantissa, expected):
     codec = SharedExponent(block=8, subset=2, mantissa_bits=mantissa)
-    blocks = codec.quantise(_bits(KNOWN))
+    blocks = codec.quantise(bits_of(KNOWN))
     assert blocks.exponents.tolist() == [128]
     assert blocks.differences.tolist() == [[1, 1, 0, 0]]
     assert codec.integers(blocks.codes).tolist() == [expected]
     if mantissa == 4:
-        assert _values(codec.decode(codec.encode(_bits(KNOWN)))).tolist() == [1.5, -.75, .25, .25, 3.75, 0, -2, .5]
+        found = values_of(codec.decode(codec.encode(bits_of(KNOWN))))
+        assert found.tolist() == [1.5, -.75, .25, .25, 3.75, 0, -2, .5]
 
 
 def test_saturation():
     codec = SharedExponent(block=8, subset=2, mantissa_bits=4)
-    blocks = codec.quantise(_bits([1.99999, 1.0]))
+    blocks = codec.quantise(bits_of([1.99999, 1.0]))
     assert blocks.codes[0, :2].tolist() == [15, 8]
-    assert _values(codec.dequantise(blocks))[:2].tolist() == [1.875, 1.0]
+    assert values_of(codec.dequantise(blocks))[:2].tolist() == [1.875, 1.0]
 
 
 def test_layout():
@@ -120,12 +115,12 @@ def test_layout():
         number |= value << 12 + 8 * place
     number |= number << 76
     expected = [number >> 32 * word & 0xFFFF_FFFF for word in range(5)]
-    assert codec.encode(_bits(KNOWN * 2)).tolist() == expected
+    assert codec.encode(bits_of(KNOWN * 2)).tolist() == expected
 
 
 def test_differences_saturate():
     codec = SharedExponent(block=16, subset=2, difference_bits=2)
-    blocks = codec.quantise(_bits([8, 0, 4, 0, 2, 0, 1, 0, .5, 0, 2 ** -20, 0, 0, 0, 7, 1]))
+    blocks = codec.quantise(bits_of([8, 0, 4, 0, 2, 0, 1, 0, .5, 0, 2 ** -20, 0, 0, 0, 7, 1]))
     assert blocks.differences.tolist() == [[0, 1, 2, 3, 3, 3, 3, 1]]
 
 
@@ -135,8 +130,8 @@ def test_narrow_exponents():
     assert (codec.lowest, codec.highest) == (120, 134)
     for value, decoded in ((255, 240), (256, 240), (1e30, 240), (2 ** -7, 2 ** -7), (2 ** -9, 2 ** -9),
                            (2 ** -10, 2 ** -10), (2 ** -11, 0), (2 ** -30, 0)):
-        assert _values(codec.decode(codec.encode(_bits([value] * 8)))).tolist() == [decoded] * 8
-    assert np.isnan(_values(codec.decode(codec.encode(_bits([1] * 7 + [np.inf]))))).all()
+        assert values_of(codec.decode(codec.encode(bits_of([value] * 8)))).tolist() == [decoded] * 8
+    assert np.isnan(values_of(codec.decode(codec.encode(bits_of([1] * 7 + [np.inf]))))).all()
 
 
 # --- edges, for all formats
@@ -159,13 +154,13 @@ def test_specials(name, special):
     codec = ALL[name]
     values = np.ones(3 * codec.block)
     values[codec.block + 3] = special
-    blocks = codec.quantise(_bits(values))
+    blocks = codec.quantise(bits_of(values))
     assert blocks.exponents[1] == codec.nan == (1 << codec.exponent_bits) - 1
     assert not blocks.codes[1].any()
     assert not blocks.differences[1].any()
-    decoded = codec.decode(codec.encode(_bits(values)))
+    decoded = codec.decode(codec.encode(bits_of(values)))
     assert (decoded.reshape(3, -1)[1] == 0x7FC0_0000).all()
-    assert not np.isnan(_values(decoded).reshape(3, -1)[[0, 2]]).any()
+    assert not np.isnan(values_of(decoded).reshape(3, -1)[[0, 2]]).any()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -189,9 +184,9 @@ def test_idempotence(name, rounding):
         decoded = codec.decode(once)
         again = codec.decode(codec.encode(decoded))
         np.testing.assert_array_equal(again, decoded, f"{seed=}")
-        exponents = _values(decoded).view(np.uint32) >> np.uint32(23) & np.uint32(255)
+        exponents = values_of(decoded).view(np.uint32) >> np.uint32(23) & np.uint32(255)
         assert ((exponents != 0) | (decoded & 0x7FFF_FFFF == 0)).all(), "an encoder's numbers are never subnormal"
-        assert not np.isinf(_values(decoded)).any()
+        assert not np.isinf(values_of(decoded)).any()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -224,13 +219,6 @@ def test_bfloat16(name):
 # --- by definition, in exact numbers
 
 
-def _nearest(value, step):
-    """A fraction rounded to nearest even, in steps."""
-    low = value // step
-    rest = value - low * step
-    return low + (2 * rest > step or (2 * rest == step and low % 2 == 1))
-
-
 @pytest.mark.parametrize("name", ["MX9", "MX6", "MX4", *OTHERS])
 def test_definition(name):
     codec = ALL[name]
@@ -240,7 +228,7 @@ def test_definition(name):
     blocks = codec.quantise(elements)
     for row, given in enumerate(elements.reshape(-1, codec.block)):
         numbers = [Fraction(float(value)) if bits >> 23 & 255 else Fraction(0)
-                   for bits, value in zip(given.tolist(), _values(given), strict=True)]
+                   for bits, value in zip(given.tolist(), values_of(given), strict=True)]
         top = Fraction(2) ** (codec.highest - 126)
         peak = max(min(exponent, codec.highest) for exponent in (given >> 23 & 255).tolist())
         shared = max(peak, codec.lowest)
@@ -253,7 +241,7 @@ def test_definition(name):
                               (1 << codec.difference_bits) - 1)
                 assert blocks.differences[row, index // codec.subset] == lowered
             step = Fraction(2) ** (shared - lowered - 127 + 1 - codec.mantissa_bits)
-            magnitude = min(_nearest(min(abs(number), top), step), codec.largest)
+            magnitude = min(nearest(min(abs(number), top), step), codec.largest)
             sign = int(given[index]) >> 31
             assert blocks.codes[row, index] == sign << codec.mantissa_bits | magnitude
 
@@ -285,15 +273,15 @@ def test_stochastic_rounding_is_unbiased(name):
     random = codec.random()
     for part in (0.125, 0.25, 0.5, 0.875):
         values = np.full(codec.block, top + part * step)
-        codes = [codec.decode(codec.encode(_bits(values), random=random)) for _ in range(400)]
-        mean = _values(np.concatenate(codes)).astype(np.float64).mean()
+        codes = [codec.decode(codec.encode(bits_of(values), random=random)) for _ in range(400)]
+        mean = values_of(np.concatenate(codes)).astype(np.float64).mean()
         expected = top + part * step
         assert abs(mean - expected) < 0.05 * step, (part, mean, expected)
 
 
 def test_stochastic_rounding_depends_on_the_seed():
     codec = dataclasses.replace(model.MX9, rounding=Rounding.STOCHASTIC)
-    elements = _bits(np.random.default_rng(1).standard_normal(64))
+    elements = bits_of(np.random.default_rng(1).standard_normal(64))
     other = dataclasses.replace(codec, seed=2)
     assert codec.encode(elements).tolist() == codec.encode(elements).tolist()
     assert codec.encode(elements).tolist() != other.encode(elements).tolist()
@@ -303,7 +291,7 @@ def test_stochastic_rounding_depends_on_the_seed():
 
 
 def _qsnr(codec, values):
-    decoded = _values(codec.decode(codec.encode(_bits(values)))).astype(np.float64)
+    decoded = values_of(codec.decode(codec.encode(bits_of(values)))).astype(np.float64)
     exact = values.astype(np.float64)
     return 10 * np.log10((exact ** 2).sum() / ((exact - decoded) ** 2).sum())
 

@@ -3,14 +3,10 @@ import pytest
 
 from sim.golden import floating
 from sim.golden import zero_value as model
+from tests.words import bits_of
 
-
-def _bits(values):
-    return np.asarray(values, np.float32).view(np.uint32)
-
-
-A = _bits([0, 5, 0, -3, 0, 0, 7, 0])
-B = _bits([0, -5, 2, 4, 0, 0, 1, 0])
+A = bits_of([0, 5, 0, -3, 0, 0, 7, 0])
+B = bits_of([0, -5, 2, 4, 0, 0, 1, 0])
 
 
 def _sparse(generator, count, density):
@@ -21,11 +17,11 @@ def _sparse(generator, count, density):
 
 def test_known_answers():
     # Masks as strings are written with element 0 first.
-    assert model.encode(A).tolist() == [int("01010010"[::-1], 2), *_bits([5, -3, 7])]
-    assert model.encode(B).tolist() == [int("01110010"[::-1], 2), *_bits([-5, 2, 4, 1])]
+    assert model.encode(A).tolist() == [int("01010010"[::-1], 2), *bits_of([5, -3, 7])]
+    assert model.encode(B).tolist() == [int("01110010"[::-1], 2), *bits_of([-5, 2, 4, 1])]
     total = model.add(model.encode(A), model.encode(B))
-    assert total.tolist() == [int("00110010"[::-1], 2), *_bits([2, 1, 8])]
-    assert model.decode(total, 8).tolist() == _bits([0, 0, 2, 1, 0, 0, 8, 0]).tolist()
+    assert total.tolist() == [int("00110010"[::-1], 2), *bits_of([2, 1, 8])]
+    assert model.decode(total, 8).tolist() == bits_of([0, 0, 2, 1, 0, 0, 8, 0]).tolist()
 
 
 @pytest.mark.parametrize("density", [0, 0.01, 0.1, 0.5, 0.9, 1])

@@ -13,7 +13,8 @@ from sim.golden import shared_exponent as model
 from sim.streams import STALLS
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import blocks
-from tests.hdl.compression.blocks import as_beats, as_rows, taken
+from tests.hdl.compression.blocks import as_beats, as_rows
+from tests.traces import taken
 
 LANES = (1, 4, 8)
 #: One format with each number of lanes, the others with one of them; tests/hdl/compression/test_codecs.py has all
@@ -125,7 +126,7 @@ def test_known(name):
     unit = Unit(Quantizer(codec=SharedExponent(**parameters), lanes=4))
     trace = unit.lockstep(sources={"i": Feed(as_beats(*as_rows([known], 4, np.random.default_rng(1))))},
                           sinks={"o": True}, cycles=30)
-    payload, _ = taken(trace, block_layout(SharedExponent(**parameters), 4))
+    _, payload = taken(trace, "o", block_layout(SharedExponent(**parameters), 4))
     assert payload["exponent"].tolist() == [128, 128]
     assert payload["differences"].tolist() == [[1, 1, 0, 0]] * 2
     integers = model.SharedExponent(**parameters).integers(payload["codes"].astype(np.int64))

@@ -14,6 +14,7 @@ from sim.golden import zero_value as model
 from sim.payload import pack, unpack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
+from tests.words import bits_of
 
 LANES = (1, 2, 4, 8)
 DENSITIES = (0, 0.02, 0.1, 0.3, 0.7, 0.97, 1)
@@ -106,12 +107,8 @@ def _add(a, b, *, stall=None, seed=1):
     return payload["data"], payload["last"], when, trace
 
 
-def _bits(values):
-    return np.asarray(values, np.float32).view(np.uint32)
-
-
-KNOWN_A = _bits([0, 5, 0, -3, 0, 0, 7, 0])
-KNOWN_B = _bits([0, -5, 2, 4, 0, 0, 1, 0])
+KNOWN_A = bits_of([0, 5, 0, -3, 0, 0, 7, 0])
+KNOWN_B = bits_of([0, -5, 2, 4, 0, 0, 1, 0])
 
 # --- construction
 
@@ -143,9 +140,9 @@ def test_ports(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize(("vector", "words"), [
-    (KNOWN_A, [0b0100_1010, *_bits([5, -3, 7])]),
-    (KNOWN_B, [0b0100_1110, *_bits([-5, 2, 4, 1])]),
-    (_bits([-0.0, 0.0, -0.0, 1.0]), [0b1000, *_bits([1])]),
+    (KNOWN_A, [0b0100_1010, *bits_of([5, -3, 7])]),
+    (KNOWN_B, [0b0100_1110, *bits_of([-5, 2, 4, 1])]),
+    (bits_of([-0.0, 0.0, -0.0, 1.0]), [0b1000, *bits_of([1])]),
     (np.zeros(64, np.uint32), [0, 0]),
     (np.full(33, 9, np.uint32), [0xFFFF_FFFF, *[9] * 32, 1, 9]),
 ])
@@ -162,7 +159,7 @@ def test_encoder_known(lanes, vector, words):
 
 def test_adder_known():
     data, last, _, trace = _add([model.encode(KNOWN_A)], [model.encode(KNOWN_B)])
-    assert data.tolist() == [0b0100_1100, *_bits([2, 1, 8])]
+    assert data.tolist() == [0b0100_1100, *bits_of([2, 1, 8])]
     assert last.tolist() == [0, 0, 0, 1]
     # Positions 1, 2, 3 and 6; the first of them cancels.
     assert (trace["position"].sum(), trace["added"].sum(), trace["error"].sum()) == (4, 1, 0)

@@ -1,0 +1,18 @@
+"""Words for tests: bit patterns of binary32 numbers, and random ones."""
+
+import numpy as np
+
+
+def bits_of(values):
+    """Bit patterns of binary32 numbers, as uint32."""
+    return np.asarray(values, np.float32).view(np.uint32)
+
+
+def values_of(bits):
+    """Binary32 numbers of bit patterns."""
+    return np.asarray(bits, np.uint32).view(np.float32)
+
+
+def random_words(count, seed=1):
+    """Random words of 32 bits, as uint32."""
+    return np.random.default_rng(seed).integers(0, 1 << 32, count, dtype=np.uint32)
