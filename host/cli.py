@@ -59,7 +59,7 @@ EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepErr
 
 
 class Moments(enum.Enum):
-    """How nodes store the optimizer's state."""
+    """Formats in which nodes store the optimizer's state."""
 
     FP32 = "fp32"
     BF16 = "bf16"
@@ -298,7 +298,7 @@ def _space(task: Workload, config: TrainingConfig, nodes: int) -> int:
 
 
 def _advice(experiment: Experiment, keeper: Keeper) -> str:
-    """How a run that has ended early can go on."""
+    """Advice on how a run that has ended early can go on."""
     if not experiment.kept:
         return "there is no checkpoint yet, so that the next run begins at the first step"
     return (f"{shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
@@ -306,7 +306,7 @@ def _advice(experiment: Experiment, keeper: Keeper) -> str:
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:
-    """What the run is compared with, if anything."""
+    """The configuration of the run that it is compared with, if there is one."""
     if config.density is not None:
         return None if asked is False else dataclasses.replace(config, density=None)
     if text and asked:

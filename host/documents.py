@@ -75,7 +75,7 @@ def write(root: Path = ROOT) -> None:
 
 
 def check(root: Path = ROOT) -> list[str]:
-    """Names of the documents that are missing or not what the sources make."""
+    """Names of the documents that are missing or differ from those that the sources make."""
     stale = []
     for name, text in _DOCUMENTS.items():
         path = root / name

@@ -61,7 +61,7 @@ def _beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what killed processes have left beside a file. A process that lives has its file locked."""
+    """Remove remains of killed processes beside a file. A process that lives has its file locked."""
     for beside in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         with contextlib.suppress(OSError), beside.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +76,7 @@ def prepare(folder: Path, *, files: Sequence[str] = (), space: int = 0) -> Path:
     Parameters
     ----------
     folder : Path
-        It may exist; folders above it are made as well.
+        Folder, which may exist; folders above it are made as well.
     files : sequence of str
         Names of the results, each of which must be free or a file that can be replaced.
     space : int

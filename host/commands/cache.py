@@ -29,7 +29,7 @@ def _seconds(text: str) -> float:
 
 
 def _age(seconds: float) -> str:
-    """How long ago that was, in the largest unit of which there are two."""
+    """Time since then, in the largest unit of which there are two."""
     for unit in ("w", "d", "h", "m"):
         if seconds >= 2 * _UNITS[unit]:
             return f"{seconds / _UNITS[unit]:.0f} {_AGES[unit]} ago"
@@ -38,7 +38,7 @@ def _age(seconds: float) -> str:
 
 @cache_app.callback(invoke_without_command=True)
 def cache_command(context: typer.Context) -> None:
-    """Show what was built before and is found again: kinds, entries, size and last use."""
+    """Show the build products that are kept: kinds, entries, size and last use."""
     if context.invoked_subcommand is not None:
         return
     console, entries, now = make_console(), cache_content.entries(), time.time()
@@ -75,7 +75,7 @@ def prune_command(
     older_than: Annotated[str | None, typer.Option(
         help="Remove also what was not used for so long, as 30d or 12h.", show_default=False)] = None,
 ) -> None:
-    """Remove what was not used for longest, and what killed builds have left."""
+    """Remove the entries that were not used for longest, and the remains of killed builds."""
     before = None if older_than is None else time.time() - _seconds(older_than)
     default = cache_folder.limit() if before is None else 1 << 62
     most = default if limit is None else cache_folder.size(limit)

@@ -75,13 +75,13 @@ class Progress:
             self._end()
 
     def _end(self) -> None:
-        """The stage has ended; how long what does not count has taken is known the next time."""
+        """End the stage; the time of one that does not count is known the next time."""
         if self._stage and self._total is None:
             stage_times.note(self._stage, time.monotonic() - self._begun)
         self._stage = ""
 
     def stage(self, name: str, total: int | None = None, workload: Workload | None = None) -> None:
-        """What was going on has ended, and something else begins: with a workload, training of so many steps."""
+        """End the last stage and begin another; with a workload, it is the training of ``total`` steps."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._end()
@@ -96,7 +96,7 @@ class Progress:
             self.say(f"{name}{steps} …" + ("" if seconds is None else f" up to {duration(seconds)}"))
 
     def _line(self, note: str) -> None:
-        """Print how far a counting stage is, where no bar shows it and nothing was said for some time."""
+        """Print the progress of a counting stage if no bar shows it and no line was printed for some time."""
         now = time.monotonic()
         if self._console.is_terminal or self._total is None or now < self._said + self._interval:
             return
@@ -105,7 +105,7 @@ class Progress:
         self.say(f"{self._stage}: {self._done:,} of {self._total:,}, {note}, {duration(left)} to go")
 
     def advance(self, note: str) -> None:
-        """One more of what the stage consists of has ended."""
+        """Count one more part of the stage as done."""
         if self._task is not None:
             self._bars.update(self._task, advance=1, note=note)
             self._done += 1

@@ -18,7 +18,7 @@ _PLAIN = {"·": "|", "…": "..", "→": "->", "\N{MULTIPLICATION SIGN}": "x", "
 
 
 def plain(text: str, encoding: str) -> str:
-    """The text, with what an encoding does not have replaced: known characters by plain ones, others by a ``?``."""
+    """The text with characters that an encoding lacks replaced: known ones by plain ones, others by a ``?``."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""How long stages took when they last had to be done, to say so when they are done again.
+"""Times that stages took when they were last done, to be shown when they are done again.
 
 The times stand in ``stages.json`` of the cache folder. They are a convenience: where the file cannot be read or
 written, nothing is known.

@@ -22,7 +22,7 @@ __all__ = ["sweep_command"]
 
 
 class _SweepProgress:
-    """How far a sweep is, as bars on a terminal; a line for each job that has ended, as well elsewhere."""
+    """Progress of a sweep: bars on a terminal, and there as elsewhere a line for each job that has ended."""
 
     def __init__(self, console: Console, jobs: int):
         self._console = console
@@ -42,7 +42,7 @@ class _SweepProgress:
         self._bars.stop()
 
     def tick(self, state: execution.State) -> None:
-        """Something goes on. Where no bar shows it, each job has a line as it begins."""
+        """Show the state of the sweep. Where no bar shows it, each job has a line as it begins."""
         running = " · ".join(f"{name} {stage}".strip() for name, stage in state.running)
         for name, _ in state.running:
             if name not in self._begun:
@@ -54,7 +54,7 @@ class _SweepProgress:
                           note=f"{duration(state.spent)}, {duration(state.left)} to go: {running}")
 
     def ended(self, job: Job, seconds: float, error: str | None) -> None:
-        """A job has ended."""
+        """Print the line of a job that has ended."""
         self._done += 1
         how = "" if error is None else "   failed"
         self._console.print(f"{self._done:3} of {self._jobs}   {job.name}   {seconds:.1f} s{how}", soft_wrap=True,

@@ -102,7 +102,7 @@ class Model:
     ----------
     layers : sequence of Layer
     dtype : dtype
-        Of parameters, activations and gradients.
+        Type of parameters, activations and gradients.
 
     Members
     -------
@@ -143,7 +143,7 @@ class Model:
         return x
 
     def accuracy(self, x: Array, labels: Labels) -> float:
-        """Fraction of examples whose largest score is that of their label."""
+        """Fraction of examples whose label has the largest score."""
         return float((self.scores(x).argmax(axis=1) == labels).mean())
 
     def loss(self, x: Array, labels: Labels) -> float:
@@ -184,7 +184,7 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
     Raises
     ------
     ValueError
-        It has more parameters than the largest memory of a node can hold.
+        The model has more parameters than the largest memory of a node can hold.
     """
     widths = [inputs, *hidden, outputs]
     size = sum((before + 1) * after for before, after in itertools.pairwise(widths))

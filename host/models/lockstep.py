@@ -1,6 +1,6 @@
-"""Passes through a model that wait where something is to be masked, run side by side.
+"""Passes through a model, run side by side, that wait wherever a mask is due.
 
-One call then masks what all of them wait for.
+One call then masks the values of all of them.
 """
 
 import dataclasses
@@ -16,25 +16,26 @@ T = TypeVar("T")
 
 
 class Use(enum.Enum):
-    """What is to be masked."""
+    """The values that a mask is for."""
 
     SCORES = "scores"
-    """Scores of attention, as by :func:`mask`: what is to come, and padding."""
+    """Scores of attention, masked as by :func:`~host.models.masks.mask`: later characters, and padding."""
     ROWS = "rows"
-    """The loss's gradient with respect to the model's output, as by :func:`mask_rows`: rows of padding."""
+    """The loss's gradient with respect to the model's output, masked as by :func:`~host.models.masks.mask_rows`: rows
+    of padding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """What a pass waits for.
+    """A pass's request for masked values.
 
     Members
     -------
     use : Use
     values : array
-        Of shape (sequences, matrices, rows, columns).
+        Matrices to be masked, in shape (sequences, matrices, rows, columns).
     lengths : array of int64
-        Of the sequences.
+        Length of each sequence.
     """
 
     use: Use
@@ -42,18 +43,18 @@ class Request:
     lengths: Labels
 
 
-#: Requests what is to be masked, is sent the masked values, and returns its result.
+#: A pass requests masks, is sent the masked values, and returns its result.
 Pass = Generator[Request, Array, T]
 
 
 def lockstep(passes: Sequence[Pass[T]], answer: Callable[[list[Request | None]], Sequence[Array | None]]) -> list[T]:
-    """Results of passes that go on side by side: where they wait, all are answered at once.
+    """Results of passes that go on side by side; all that wait are answered at once.
 
     Parameters
     ----------
     passes : sequence of Pass
     answer : callable
-        Of the request of each pass, None from one that has ended, makes the masked values of each.
+        Makes the masked values of each pass from the requests of all, None for one that has ended.
     """
     results: dict[int, T] = {}
     answers: Sequence[Any] = [None] * len(passes)

@@ -22,7 +22,7 @@ Mask = Callable[[Array, Labels], Array]
 
 
 def keep(positions: int, lengths: Labels) -> npt.NDArray[np.bool_]:
-    """Which scores stay, a matrix for each sequence: row i, column j where j <= i and j < length.
+    """The scores that stay, a matrix for each sequence: row i, column j where j <= i and j < length.
 
     No row is masked wholly: column 0 stays in all of them.
     """

@@ -50,7 +50,7 @@ class Dense(Linear):
     ----------
     inputs, outputs : int
     gain : float
-        Of the initial weights: standard deviation of an output where the inputs' is 1.
+        Gain of the initial weights: standard deviation of an output if that of the inputs is 1.
     """
 
     def __init__(self, inputs: int, outputs: int, *, gain: float = math.sqrt(2)):

@@ -142,7 +142,7 @@ class Bigram:
     -------
     smoothing : float
     logarithms : array of float64
-        Of the probabilities: row is the character before, column the one that follows.
+        Logarithms of the probabilities: the row is the character before, the column the one that follows.
     """
 
     def __init__(self, sequences: Sequence[Characters], *, smoothing: float | None = None):

@@ -36,7 +36,7 @@ class TransformerConfig:
     width : int
         Elements of the vector at each position; a multiple of ``heads``.
     heads : int
-        Of each layer's attention.
+        Heads of each layer's attention.
     layers : int
     hidden : int
         Width inside of each feed-forward network.
@@ -68,9 +68,10 @@ class Transformer:
     ----------
     config : TransformerConfig
     mask, mask_rows : callable
-        See :data:`Mask`. Of a batch, the one is called once for each layer, the other once for its gradient.
+        See :data:`~host.models.masks.Mask`. For each batch the first is called once per layer, the second once for
+        the gradient.
     dtype : dtype
-        Of parameters, activations and gradients.
+        Type of parameters, activations and gradients.
 
     Members
     -------
@@ -117,7 +118,7 @@ class Transformer:
             layer.initialize(views[name], generator)
 
     def scores(self, inputs: Characters, lengths: Labels) -> Array:
-        """Of each character to follow at each position; of shape (sequences, positions, characters)."""
+        """Scores of each character to follow at each position, in shape (sequences, positions, characters)."""
         return self._run(self._forward(inputs, lengths))[0]
 
     def loss(self, batch: Batch) -> float:
@@ -125,7 +126,7 @@ class Transformer:
         return self._run(self.loss_pass(batch))
 
     def mean_loss(self, sequences: Sequence[Characters], *, batch: int = 64) -> float:
-        """Loss per predicted character, in nats; so many sequences at a time, those of like lengths together."""
+        """Loss per predicted character, in nats; ``batch`` sequences at a time, those of like lengths together."""
         ordered = sorted(sequences, key=len)
         total = sum(self.loss(collate(ordered[n:n + batch])) for n in range(0, len(ordered), batch))
         return total / sum(len(sequence) - 1 for sequence in sequences)
@@ -139,19 +140,20 @@ class Transformer:
             return self._run(self.gradient_pass(batch))
 
     def loss_pass(self, batch: Batch) -> Pass[float]:
-        """What :meth:`loss` returns, for :func:`lockstep`."""
+        """The pass of :meth:`loss`, for :func:`~host.models.lockstep.lockstep`."""
         if not len(batch.lengths):
             return 0.0
         scores, _ = yield from self._forward(batch.inputs, batch.lengths)
         return self._loss(scores[batch.real], batch.targets[batch.real])[0]
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """What :meth:`scores` returns, and the attention weights of each layer, for :func:`lockstep`."""
+        """The pass of :meth:`scores`, for :func:`~host.models.lockstep.lockstep`; each layer's attention weights are in
+        its result too."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 
     def gradient_pass(self, batch: Batch) -> Pass[tuple[float, Array]]:
-        """What :meth:`differentiate` returns, for :func:`lockstep`."""
+        """The pass of :meth:`differentiate`, for :func:`~host.models.lockstep.lockstep`."""
         gradient = np.zeros_like(self.parameters)
         if not len(batch.lengths):
             return 0.0, gradient
@@ -174,7 +176,7 @@ class Transformer:
         return loss, gradient
 
     def _run(self, one: Pass[T]) -> T:
-        """A pass on its own."""
+        """Run a pass on its own."""
         def answer(requests: list[Request | None]) -> list[Array]:
             return [self._masks[request.use](request.values, request.lengths)
                     for request in requests if request is not None]

@@ -1,4 +1,4 @@
-"""Scales of activations, from what they are on training data, and the integers that stand in for scales on a node."""
+"""Scales of activations, from their values on training data, and the integers that stand in for scales on a node."""
 
 import dataclasses
 import enum
@@ -13,7 +13,7 @@ __all__ = ["Activation", "Calibration", "Requantization", "calibrate", "requanti
 
 
 class Calibration(enum.Enum):
-    """What of the activations is represented, by the names the command line knows them by: all, or up to a percentile
+    """The range of activations that is represented, by its name on the command line: all, or up to a percentile
     of their magnitudes, beyond which they saturate."""
 
     MINMAX = "minmax"
@@ -22,7 +22,7 @@ class Calibration(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """How activations are integers of 8 bits: the value is the scale times the integer.
+    """Activations as integers of 8 bits: the value is the scale times the integer.
 
     Members
     -------
@@ -62,7 +62,7 @@ def calibrate(values: npt.NDArray[np.floating], *, method: Calibration = Calibra
         Finite, and at least one.
     method : Calibration
     percentile : float
-        Of the magnitudes, where the method is that; above 0 and at most 100.
+        Percentile of the magnitudes, for that method; above 0 and at most 100.
     """
     values = np.asarray(values, np.float64)
     if not values.size or not np.isfinite(values).all():
@@ -83,7 +83,7 @@ class Requantization:
     Members
     -------
     multipliers : array of int64
-        Of 16 bits, with the highest one set wherever the shift allows that.
+        Multipliers of 16 bits, with the highest bit set wherever the shift allows that.
     shifts : array of int64
     error : float
         Largest relative difference to the factors.

@@ -45,7 +45,7 @@ def _choice(what: str, kind: type[Choice], name: str) -> Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A network, and how it is quantised.
+    """A network and the way in which it is quantised.
 
     Parameters
     ----------
@@ -65,23 +65,23 @@ class Candidate:
 
     @property
     def bits(self) -> int:
-        """Of the codes of the last layer."""
+        """Bits of the codes of the last layer."""
         return self.config.bits if isinstance(self.config.bits, int) else self.config.bits[-1]
 
     @property
     def scale(self) -> str:
-        """What has a scale of its own."""
+        """The part that has a scale of its own: a layer or an output."""
         return "output" if self.config.per_channel else "layer"
 
     @property
     def unit(self) -> str:
-        """What computes it, for codes of 8 bits if some layer has such."""
+        """The unit that computes it, for codes of 8 bits if some layer has such."""
         return _UNITS[self.config.scheme.integer] + ("-bits=4" if self.config.bits == 4 else "")
 
 
 def candidates(layers: int, *, calibration: Calibration = Calibration.MINMAX,
                percentile: float = 99.9) -> list[Candidate]:
-    """All that are measured, of a network of so many layers."""
+    """All candidates of a network with ``layers`` layers."""
     found = []
     for bits, per_channel, (scheme, extrema), rounding in itertools.product(
             (8, 4), (False, True), SCHEMES, Rounding):

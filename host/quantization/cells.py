@@ -12,12 +12,12 @@ __all__ = ["CellCount"]
 
 
 class CellCount:
-    """Synthesises units, one after the other, while something else goes on.
+    """Synthesis of units, one after the other, beside other work.
 
     Parameters
     ----------
     units : iterable of str
-        As :attr:`Candidate.unit` names them.
+        Names of units, as :attr:`~host.quantization.candidates.Candidate.unit` gives them.
     """
 
     def __init__(self, units: Iterable[str]):
@@ -25,7 +25,7 @@ class CellCount:
         self._found = {unit: self._executor.submit(_synthesise, unit) for unit in sorted(set(units))}
 
     def __call__(self, unit: str) -> int | None:
-        """LUT4 of a unit, when they are known; None where it could not be synthesised."""
+        """LUT4 of a unit, once they are known; None if it could not be synthesised."""
         return self._found[unit].result()
 
     def known(self, unit: str) -> bool:

@@ -55,8 +55,8 @@ SCHEMA, VERSION = "gradring.quantization", 1
 
 
 def find_weights(given: Path | None, output: Path) -> tuple[Path, TrainedWeights | None]:
-    """Weights of a perceptron that classifies digits: those given, or else what training or an earlier run has left,
-    if it has; and where they are, or would be.
+    """Weights of a perceptron that classifies digits: those given, or else those of training or of an earlier run,
+    if there are such; and their path, or the path that they would have.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def export(layers: Sequence[FloatLayer], data: Dataset, config: QuantizationConf
     Raises
     ------
     DivergenceError
-        On some of the test images, onnxruntime's answer is an output whose integer score is more than one adjusted
+        onnxruntime's answer to some of the test images is an output whose integer score is more than one adjusted
         weight below the largest.
     """
     network = quantize(layers, data.train_x, config, input_scale=INPUT_SCALE)
@@ -145,10 +145,10 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
     ----------
     candidate : Candidate
     layers : sequence of FloatLayer
-        As they were trained.
+        Layers as they were trained.
     data : Dataset
     ring : Ring, optional
-        With nodes that can infer; without one, scores are the golden model's.
+        Ring whose nodes can infer; without one, scores are the golden model's.
     """
     config = candidate.config
     if candidate.network == SKEWED:
@@ -184,7 +184,7 @@ def measure(candidate: Candidate, layers: Sequence[FloatLayer], data: Dataset, r
 
 
 def _decibels(exact: npt.NDArray[np.floating], found: npt.NDArray[np.floating]) -> float | None:
-    """Power of the exact values over that of the difference; None if there is no difference."""
+    """Ratio of the exact values' power to the difference's, in dB; None if there is no difference."""
     noise = float(np.square(np.asarray(found, np.float64) - exact).sum())
     return 10 * float(np.log10(np.square(np.asarray(exact, np.float64)).sum() / noise)) if noise else None
 
@@ -201,7 +201,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
     ring : Ring or None
     chosen : sequence of Candidate
     lut4 : callable
-        Of a unit by its name, once all is measured, where that is known.
+        LUT4 of a unit by its name, asked for once all is measured; None where they are not known.
     on_row : callable
     """
     rows = []
@@ -224,7 +224,7 @@ def collect(layers: Sequence[FloatLayer], data: Dataset, ring: Ring | None, chos
 
 
 def _grid(name: str, weights: npt.NDArray[np.floating]) -> dict[str, Any]:
-    """How weights are distributed, and which values codes of 4 bits can stand for."""
+    """Distribution of weights, and the values that codes of 4 bits can stand for."""
     counts, edges = np.histogram(weights, bins=60)
     made = {scheme: quantize_weights(weights, bits=4, scheme=scheme, extrema=extrema) for scheme, extrema in SCHEMES
             if extrema is Extrema.ZERO and scheme is not Scheme.FLOAT_OFFSET}

@@ -70,7 +70,7 @@ def load(path: Path) -> QuantizedNetwork:
     ValueError
         The file is not one of those that :func:`save` writes; the message says what is wrong first.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file):

@@ -35,22 +35,22 @@ class FloatLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationConfig:
-    """How a network is quantised.
+    """The way in which a network is quantised.
 
     Parameters
     ----------
     scheme : Scheme
     bits : int or tuple of int
-        Of a weight's code, of all layers or of each: 4 or 8.
+        Bits of a weight's code, in all layers or in each: 4 or 8.
     rounding : Rounding
-        Of weights and their offsets.
+        Rounding of weights and their offsets.
     per_channel : bool
         Whether each output has a scale and an offset of its own.
     extrema : Extrema
-        That scales and offsets of weights come from.
+        Extrema that scales and offsets of weights come from.
     calibration : Calibration
     percentile : float
-        Of the magnitudes of activations, with that calibration.
+        Percentile of the magnitudes of activations, for that calibration.
     """
 
     scheme: Scheme = Scheme.IAQ_MIN
@@ -76,15 +76,15 @@ class QuantizedLayer:
     Members
     -------
     weights : QuantizedWeights
-        With scales that are binary32 numbers.
+        Weights, with scales that are binary32 numbers.
     bias : array of int64
-        In units of S · Sx.
+        Biases in units of S · Sx.
     input : Activation
     output : Activation, optional
         None of the last layer.
     relu : bool
     requantization : Requantization, optional
-        Of a layer that is not the last, unless its offset is a float.
+        Requantization of a layer that is not the last, unless its offset is a float.
     """
 
     weights: QuantizedWeights
@@ -108,7 +108,7 @@ class QuantizedLayer:
 
     @property
     def units(self) -> Floats:
-        """What an accumulator counts, of each output: S · Sx."""
+        """The unit that each output's accumulator counts in: S · Sx."""
         return self.weights.scales * self.input.scale
 
 
@@ -135,12 +135,12 @@ class Multiplications:
     Members
     -------
     products : int
-        Of a weight and an activation.
+        Products of a weight and an activation.
     requantizations : int
-        Of an accumulator and a multiplier.
+        Products of an accumulator and a multiplier.
     floats : int
-        In binary32: with a float offset, of a sum of codes and activations and of one of activations alone, each
-        with a factor of its own.
+        Products in binary32: with a float offset, of a sum of codes and activations and of one of activations alone,
+        each with a factor of its own.
     """
 
     products: int
@@ -173,7 +173,7 @@ class QuantizedNetwork:
             requantizations=hidden if integer else 0, floats=0 if integer else 2 * outputs)
 
     def input_codes(self, x: npt.NDArray[np.floating]) -> Integers:
-        """What the first layer is given for a batch, one example per row."""
+        """Inputs of the first layer for a batch, one example per row."""
         return self.layers[0].input.quantize(x)
 
     def scores(self, accumulators: npt.NDArray[np.integer]) -> Floats:
@@ -223,12 +223,12 @@ def quantize(layers: Sequence[FloatLayer], examples: npt.NDArray[np.floating], c
     Parameters
     ----------
     layers : sequence of FloatLayer
-        With a ReLU between each two of them.
+        Layers, with a ReLU between each two of them.
     examples : array
         Inputs, one example per row, from which the scales of activations come.
     config : QuantizationConfig
     input_scale : float, optional
-        Of inputs that are integers times this already, 0 to 255 of it; by default inputs are calibrated as well.
+        Scale of inputs that are integers from 0 to 255 times it already; by default inputs are calibrated as well.
 
     Raises
     ------

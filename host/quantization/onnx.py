@@ -106,7 +106,7 @@ def export_onnx(network: QuantizedNetwork, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How a runtime's answers, the outputs of the largest scores, compare with those of the integer model.
+    """Comparison of a runtime's answers, the outputs of the largest scores, with those of the integer model.
 
     Members
     -------

@@ -20,7 +20,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     Parameters
     ----------
     report : dict
-        As :func:`host.quantization.experiment.collect` makes it.
+        Report, as :func:`host.quantization.experiment.collect` makes it.
     path : Path
     note : str
         A line below the title.
@@ -73,7 +73,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_skewed(axes: Any, report: dict[str, Any]) -> None:
-    """How well scores come out where the last layer has no negative weight and 4 bits."""
+    """Quality of the scores of a last layer that has no negative weight and 4 bits."""
     rows = [row for row in report["rows"] if row["network"] == "skewed"]
     axes.set_title("Last layer skewed, all weights ≥ 0, and of 4 bits: how far scores are above their error")
     scales = list(dict.fromkeys(row["scale"] for row in rows))

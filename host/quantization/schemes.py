@@ -26,7 +26,7 @@ _ALMOST = 1 + 2.0**-48
 
 
 class Scheme(enum.Enum):
-    """How weights become codes, by the names the command line knows them by."""
+    """The way in which weights become codes, by its name on the command line."""
 
     SYMMETRIC = "symmetric"
     FLOAT_OFFSET = "float-offset"
@@ -40,7 +40,7 @@ class Scheme(enum.Enum):
 
 
 class Extrema(enum.Enum):
-    """Which two extrema the scale and the offset come from: those of the weights; those of the weights and zero, so
+    """The two extrema that scale and offset come from: those of the weights; those of the weights and zero, so
     that adjusted weights always fit; or the nearest ones beyond these such that zero is a level exactly, which the
     offset is then no rounding of."""
 
@@ -50,7 +50,7 @@ class Extrema(enum.Enum):
 
 
 class Rounding(enum.Enum):
-    """How each quotient, the offset's and the codes', becomes an integer: to nearest even, or towards zero."""
+    """Rounding of each quotient, the offset's and the codes', to an integer: to nearest even, or towards zero."""
 
     NEAREST = "nearest"
     TRUNCATE = "truncate"
@@ -63,10 +63,10 @@ class QuantizedWeights:
     Members
     -------
     bits : int
-        Of a code.
+        Bits of a code.
     variant : Variant
     codes : array of int64
-        Of shape (outputs, inputs), 0 to 2^bits - 1.
+        Codes in shape (outputs, inputs), 0 to 2^bits - 1.
     offsets : array of int64
         Z of each output. All zero, with a float offset.
     scales : array of float64
@@ -111,13 +111,13 @@ def quantize_weights(weights: npt.NDArray[np.floating], *, bits: int, scheme: Sc
     weights : array
         Finite, of shape (outputs, inputs).
     bits : int
-        Of a code: 4 or 8.
+        Bits of a code: 4 or 8.
     scheme : Scheme
     rounding : Rounding
     per_channel : bool
         Whether each output has a scale and an offset of its own.
     extrema : Extrema
-        Of asymmetric schemes.
+        Extrema of asymmetric schemes.
 
     Raises
     ------

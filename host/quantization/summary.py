@@ -21,7 +21,7 @@ def _find(report: dict[str, Any], network: str, bits: int, scheme: Scheme, scale
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """What was shown, in two or three sentences."""
+    """The verdict of the report, in two or three sentences."""
     sentences = []
     if compared := sum(row["bit_exact"] is True for row in report["rows"]):
         sentences.append(f"Scores of all {compared * report['examples']:,} inferences on {report['nodes']} nodes "
@@ -50,7 +50,7 @@ _CAPTION = ("trunc.: weights truncated, else rounded to nearest. error: largest 
 
 
 def table(report: dict[str, Any]) -> Table:
-    """The rows, to be printed: those rounded to nearest, with what truncation makes of them beside."""
+    """The rows as a table: those rounded to nearest, with the accuracy under truncation beside."""
     result = Table(title=f"test accuracy in floats {report['accuracy_float']:.2%}", title_justify="left",
                    caption=_CAPTION,
                    caption_justify="left", border_style="dim", box=box.SIMPLE_HEAD, padding=0,
@@ -86,13 +86,13 @@ def _steps(row: Row) -> str:
 
 
 def _heading(row: Row) -> str:
-    """What rows of a section have in common."""
+    """Heading of a section: bits, scale and network that its rows have in common."""
     bits = "+".join(map(str, row["bits_per_layer"])) if row["network"] == SKEWED else f"{row['bits']}"
     return f"{bits}, {row['scale']}{', skewed' if row['network'] == SKEWED else ''}"
 
 
 def advice(report: dict[str, Any]) -> str | None:
-    """How to find out why something is missing in the table."""
+    """Commands that show why LUTs are missing in the table; None if none are."""
     missing = [unit.partition("-") for unit, lut4 in report["units"].items() if lut4 is None]
     commands = [f"python -m boards.synth --count --unit {unit}{f' --set {option}' if option else ''}"
                 for unit, _, option in missing]

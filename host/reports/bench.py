@@ -1,4 +1,4 @@
-"""Measured cycles against their bounds: the ring's own, and those of every unit that has a benchmark.
+"""Measured cycles against their bounds, of the ring and of every unit that has a benchmark.
 
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
 their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
@@ -93,7 +93,7 @@ def gradients(nodes: int, density: float, length: int = LENGTH) -> np.ndarray:
 
 
 def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
-    """Least cycles of a fused update, the larger of what links and what the optimizer takes.
+    """Least cycles of a fused update: the larger of the links' and the optimizer's.
 
     - Links, :class:`~sim.golden.ring.Traffic`: the sum, over the packets that the busiest rank sends, of the largest
       of a packet's words, elements / lanes and, with zero-value gradients, positions at the adder. For K elements

@@ -1,4 +1,4 @@
-"""What a training run leaves behind: a table, build/sim/report.json and report.png.
+"""The report of a training run: a table, build/sim/report.json and report.png.
 
 docs/training.md lists the fields of the JSON.
 """
@@ -43,7 +43,7 @@ class Simulation:
     seconds : dict
         Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
     simulation_seconds : float
-        That part of the run which the simulation took.
+        Seconds of the run that the simulation took.
     """
 
     transport: str
@@ -125,12 +125,12 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
     config : TrainingConfig
     training : Training
     simulation : Simulation
-        Of this training run alone.
+        Simulation of this training run alone.
     comparison : tuple, optional
         Another training run of as many steps on the same ring, seed and batches: by an optimizer of another name, or
         without density.
     bigram_loss : float, optional
-        That of a bigram model on held-out text, where a character model was trained; else a classifier was.
+        Loss of a bigram model on held-out text if a character model was trained; None for a classifier.
     interrupted : bool
         Whether the run has ended early.
     """
@@ -175,7 +175,7 @@ def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathl
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """What the comparison with the golden model has shown, in one sentence or two."""
+    """The verdict of the comparison with the golden model, in one sentence or two."""
     steps = f"each of {report['steps']} steps" if report["steps"] > 1 else "the only step"
     if report["bit_exact"] is None:
         return f"Weights were not compared (--no-check) after {steps}."
@@ -195,7 +195,7 @@ def _hops(density: list[float]) -> str:
 
 
 def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
-    """What a run cost on the links, or how a node without any has compressed its gradients."""
+    """Cost of a run on the links, or compression of the gradients of a node without links."""
     if reduced:
         return [
             ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
@@ -214,7 +214,7 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
 
 
 def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:
-    """What a run with a density, or the dense one beside it, has shown."""
+    """Figures of a run with a density, or of the dense one beside it."""
     losses, sparsify = run["loss_per_epoch"], run["cycles_sparsify"] / steps
     return [
         ("test accuracy", f"{run['accuracy']:.2%}"),

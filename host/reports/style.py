@@ -1,4 +1,4 @@
-"""What all pictures have in common: colours of text and axes, and Matplotlib's settings."""
+"""Style of all pictures: colours of text and axes, and Matplotlib's settings."""
 
 __all__ = ["FAINT", "INK", "STYLE"]
 

@@ -22,7 +22,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     Parameters
     ----------
     report : dict
-        As :func:`host.reports.report.build_report` makes it.
+        Report, as :func:`host.reports.report.build_report` makes it.
     path : Path
     note : str
         A line below the title.
@@ -50,7 +50,7 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
 
 
 def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]], None]]]:
-    """What is drawn, in two rows."""
+    """The panels that are drawn, in two rows."""
     if report["workload"] == "text":
         return [[_draw_text_loss, _draw_attention, _draw_masked], [_draw_words, _draw_density, _draw_cycles]]
     if report["training"]["density"] is not None:
@@ -79,7 +79,7 @@ def _codecs(report: dict[str, Any]) -> str:
 
 
 def compresses_alone(report: dict[str, Any]) -> bool:
-    """Whether the words are those of a node that compresses its gradients and has no links."""
+    """Whether the words are those of a node that compresses its gradients but has no links."""
     return bool(report["configuration"].get("element") == "int16")
 
 
@@ -231,7 +231,7 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_cycles(axes: Any, report: dict[str, Any]) -> None:
-    """What the cycles of a step go to, besides the host's reading and writing."""
+    """Parts of a step that its cycles go to, besides the host's reading and writing."""
     parts = [("mask", "mask_cycles", _ATTENTION), ("sparsify", "sparsify_cycles", _SCATTER),
              ("scatter-reduce", "scatter_cycles", _SENT), ("update, all-gather", "rest", _DENSE)]
     runs = [(report, report["training"]["label"])]
@@ -283,7 +283,7 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
 
 
 def _draw_attention(axes: Any, report: dict[str, Any]) -> None:
-    """Attention weights of a held-out sequence; what is masked has none at all."""
+    """Attention weights of a held-out sequence; masked places have none at all."""
     sample = report["sample"]
     if sample is None:
         axes.set_axis_off()

@@ -23,7 +23,7 @@ __all__ = ["Failure", "State", "estimate", "execute", "pending"]
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A job that was not done, and why."""
+    """A job that was not done, and the reason."""
 
     job: Job
     message: str
@@ -31,16 +31,16 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Members
     -------
     done, total : int
         Jobs.
     spent, left : float
-        Seconds so far, and those to come, about.
+        Seconds so far, and an estimate of those to come.
     running : list of tuple
-        Name and stage of what each worker does.
+        Name of each worker's job, and its stage.
     """
 
     done: int
@@ -86,7 +86,7 @@ class _Worker:
         return self.process.stdout
 
     def answers(self) -> list[dict[str, Any]] | None:
-        """What it has said since; None when it has ended."""
+        """Answers of the process since the last call; None when it has ended."""
         found = os.read(self.output.fileno(), 1 << 16)
         if not found:
             return None
@@ -94,20 +94,20 @@ class _Worker:
         return [json.loads(line) for line in lines]
 
     def obituary(self) -> str:
-        """How the process has ended, which it has."""
+        """The way in which the process has ended."""
         code = self.process.wait(GRACE)
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         last = self._log.read_text(errors="replace").strip().splitlines()[-5:]
         return "\n".join([f"The process that did it has ended {how}", *last])
 
     def end(self) -> None:
-        """Close its standard input: it ends itself, and what it has started."""
+        """Close its standard input: the process ends itself and all that it has started."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def reap(self) -> None:
-        """Wait until it has ended, and see to it."""
+        """Wait for the process to end, and kill it if it does not."""
         try:
             self.process.wait(GRACE + 2)
         except subprocess.TimeoutExpired:
@@ -119,7 +119,7 @@ class _Worker:
 
 @contextlib.contextmanager
 def _workers(folder: Path, count: int) -> Iterator[list[_Worker]]:
-    """Processes that are gone in the end, whatever happens."""
+    """Worker processes, all of which are gone in the end even after an error."""
     workers: list[_Worker] = []
     try:
         for number in range(count):
@@ -142,19 +142,19 @@ def pending(jobs: Iterable[Job], folder: Path) -> list[Job]:
 def execute(jobs: Sequence[Job], folder: Path, *, processes: int = 2,
             ended: Callable[[Job, float, str | None], None] = lambda job, seconds, error: None,
             tick: Callable[[State], None] = lambda state: None) -> list[Failure]:
-    """Do jobs that have no result yet; those that fail, and those that need them, are returned.
+    """Do jobs that have no result yet, and return those that failed or that need one that did.
 
     Parameters
     ----------
     jobs : sequence of Job
     folder : Path
-        Of the results.
+        Folder of the results.
     processes : int
         Jobs at a time.
     ended : callable
         Called with each job that has ended, the seconds it took, and its error if it failed.
     tick : callable
-        Called now and then.
+        Called with the state now and then.
     """
     _check(processes)
     folder.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def execute(jobs: Sequence[Job], folder: Path, *, processes: int = 2,
 
 
 class _Clock:
-    """Guesses how long the rest takes, from estimates and from how wrong they were."""
+    """Estimate of the time left, from the jobs' estimates and from their errors so far."""
 
     def __init__(self, expected: Mapping[str, float], processes: int):
         self._expected = expected
@@ -250,7 +250,7 @@ def _check(processes: int) -> None:
 
 
 def estimate(jobs: Iterable[Job], folder: Path, processes: int) -> float:
-    """Seconds that :func:`execute` will take, about."""
+    """Estimate of the seconds that :func:`execute` will take."""
     _check(processes)
     expected = {job.name: history(folder, job) for job in pending(jobs, folder)}
     return _Clock(expected, processes).left(expected, [])

@@ -1,4 +1,4 @@
-"""Jobs of a sweep, and what their results depend on: parameters, sources and versions."""
+"""Jobs of a sweep, and digests of all that their results depend on: parameters, sources and versions."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ class SweepError(Exception):
 
 
 class JobKind(enum.Enum):
-    """What there is to do."""
+    """Kind of a job."""
 
     BUILD = "build"
     RUN = "run"
@@ -34,7 +34,7 @@ class JobKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """Something to do, whose result is kept.
+    """A build, a run or a placement, whose result is kept.
 
     Members
     -------
@@ -42,11 +42,11 @@ class Job:
     name : str
         Unique in a plan.
     parameters : dict
-        All that its result depends on besides sources and versions; ready for JSON.
+        Everything that its result depends on besides sources and versions; ready for JSON.
     needs : tuple of str
         Names of jobs that must have ended before.
     estimate : float
-        Seconds for which it keeps a core busy, about.
+        Estimate of the seconds for which it keeps a core busy.
     """
 
     kind: JobKind
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of all that the result depends on."""
+        """Digest of everything that the result depends on."""
         return toolchain.digest(self.kind.value, json.dumps(self.parameters, sort_keys=True), sources(self.kind),
                                 str(_VERSION))
 

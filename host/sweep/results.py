@@ -16,14 +16,14 @@ __all__ = ["history", "load", "store"]
 
 
 def store(folder: Path, job: Job, result: dict[str, Any], seconds: float) -> None:
-    """Keep what a job has found, and for how many seconds it has kept a core busy."""
+    """Keep the result of a job, and the seconds for which it has kept a core busy."""
     record = {"kind": job.kind.value, "name": job.name, "parameters": job.parameters, "digest": job.digest,
               "core_seconds": seconds, "result": result}
     write_json(folder / job.file, record)
 
 
 def load(folder: Path, job: Job) -> dict[str, Any] | None:
-    """What an earlier run of a job has found, if it still holds."""
+    """The result of an earlier run of a job, if it still holds."""
     try:
         record = json.loads((folder / job.file).read_text())
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def load(folder: Path, job: Job) -> dict[str, Any] | None:
 
 
 def history(folder: Path, job: Job) -> float:
-    """Seconds that a job has kept a core busy for before, whatever the sources were, or its estimate."""
+    """Seconds for which an earlier run of a job kept a core busy, even with other sources; else its estimate."""
     latest = 0.0
     seconds = job.estimate
     for path in folder.glob(f"{job.name}-*.json"):

@@ -37,7 +37,7 @@ _ERRORS = (ValueError, OSError, DeviceError, RingError, TrainingError, toolchain
 
 
 class _Unsampled(CharacterModel):
-    """A character model that shows nothing of what it has learned."""
+    """A character model that takes no sample."""
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         return None
@@ -119,7 +119,7 @@ def _end_group() -> None:
 
 
 def _core_seconds() -> float:
-    """For how long this process and the tools that it has run have kept a core busy."""
+    """Seconds for which this process and the tools that it has run have kept a core busy."""
     times = os.times()
     return sum(times[:4])
 
@@ -127,7 +127,7 @@ def _core_seconds() -> float:
 def work(folder: str) -> None:
     """Do the jobs that come in, one per line of standard input, and keep their results in a folder.
 
-    Lines of standard output tell how each is getting on. When standard input ends, because the sweep has or because
+    Lines of standard output tell the progress of each. When standard input ends, because the sweep has or because
     it was killed, so does this process with all that it has started; it must lead a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)

@@ -18,9 +18,9 @@ class Batch:
     Members
     -------
     epoch : int
-        From 1.
+        Number of the epoch, from 1.
     examples : array of int
-        Their numbers.
+        Numbers of the examples.
     due : bool
         Whether the model is measured after the step.
     """
@@ -69,7 +69,7 @@ class Batches:
         return Batch(epoch + 1, batch, due or self.number == self.total)
 
     def state(self) -> dict[str, Any]:
-        """Everything that later batches depend on."""
+        """State that later batches depend on."""
         return {"number": self.number, "order": self._order.copy(), "generator": self._generator.bit_generator.state}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ class CheckpointError(ValueError):
 
 
 def versions() -> dict[str, str]:
-    """What the bits of a run depend on besides its options: program, Python, numpy, and the kernel of its BLAS."""
+    """Versions that the bits of a run depend on: program, Python, numpy, and the kernel of its BLAS."""
     blas = sorted(f"{one['internal_api']} {one['version']} {one.get('architecture', '')}".strip()
                   for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas")
     return {"gradring": importlib.metadata.version("gradring"), "python": platform.python_version(),
@@ -48,14 +48,14 @@ def save(path: Path, identity: dict[str, Any], content: Any) -> None:
     ----------
     path : Path
     identity : dict
-        Everything that must be the same where the file is read, as JSON has it: a dictionary of dictionaries.
+        Values that must be the same where the file is read, as JSON has them: a dictionary of dictionaries.
     content : object
         None, numbers, texts and arrays, in lists and in dictionaries whose keys are texts.
 
     Raises
     ------
     OutputError
-        It cannot be written.
+        The file cannot be written.
     """
     arrays: dict[str, Any] = {}
     header = {"schema": SCHEMA, "version": VERSION, "identity": identity, "content": _pack(content, arrays)}
@@ -75,7 +75,7 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
     CheckpointError
         The file is damaged, torn, another, or of another run.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     data = path.read_bytes()
     body, digest = data[:-_DIGITS], data[-_DIGITS:]
@@ -129,7 +129,7 @@ def _unpack(value: Any, arrays: dict[str, Any]) -> Any:
 
 
 def _others(here: Any, there: Any, name: str = "") -> list[str]:
-    """Names and values of what differs in the file."""
+    """Names and values of the entries that differ in the file."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [text for key in sorted({*here, *there})
                 for text in _others(here.get(key), there.get(key), key if name in _LEVELS else f"{name}.{key}")]

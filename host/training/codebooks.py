@@ -14,12 +14,12 @@ __all__ = ["Codebooks"]
 
 
 class Codebooks:
-    """Gives nodes and the golden model their codebooks, where the weight codec has such.
+    """Codebooks of nodes and of the golden model, if the weight codec has any.
 
     Members
     -------
     centroids : array of uint32, optional
-        Those that nodes have.
+        Centroids that the nodes have.
     words : int
         Words that all nodes were given for the step to come, or for the first weights.
     """
@@ -36,8 +36,8 @@ class Codebooks:
         self.words = self._ring.write_codebook(self.centroids)
 
     def refresh(self, number: int, reference: Reference) -> int:
-        """Before a step, make a codebook of the masters if it is time for that: words that nodes were given since
-        the step before."""
+        """Make a codebook of the masters before a step if one is due, and return the words that nodes were given
+        since the step before."""
         if self.centroids is None:
             return 0
         if number > 1:
@@ -48,11 +48,11 @@ class Codebooks:
         return self.words
 
     def state(self) -> dict[str, Any]:
-        """Codebook, and words."""
+        """The codebook and the words."""
         return {"centroids": self.centroids, "words": self.words}
 
     def restore(self, state: dict[str, Any], reference: Reference) -> None:
-        """Go back or on to another codebook, which nodes are not given here."""
+        """Go back or on to another codebook, which is not written to the nodes here."""
         self.centroids, self.words = state["centroids"], state["words"]
         if self.centroids is not None:
             reference.bind(self.centroids)

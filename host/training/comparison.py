@@ -1,4 +1,4 @@
-"""Nodes of a training run against the golden model, as bit patterns; the first difference is an error."""
+"""Comparison of nodes with the golden model, as bit patterns; the first difference is an error."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ __all__ = ["compare_end", "names", "read_weights"]
 
 
 def names(nodes: Sequence[int]) -> str:
-    """Numbers with commas between them."""
+    """Text of numbers with commas between them."""
     return ", ".join(map(str, nodes))
 
 
 def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, number: int) -> Vector:
-    """Weights of a node; where that is asked for, those of all nodes are compared first, masters too."""
+    """Weights of a node; if the run is checked, those of all nodes are compared first, masters too."""
     length = len(reference.weights)
     if not config.check:
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
@@ -32,7 +32,7 @@ def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, numbe
 
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:
-    """Each row of ``nodes`` against the golden model."""
+    """Compare each row of ``nodes`` with the golden model."""
     wrong = nodes != expected
     if wrong.any():
         node = int(np.flatnonzero(wrong.any(axis=1))[0])
@@ -46,7 +46,7 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: np
 
 def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
                    nodes: int) -> None:
-    """A state plane of the whole vector, each block from its owner, against the golden model."""
+    """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])

@@ -1,8 +1,8 @@
-"""The threshold of every step, such that what is sent stays at or below a density.
+"""Thresholds of every step by which the density of the gradients sent stays at or below a bound.
 
 A node keeps those elements of its gradient, with the errors of earlier steps added, whose magnitude is at least the
 threshold; the others wait. How many these are is known only afterwards, so that thresholds follow what was kept.
-docs/masking/magnitude.md shows what comes of it.
+docs/masking/magnitude.md has figures.
 """
 
 import math
@@ -20,7 +20,7 @@ _STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 
 
 class Threshold:
-    """Chooses the threshold of every step of a run.
+    """Choice of the threshold of every step of a run.
 
     At hop h of scatter-reduce sums of what h nodes have kept are sent, of at most h times a node's density. In the
     mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in common. So a node
@@ -34,8 +34,8 @@ class Threshold:
     which falls from ``decay * last`` to ``last`` within the first ``ramp`` of the run, and has the mean m; or less,
     where it would be above 1.
 
-    Steps that keep more than their targets are made up for by all later ones. With left what remains of the sum of
-    all targets, and ahead the sum of this step's and all later ones, a step aims at ::
+    Steps that keep more than their targets are made up for by all later ones. With left the rest of the sum of all
+    targets, and ahead the sum of this step's and all later ones, a step aims at ::
 
         t = target * min(max(left / ahead, 1 / limit), 1)
 
@@ -51,17 +51,17 @@ class Threshold:
     Parameters
     ----------
     density : float
-        Of what is sent, in the mean over hops and steps: above 0 and at most 1.
+        Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
     nodes, steps : int
-        Of the run.
+        Nodes and steps of the run.
     decay : float
-        At least 1.
+        Ratio of the first targets to the last, at least 1.
     ramp : float
-        Above 0 and at most 1.
+        Part of the run in which targets fall, above 0 and at most 1.
     gain : float
-        Above 0 and at most 1.
+        Gain of the controller, above 0 and at most 1.
     limit : float
-        Above 1.
+        Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
     """
 
     def __init__(self, *, density: float, nodes: int, steps: int, decay: float = 8.0, ramp: float = 0.6,
@@ -130,7 +130,7 @@ class Threshold:
             self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
 
     def state(self) -> dict[str, Any]:
-        """Everything that later thresholds depend on."""
+        """State that later thresholds depend on."""
         return {name: vars(self)[name] for name in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ Example
     try:
         experiment.run()
     except Interrupted as interrupted:
-        ...  # experiment.trainings has what there is
+        ...  # experiment.trainings has the steps so far
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Interrupted(BaseException):
     Members
     -------
     signal : int
-        Its number.
+        Number of the signal.
     """
 
     def __init__(self, number: int):
@@ -45,7 +45,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """What has been asked for by signals.
+    """Requests that signals have made.
 
     Members
     -------
@@ -89,7 +89,8 @@ class Keeper:
     identity : dict
         Options of the run; versions are added here.
     steps : int, optional
-        After so many steps each, and after the last one; by default whenever the model is measured; 0 for never.
+        Steps between checkpoints, with one after the last step; by default one whenever the model is measured; 0
+        for none.
     """
 
     path: Path
@@ -132,23 +133,23 @@ class Experiment:
     session : Session
     task : Workload
     configs : list of TrainingConfig
-        Of each run.
+        Configuration of each run.
     keeper : Keeper
     content : dict, optional
-        What :meth:`Keeper.load` has found, to go on from there.
+        Content that :meth:`Keeper.load` has found, to go on from there.
 
     Members
     -------
     trainings : list of Training
-        Of each run that has begun.
+        Outcome of each run that has begun.
     parameters : array of float32, optional
-        Of the model that the first run has trained, once it has.
+        Parameters of the model that the first run has trained, once it has ended.
     elapsed : Elapsed
         Cycles of the first run.
     seconds : list of float
-        That each run has taken.
+        Seconds that each run has taken.
     simulation_seconds : float
-        That the simulation took of the first.
+        Seconds of the first run that the simulation took.
     kept : int
         Steps, of all runs, up to the last checkpoint.
     """

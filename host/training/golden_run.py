@@ -30,11 +30,11 @@ class Reference:
     counter : str
         The counter of the words that :meth:`step` predicts.
     weights, master : array of uint32
-        What nodes compute with, and what it is encoded from; the same without a weight codec.
+        Weights that nodes compute with, and masters that those are encoded from; the same without a weight codec.
     coded : bool
         Whether there is a weight codec.
     residuals : array of uint32, optional
-        What the gradient codec has lost on each node, where it loses something.
+        Residual of the gradient codec on each node, if the codec loses something.
     """
 
     counter = "WORDS_SENT"
@@ -82,7 +82,7 @@ class Reference:
             self._codec = self._codec.bind(centroids)
 
     def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
-        """What nodes send of their gradients, and how many elements each has dropped."""
+        """Parts of their gradients that nodes send, and the number of elements that each has dropped."""
         golden = self._golden
         bound = int(golden.bits([threshold])[0])
         kept, self.errors = self._masking.sparsify(golden.bits(np.stack(gradients)), self.errors, bound)
@@ -90,7 +90,7 @@ class Reference:
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
-        """Do what the ring does."""
+        """Do the ring's step, and return its traffic."""
         golden = self._golden
         numbers = dataclasses.asdict(settings)
         packed_state = numbers.pop("packed_state")
@@ -104,7 +104,7 @@ class Reference:
         return update.traffic
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
-        """The matrices of a job as they must come back, and how many elements are replaced."""
+        """The matrices of a job as they must come back, and the number of elements that are replaced."""
         masking = self._masking
         shape = masking.Job(rows=job.rows, columns=job.columns, count=job.count, mask=masking.Mask(**vars(job.mask)))
         kept = masking.kept(shape, None if job.external is None else masking.words(job.external))
@@ -112,12 +112,12 @@ class Reference:
                 int(kept.size - np.count_nonzero(kept)))
 
     def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
-        """Of an element."""
+        """Bit pattern of an element."""
         return self._golden.bits([number])
 
 
 class IntegerReference(Reference):
-    """That of a node of 16-bit integers."""
+    """Golden model of a training run on the int16 node."""
 
     counter = "COMPRESSED_WORDS"
 

@@ -15,15 +15,15 @@ __all__ = ["Masks"]
 
 
 class Masks:
-    """Masks on the nodes, and compares what comes back with the golden model.
+    """Masks on the nodes, whose results are compared with the golden model.
 
     Members
     -------
     number : int
-        Step for which it masks.
+        Number of the step that is masked for.
     cycles, replaced, elements, words : int
-        Of all commands so far: cycles, each on the node where it took longest; elements that became the alternative;
-        all elements; and words of external masks.
+        Sums over all commands so far: cycles on the node where each took longest; elements that became the
+        alternative; all elements; and words of external masks.
     """
 
     def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
@@ -51,7 +51,7 @@ class Masks:
         return outcome.results
 
     def _compare(self, rank: int, number: int, job: MaskJob, result: Matrices, alternative: float) -> int:
-        """Elements that had to be replaced."""
+        """Compare the result of a job, and return the number of elements that had to be replaced."""
         expected, replaced = self._reference.mask(job, alternative)
         found = words_of(result)
         wrong = np.argwhere(found != expected)

@@ -1,8 +1,8 @@
-"""What weights and gradients are on the nodes: binary32, or 16-bit integers with a binary point that is chosen here.
+"""Formats of weights and gradients on the nodes: binary32, or 16-bit integers whose binary point is chosen here.
 
 Nodes of 16-bit integers have no exponents, so the place of the binary point is the host's affair, for weights and for
-gradients apart. Both stay for a whole run: what a node has kept of gradients (:meth:`host.driver.ring.Ring.sparsify`)
-goes on to mean the same.
+gradients apart. Both stay for a whole run, so that gradients which a node has kept
+(:meth:`host.driver.ring.Ring.sparsify`) keep their meaning.
 
 - Weights have :data:`WEIGHT_FRACTION` bits of fraction: from -8 to 8, in steps of 1/4096.
 - Gradients, of the sum over a batch, have as many as make the learning rate of the first step, in last places of
@@ -38,38 +38,38 @@ _ONE = 1 << 16
 
 
 class Elements(abc.ABC):
-    """How numbers of the model become elements of the nodes' memories, and back."""
+    """Conversion between numbers of the model and elements of the nodes' memories."""
 
     @abc.abstractmethod
     def weights(self, parameters: Array) -> Vector:
-        """What nodes are given of parameters."""
+        """Elements that nodes are given for parameters."""
 
     @abc.abstractmethod
     def parameters(self, weights: Vector) -> Array:
-        """What the model computes with, where nodes have these weights."""
+        """Parameters that the model computes with while nodes have these weights."""
 
     @abc.abstractmethod
     def gradients(self, gradients: Sequence[Array]) -> list[Vector]:
-        """What nodes are given of gradients, one per node.
+        """Elements that nodes are given for gradients, one array per node.
 
         Raises
         ------
         ValueError
-            They are not finite, and nodes have nothing of the kind.
+            Gradients are not finite, and the format has no such numbers.
         """
 
     @abc.abstractmethod
     def settings(self, optimizer: Optimizer, step: int, *, count: int, learning_rate: float,
                  packed_state: bool) -> Settings | FixedSettings:
-        """The scalars of a step whose gradients are sums over so many examples."""
+        """The scalars of a step whose gradients are sums over ``count`` examples."""
 
     @abc.abstractmethod
     def threshold(self, threshold: float) -> tuple[float, float]:
-        """What nodes are told of a threshold in units of their gradients, and its value in units of the model's."""
+        """A threshold in units of the nodes' gradients, and its value in units of the model's."""
 
 
 class Float32(Elements):
-    """Both are the same."""
+    """Binary32 in the model and on the nodes."""
 
     def weights(self, parameters: Array) -> Vector:
         return parameters
@@ -104,7 +104,7 @@ class FixedPoint(Elements):
 
     @classmethod
     def of(cls, learning_rate: float, count: int) -> "FixedPoint":
-        """For a run that begins with this learning rate, and has so many examples in its largest batch."""
+        """The format for a run with this first learning rate and ``count`` examples in its largest batch."""
         if count < 1:
             raise ValueError(f"Example count must be at least 1, not {count!r}")
         exponent = math.floor(math.log2(learning_rate / count)) if learning_rate > 0 else 0
@@ -147,7 +147,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
 
 
 def elements_of(ring: Ring, optimizer: Optimizer, count: int) -> Elements:
-    """Those of a run on this ring, with so many examples in its largest batch."""
+    """The format of a run on this ring, with ``count`` examples in its largest batch."""
     if not ring.reduced:
         return Float32()
     check_optimizer(optimizer)

@@ -1,8 +1,8 @@
 """Optimizers by the names and defaults of ``torch.optim``, and the scalars that a node needs for each of their steps.
 
-A node knows no step number: what depends on it is folded into scalars here, in float64, and rounded to binary32 once,
-when it is written to a register. In the formulas below g is the mean gradient, after clipping; t is the step, from 1;
-and names in capitals are registers, whose place in an update sim/golden/optimizer.py defines.
+A node knows no step number: terms that depend on it are folded into scalars here, in float64, and rounded to
+binary32 once, when they are written to a register. In the formulas below g is the mean gradient, after clipping; t is
+the step, from 1; and names in capitals are registers, whose place in an update sim/golden/optimizer.py defines.
 
 Example
 -------
@@ -40,7 +40,7 @@ def _check(name: str, value: float) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer(abc.ABC):
-    """What all optimizers have in common.
+    """Base of all optimizers.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Optimizer(abc.ABC):
     Members
     -------
     name : str
-        That of the command line.
+        Name on the command line.
     rule : Rule
     planes : int
         State planes that it needs.
@@ -87,11 +87,11 @@ class Optimizer(abc.ABC):
         Parameters
         ----------
         step : int
-            From 1.
+            Number of the step, from 1.
         gradient_scale : float
             Factor that makes the mean of the summed gradient.
         learning_rate : float, optional
-            In this step, where a schedule says another one than the optimizer's own.
+            Learning rate of this step, where a schedule has another one than the optimizer's own.
         """
         if step < 1:
             raise ValueError(f"Step must be at least 1, not {step!r}")
@@ -102,7 +102,7 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
-        """What is particular to the optimizer, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
+        """Scalars of this optimizer alone, by the names of :class:`~host.driver.optimizer_settings.Settings`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,13 +247,13 @@ def create(name: OptimizerName, *, learning_rate: float | None = None, momentum:
     ----------
     name : OptimizerName
     learning_rate : float, optional
-        By default, what :data:`LEARNING_RATES` has.
+        Learning rate; by default that of :data:`LEARNING_RATES`.
     momentum : float
-        Of momentum and nesterov; without effect on the others.
+        Momentum of momentum and nesterov; without effect on the others.
     dampening : float
-        Of momentum alone.
+        Dampening of momentum alone.
     weight_decay, clip : float, optional
-        By default, those of its class.
+        Weight decay and clip; by default those of the class.
     """
     options: dict[str, Any] = {
         "learning_rate": LEARNING_RATES[name] if learning_rate is None else learning_rate, "clip": clip}

@@ -1,4 +1,4 @@
-"""What a training run is asked to do, and what comes of it."""
+"""The configuration of a training run, and the record of its outcome."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +27,7 @@ _MOST = 1_000_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """What is trained, and how.
+    """Length, data order and options of a training run.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class TrainingConfig:
     max_steps : int, optional
         Steps of the whole run, in place of epochs.
     interval : int, optional
-        The model is measured after every so many steps, and after the last one; by default after every epoch.
+        Steps between measurements of the model, with one after the last step; by default an epoch.
     batch : int
         Most examples in a step. An epoch is cut into as few batches as that allows, of sizes as equal as possible.
     hidden : tuple of int
@@ -47,12 +47,12 @@ class TrainingConfig:
         Whether nodes store the optimizer's state as bfloat16.
     density : float, optional
         Part of the elements that nodes send, the largest ones, on average over the hops of scatter-reduce; by default
-        they send what is not zero.
+        they send all that are not zero.
     seed : int
-        Of the initial weights and of the order of the examples.
+        Seed of the initial weights and of the order of the examples.
     refresh : int
-        With a weight codec that has a codebook, steps between one that is made of the masters and the next. 12 is an
-        epoch of digits.
+        Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
+        digits.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -85,15 +85,15 @@ class TrainingConfig:
             raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
     def steps(self, examples: int) -> int:
-        """Steps of the whole run on so many examples."""
+        """Steps of the whole run on ``examples`` examples."""
         return self.epochs * -(-examples // self.batch) if self.max_steps is None else self.max_steps
 
     def largest(self, examples: int) -> int:
-        """Examples in the largest batch of so many."""
+        """Examples in the largest batch of ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
 
     def allocation(self, length: int) -> Allocation:
-        """What the nodes keep, for so many parameters."""
+        """Memory that the nodes need for ``length`` parameters."""
         return Allocation(length=length, planes=self.optimizer.planes, packed_state=self.packed_state,
                           errors=self.density is not None)
 
@@ -105,13 +105,13 @@ class Step:
     Members
     -------
     number : int
-        From 1.
+        Number of the step, from 1.
     epoch : int
-        From 1.
+        Number of the epoch, from 1.
     loss : float
         Mean over the batch, before the update.
     cycles, bound : int
-        Of the fused update, on the node that took longest; and its link-cycle bound.
+        Cycles of the fused update on the node that took longest, and its link-cycle bound.
     scatter_cycles, scatter_bound : int
         The same for its scatter-reduce phase alone.
     words_sent, words_dense : int
@@ -120,17 +120,17 @@ class Step:
     density : list of float
         Non-zero elements at each hop of scatter-reduce, or of the compressed gradient.
     scatter_words : int
-        Those of the words on all links that are scatter-reduce's.
+        Words of scatter-reduce among those on all links.
     weight_elements, weight_words : int
         Weights that all links have carried, and words that those took, without headers and CRCs.
     codebook_words : int
         Words of codebooks that all nodes were given before this step.
     sparsify_cycles : int
-        Of choosing what is sent, on the node that took longest; 0 where everything is.
+        Cycles of sparsification on the node that took longest; 0 where everything is sent.
     threshold : float, optional
-        Least magnitude of what is sent, where not everything is.
+        Least magnitude of elements that are sent, where not all are.
     mask_cycles : int
-        Of the commands that mask, one after the other, each on the node where it took longest.
+        Cycles of the commands that mask, one after the other, each on the node where it took longest.
     elements_masked, elements_through : int
         Elements that masks have replaced in this step, and all that nodes were given to mask.
     repeats : int
@@ -170,15 +170,15 @@ class Training:
     repeats : int
         Steps, measurements and distributions of first weights that were done again after a failure of the ring.
     losses, measures : list of float
-        Mean training loss during each interval, and what the workload measures after it.
+        Mean training loss during each interval, and the workload's measure after it.
     measured : list of int
-        Steps after which that was.
+        Steps after which the model was measured.
     mask_cycles, elements_through : int
-        Of all commands that mask, those of measurements included: cycles, each on the node where it took longest, and
-        elements that nodes were given to mask.
+        Sums over all commands that mask, those of measurements included: cycles on the node where each took longest,
+        and elements that nodes were given to mask.
     elements_masked, mask_words_fetched : int
-        As the nodes have counted: elements that masks have replaced or that were not sent, and words of masks that
-        were read from memory.
+        Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were
+        read from memory.
     sample : dict, optional
         See :meth:`host.training.workloads.Workload.sample`.
     bit_exact : bool, optional

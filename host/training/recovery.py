@@ -19,20 +19,20 @@ T = TypeVar("T")
 
 
 def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> T:
-    """Do something until it goes well, at most ``1 + REPEATS`` times.
+    """Do an action until it succeeds, at most ``1 + REPEATS`` times.
 
     Parameters
     ----------
     what : str
-        What it is, for messages.
+        Name of the action, for messages.
     action : callable
     again : callable
-        Called with a line for the user before each repeat; brings everything back to where it was.
+        Called with a line for the user before each repeat; restores the state from before the action.
 
     Raises
     ------
     RingError
-        It failed every time, or in a way that another try does not mend.
+        The action failed every time, or in a way that another try does not mend.
     """
     for failures in range(1, REPEATS + 2):
         try:
@@ -58,11 +58,11 @@ def write_nodes(ring: Ring, reference: Reference, centroids: npt.NDArray[np.uint
     ring : Ring
     reference : Reference
     centroids : array of uint32, optional
-        Where the weight codec has a codebook.
+        Codebook of a weight codec that has one.
     packed_state : bool
         Whether state is stored as bfloat16.
     errors : bool
-        Whether nodes keep what they do not send.
+        Whether nodes keep the elements that they do not send.
     """
     if centroids is not None:
         ring.write_codebook(centroids)

@@ -14,16 +14,16 @@ __all__ = ["Sparsifier"]
 
 
 class Sparsifier:
-    """Has nodes choose what they send, and compares how much that is with the golden model.
+    """Sparsification on the nodes, whose counts are compared with the golden model.
 
     Members
     -------
     dropped : int
-        Elements that were not sent, of all nodes and so far.
+        Elements that all nodes have not sent so far.
     threshold : float, optional
-        Of the last step.
+        Threshold of the last step.
     cycles : int
-        Of the last step.
+        Cycles of the last step.
     """
 
     def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
@@ -41,7 +41,7 @@ class Sparsifier:
             self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
-        """What is sent of the gradients, which nodes have in memory."""
+        """Sparsify the gradients that nodes have in memory, and return those that they send."""
         if self._controller is None:
             return gradients
         threshold, self.threshold = self._form.threshold(self._controller.choose(gradients))
@@ -56,7 +56,7 @@ class Sparsifier:
         return sent
 
     def state(self) -> dict[str, Any]:
-        """Everything that later thresholds depend on, and counts so far."""
+        """State that later thresholds depend on, and counts so far."""
         return {"dropped": self.dropped, "threshold": self.threshold, "cycles": self.cycles,
                 "controller": None if self._controller is None else self._controller.state()}
 

@@ -6,14 +6,14 @@ node. Then all nodes' weights are compared with each other and with the golden m
 that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
 back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
 with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
-gradient codec that loses something, what each of them has kept of that is compared at the end of the run.
+gradient codec that loses something, their residuals are compared at the end of the run.
 
 Nodes of 16-bit integers do the same with fixed points (:mod:`host.training.number_format`) and
-:mod:`sim.golden.int16_node`. They have no links: what is compared is the number of words of their gradients in
-compressed form.
+:mod:`sim.golden.int16_node`. They have no links: the number of words of their gradients in compressed
+form is compared.
 
 Where the workload has something to be masked, nodes mask it, and everything that they mask is compared likewise. With
-a density, nodes send only the largest elements of their gradients, and add what they have not sent to the next ones.
+a density, nodes send only the largest elements of their gradients, and add the others to the next ones.
 
 A step that the ring could not do, for a word that was damaged or lost on a link, is done again from its beginning.
 A run can be taken apart (:meth:`Run.state`) and put together again on another ring of the same kind.
@@ -49,12 +49,12 @@ ADVICE = "training has diverged, try a smaller learning rate"
 
 
 def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
-    """How far a counter of each node, which wraps at 32 bits, has gone on."""
+    """Growth of a counter of each node, which wraps at 32 bits."""
     return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
 
 
 def _gradients(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
-    """Those of each node, in the form in which it is given them."""
+    """Gradients of each node, in the form in which it is given them."""
     try:
         return form.gradients(differences)
     except ValueError as error:
@@ -76,7 +76,7 @@ def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, n
     Raises
     ------
     ValueError
-        It cannot; the message says why.
+        The ring cannot do the run; the message says why.
     """
     if node.reduced:
         if workload.name is not WorkloadName.DIGITS:
@@ -96,14 +96,14 @@ class Run:
     workload : Workload
     config : TrainingConfig
     on_step : callable
-        Called after every step, and after every measurement, with what there is so far.
+        Called after every step, and after every measurement, with the outcome so far.
     on_repeat : callable
-        Called with a line that says what is done again, and why.
+        Called with a line that names the part that is done again, and the reason.
 
     Members
     -------
     training : Training
-        What there is so far.
+        Outcome so far.
     due : bool
         Whether the model was measured after the last step.
     """
@@ -143,7 +143,7 @@ class Run:
         self._counters = self._ring.counters()
 
     def _model(self, weights: Vector) -> None:
-        """Make the golden model, and what goes with it."""
+        """Make the golden model, and the masks and the sparsifier that go with it."""
         ring, config = self._ring, self._config
         self._reference = (IntegerReference(weights) if ring.reduced
                            else Reference(ring, weights, config.optimizer.planes, self._codebooks.centroids))
@@ -181,7 +181,7 @@ class Run:
             self._on_step(self.training)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
-        """One step: its figures, its loss, summed over the batch, and how many losses that is the sum of."""
+        """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
         ring, config, reference, masks, sparsify = (self._ring, self._config, self._reference, self._masks,
                                                     self._sparsify)
         parameters = self._workload.parameters
@@ -227,7 +227,7 @@ class Run:
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
-        """Do something that may have nodes mask, and count that."""
+        """Do an action that may have nodes mask, and count their masking."""
         elements = self._masks.elements
         result = action()
         if self._masks.elements > elements:
@@ -235,7 +235,7 @@ class Run:
         return result
 
     def finish(self) -> Training:
-        """Take a sample, and compare what is left on the nodes."""
+        """Take a sample, and compare the memories of the nodes with the golden model."""
         training, masks = self.training, self._masks
         training.sample = self._repeat("sample", lambda: self._counted(
             lambda: self._workload.sample(self._ring.nodes, masks)))
@@ -247,7 +247,7 @@ class Run:
         return training
 
     def _memory(self) -> dict[str, Any]:
-        """Everything that a step changes, but for its figures."""
+        """State that a step changes, but for its figures."""
         return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
                 "masks": self._masks.state(), "sparsify": self._sparsify.state(),
                 "elements_masked": self.training.elements_masked,
@@ -266,7 +266,7 @@ class Run:
         self._counters = self._ring.counters()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
-        """Do something, from its beginning once more where the ring has failed."""
+        """Do an action, and repeat it from its beginning after a failure of the ring."""
         memory = self._memory()
 
         def again(line: str) -> None:
@@ -278,8 +278,8 @@ class Run:
         return repeat(what, action, again)
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on, and what there is so far: numbers, texts, arrays, and lists
-        and dictionaries of them."""
+        """State that the rest of the run depends on, and the outcome so far: numbers, texts, arrays, and lists and
+        dictionaries of them."""
         return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
                 "parameters": self._workload.parameters.copy(), "due": self.due,
                 "interval_loss": self._interval_loss, "interval_count": self._interval_count,
@@ -305,8 +305,8 @@ class Run:
         self._ring.restore_settings(state["settings"])
 
     def _warm_up(self, settings: dict[str, int | float]) -> None:
-        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn, so
-        that cycles depend a little on whose turn it is, and on new nodes it is another's than after a step."""
+        """Have nodes do commands of a step, whose results are then replaced. Memories serve their readers in turn;
+        cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
         ring = self._ring
         ring.restore_settings(settings)
         gradient = self._form.weights(self._workload.parameters)
@@ -326,7 +326,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     ----------
     ring : Ring
     data : Dataset or Workload
-        What is trained; of a data set, a perceptron that classifies it.
+        Workload; for a data set, a perceptron that classifies it.
     config : TrainingConfig
     on_step, on_repeat : callable
         See :class:`Run`.

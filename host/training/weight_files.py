@@ -1,4 +1,4 @@
-"""Trained weights as npz files: what `gradring train` leaves for later commands."""
+"""Trained weights as npz files, which `gradring train` writes for later commands."""
 
 import dataclasses
 import zipfile
@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class TrainedWeights:
-    """Parameters of a model, and what it takes to make the model again.
+    """Parameters of a model, with the options that make the model again.
 
     Members
     -------
@@ -27,7 +27,7 @@ class TrainedWeights:
         Width of each hidden layer of a perceptron.
     seed : int
     parameters : array of float32
-        Flat, as the model has them.
+        Parameters, flat, as the model has them.
     """
 
     workload: WorkloadName
@@ -53,7 +53,7 @@ def load(path: Path) -> TrainedWeights:
     ValueError
         The file is not one of those that :func:`save` writes.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file):

@@ -1,4 +1,4 @@
-"""What the ring trains: shares of a batch in, losses and gradients out, and a measure of how good the model is."""
+"""Workloads of the ring: shares of a batch in, losses and gradients out, and a measure of the model's quality."""
 
 import abc
 import enum
@@ -48,9 +48,9 @@ class Workload(abc.ABC):
     -------
     name : WorkloadName
     parameters : array of float32
-        Of the model, flat.
+        Parameters of the model, flat.
     examples : int
-        For training; a batch is an array of their numbers.
+        Examples for training; a batch is an array of their numbers.
     """
 
     name: WorkloadName
@@ -63,7 +63,7 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def count(self, batch: Examples) -> int:
-        """How many losses the loss of these examples is the sum of."""
+        """Number of losses that the loss of these examples is the sum of."""
 
     @abc.abstractmethod
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
@@ -79,7 +79,7 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
-        """How good the model is: accuracy, or loss, on data that it is not trained on.
+        """Measure of the model: accuracy, or loss, on data that it is not trained on.
 
         Parameters
         ----------
@@ -87,11 +87,11 @@ class Workload(abc.ABC):
         masks : callable
             Masks matrices on the nodes.
         last : bool
-            Whether training has ended. Before that, a part of the data may do.
+            Whether training has ended. Before that, a part of the data is enough.
         """
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """Something that shows what the trained model does, for a report."""
+        """Sample of the trained model's work, for a report."""
         return None
 
 
@@ -138,14 +138,14 @@ class CharacterModel(Workload):
     text : Text
     config : TransformerConfig
     sample : int
-        Before the end of training, the model is measured on every so many-th held-out sequence.
+        Step through the held-out sequences that the model is measured on before the end of training.
     chunk : int
         Held-out sequences that a node masks at a time.
 
     Members
     -------
     bigram_loss : float
-        That of a bigram model on the held-out text.
+        Loss of a bigram model on the held-out text.
     """
 
     name = WorkloadName.TEXT
@@ -187,8 +187,8 @@ class CharacterModel(Workload):
 
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
-        """A held-out sequence and, of the first layer, its attention weights, beside a longer one; and what the model
-        writes by itself."""
+        """A held-out sequence beside a longer one, its attention weights in the first layer, and a text that the
+        model writes by itself."""
         config = self.model.config
         longest = max(self._text.test, key=len)
         middle = 2 + 2 * (len(longest) - 1) // 3
@@ -213,7 +213,7 @@ class CharacterModel(Workload):
 
 
 def mask_jobs(request: Request) -> list[MaskJob]:
-    """The jobs of what a pass waits for: one per sequence."""
+    """The jobs of a pass's request, one per sequence."""
     rows, columns = request.values.shape[2:]
 
     def mask(length: int) -> Mask:
@@ -226,7 +226,7 @@ def mask_jobs(request: Request) -> list[MaskJob]:
 
 
 def _answer(masks: Masks) -> Callable[[list[Request | None]], list[Array | None]]:
-    """What answers requests by having the nodes mask them, each node those of one pass."""
+    """Answer to requests: each node masks those of one pass."""
     def answer(requests: list[Request | None]) -> list[Array | None]:
         use = next(request.use for request in requests if request is not None)
         found = masks([[] if request is None else mask_jobs(request) for request in requests],

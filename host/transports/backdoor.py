@@ -1,7 +1,7 @@
 """A way round the host port of simulated nodes: their memories are read and written directly.
 
-The bits are those that the port would carry, in the same order. What the port would have taken is computed, words and
-cycles, so that no figure gets better by it. Registers, commands and events still go through the port.
+The bits are those that the port would carry, in the same order. The words and cycles of the port are
+computed instead, so that no figure gets better by it. Registers, commands and events still go through the port.
 """
 
 from collections import deque
@@ -28,9 +28,9 @@ _GRID = 16
 
 
 class PortTime:
-    """Time that the host ports of a ring's nodes would have taken for what went round them.
+    """Time that the host ports of a ring's nodes would have taken for transfers that went round them.
 
-    It is exact as long as the host waits for its answers before it asks a node for anything else than memory.
+    It is exact as long as the host waits for a node's answers before it asks the node for more than memory.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class PortTime:
     Members
     -------
     cycles : int
-        By which a simulation of the ports would have been longer.
+        Cycles by which a simulation of the ports would have been longer.
     words : int
-        Of requests and responses.
+        Words of requests and responses.
     """
 
     def __init__(self, cycle: Callable[[], int] = lambda: 0) -> None:
@@ -70,9 +70,9 @@ class BackdoorTransport:
     transport : Transport
         The way through the node's port.
     ring : VerilatedRing
-        Of a library that knows the node's memories.
+        Ring whose library knows the node's memories.
     node : int
-        Which node.
+        Number of the node.
     config : NodeConfig
         Its parameters.
     time : PortTime

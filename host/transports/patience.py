@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 __all__ = ["LONGEST", "Patience"]
 
-#: Seconds without an answer after which things are sent again, until the board's own pace is known.
+#: Seconds without an answer after which words are sent again, until the board's own pace is known.
 _FIRST = 0.25
 #: Bounds of that time, in seconds.
 _SHORTEST, LONGEST = 0.05, 0.5
@@ -13,10 +13,10 @@ _AWAY = 0.1
 
 
 class Patience:
-    """How long to wait for the board before things are sent again.
+    """Choice of the time to wait for the board before words are sent again.
 
-    The board acknowledges every frame, so what counts is the time since anything came from it, however much is on the
-    way: mean and deviation of that, as TCP has it (RFC 6298). Time in which nobody looked at the port does not count.
+    The board acknowledges every frame, so the time since the last frame from it counts, however much is on the way:
+    its mean and deviation, as in TCP (RFC 6298). Time in which nobody looked at the port does not count.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -28,7 +28,7 @@ class Patience:
         self._heard = self._asked = self._looked = self._clock()
 
     def look(self) -> None:
-        """The port is looked at."""
+        """Note that the port is looked at."""
         now = self._clock()
         away = now - self._looked
         self._looked = now
@@ -37,11 +37,11 @@ class Patience:
             self._asked += away
 
     def begin(self) -> None:
-        """From here on there is something to wait for."""
+        """Begin to wait for the board."""
         self._heard = self._asked = self._looked = self._clock()
 
     def hear(self) -> None:
-        """A frame has come."""
+        """Note that a frame has come."""
         now = self._clock()
         if self._longer == 1:
             seconds = now - self._heard
@@ -53,7 +53,7 @@ class Patience:
         self._heard = self._asked = now
 
     def progress(self) -> None:
-        """Words have come through."""
+        """Note that words have come through."""
         self._longer = 1.0
 
     def ends(self) -> bool:
@@ -67,5 +67,5 @@ class Patience:
 
     @property
     def silence(self) -> float:
-        """Seconds since anything came."""
+        """Seconds since the last frame."""
         return self._clock() - self._heard

@@ -90,7 +90,7 @@ class PysimRing:
         Parameters
         ----------
         cycles : int
-            How many at most.
+            Most cycles to run.
         until_packet_at : int or None
             Stop when this node has given a whole packet: at once if there is one, else after a multiple of 16 cycles.
         """
@@ -101,13 +101,13 @@ class PysimRing:
         return self.cycle - start
 
     def describe(self) -> str:
-        """What each node has not taken yet, and what has come out of it."""
+        """Words that each node has not taken yet, and those that have come out of it."""
         return "\n".join([f"cycle {self.cycle}", *(
             f"node {n}: {len(self._requests[n])} words wait to go in, {len(self._responses[n])} whole packets and "
             f"{len(self._response[n])} words have come out" for n in range(self.nodes))])
 
     async def _drive(self, context: Any) -> None:
-        """One turn per cycle: sample what the nodes show in it, then set what they see in the next one."""
+        """Drive the nodes, one turn per cycle: sample their outputs, then set their inputs for the next cycle."""
         sampled = []
         for port in self._ports:
             sampled += [port.host_i.ready, port.host_o.valid, port.host_o.payload.as_value(), port.ring_i.credit,
@@ -170,4 +170,4 @@ class PysimTransport:
         return packet
 
     def close(self) -> None:
-        """Nothing to free: the ring goes with its last transport."""
+        """Do nothing: the ring goes with its last transport."""

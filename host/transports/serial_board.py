@@ -64,12 +64,12 @@ class SerialTransport:
         Raises
         ------
         LinkLostError
-            The port is gone, or the board silent.
+            The port is gone, or the board is silent.
         """
         return self._board.receive(self._node, timeout_cycles)
 
     def close(self) -> None:
-        """Nothing: the port belongs to all its transports, and is closed on its own."""
+        """Do nothing: the port belongs to all its transports, and is closed on its own."""
 
 
 class SerialBoard:
@@ -82,7 +82,7 @@ class SerialBoard:
     baud : int
         Bits per second, which the board must have been built for.
     nodes : int
-        How many of the board's nodes to use, from number 0 on.
+        Nodes of the board to use, from number 0 on.
     frequency : float
         Cycles of the nodes' clock per second, by which limits of time are reckoned.
     silence : float
@@ -90,9 +90,9 @@ class SerialBoard:
     persistence : float
         Seconds for which a port that is lost is waited for, before that is an error. The board goes on where it was.
     clock : callable
-        Seconds as they pass for the board, by which everything else that is in seconds is measured.
+        Seconds as they pass for the board, by which all other times are measured.
     announce : callable
-        Told when a port is lost and waited for, and when it is back.
+        Called with a line if a port is lost and waited for, and when it is back.
 
     Members
     -------
@@ -140,13 +140,13 @@ class SerialBoard:
         self.close()
 
     def close(self) -> None:
-        """Close the port. The board keeps what it has."""
+        """Close the port. The board keeps its state."""
         self._port.close()
 
     # Packets.
 
     def send(self, node: int, packet: Words) -> None:
-        """Queue a packet for a node, and send of it what the board has room for."""
+        """Queue a packet for a node, and send the part of it that the board has room for."""
         self._require_port()
         channel = self._channels[node]
         if not any(channel.waiting for channel in self._channels):
@@ -168,7 +168,7 @@ class SerialBoard:
         return channel.packets.popleft()
 
     def describe(self) -> str:
-        """What is on its way, and what went wrong so far."""
+        """Counters of the link, with the words and responses of each node that are still to come."""
         lines = [f"{self.device}: " + ", ".join(
             f"{value} {name.replace('_', ' ')}" for name, value in vars(self.counters).items())]
         for channel in self._channels:
@@ -177,7 +177,7 @@ class SerialBoard:
         return "\n".join(lines)
 
     def board_counters(self) -> dict[str, int]:
-        """What the board's end of the link has seen since it was configured; counters have 16 bits and wrap."""
+        """Counters of the board's end of the link since it was configured; they have 16 bits and wrap."""
         self._require_port()
         self._status = None
 
@@ -199,7 +199,7 @@ class SerialBoard:
             raise LinkLostError(self._lost)
 
     def _guard(self, action: Callable[[], Any]) -> None:
-        """Do something with the port; if that is gone, wait for it, or say so."""
+        """Do an action with the port; if the port is gone, wait for it, or raise :class:`LinkLostError`."""
         try:
             action()
         except LinkLostError as error:
@@ -217,9 +217,9 @@ class SerialBoard:
         self._announce(f"{self.device}: connected again")
 
     def reconnect(self, timeout: float = 5.0) -> None:
-        """Open a port that was lost, and go on where that was.
+        """Open a port that was lost, and go on from there.
 
-        Nothing is lost if the board has not been reset: what was on its way is sent again, and calls that had failed
+        No word is lost if the board has not been reset: words on their way are sent again, and calls that had failed
         may be made again.
 
         Parameters
@@ -232,7 +232,7 @@ class SerialBoard:
         LinkLostError
             There is still no port, or no answer.
         BoardResetError
-            The board has forgotten the link: open it anew, and write what the nodes have to have.
+            The board has forgotten the link: open it anew, and write the nodes' memories and registers again.
         """
         self._port.close()
         until = time.monotonic() + timeout
@@ -278,7 +278,7 @@ class SerialBoard:
             channel.opened = True
 
     def _resume(self) -> None:
-        """Go on with a board that should be as it was."""
+        """Go on with a board that should have kept its state."""
         asked = [Frame(kind=FrameKind.OPEN, again=True, node=channel.number) for channel in self._channels]
         for channel, answer in zip(self._channels, self._ask(asked, "check its power"), strict=True):
             if answer.sequence != channel.nonce:
@@ -327,7 +327,7 @@ class SerialBoard:
     # Frames.
 
     def _turn(self) -> None:
-        """Read what there is, waiting a little, and send what there is to send."""
+        """Send all that is due, and read what has come, waiting a little."""
         self._patience.look()
         self._transmit()
         self._read()
@@ -355,7 +355,7 @@ class SerialBoard:
         self.counters.resyncs += self._decoder.resyncs - before[1]
 
     def _watch(self) -> None:
-        """Where nothing has come for too long, begin again; where nothing comes at all, give up."""
+        """Send again if no frame has come for too long, and give up if none comes at all."""
         waiting = [channel for channel in self._channels if channel.waiting]
         if not waiting:
             self._patience.begin()
@@ -371,7 +371,7 @@ class SerialBoard:
             raise LinkLostError(f"{self.device}: the board gave no answer within {self._silence:g} s")
 
     def _transmit(self) -> None:
-        """Send what the board has room for, of all nodes in turn, and what it has to be told."""
+        """Send the pieces that the board has room for, of all nodes in turn, and the answers that it is owed."""
         frames: list[Frame] = []
         for channel in self._channels:
             self.counters.requests += channel.again

@@ -63,7 +63,7 @@ class Frame:
 
 
 class FrameDecoder:
-    """Finds frames in bytes, and counts what is not one.
+    """Decoder that finds frames in bytes, and counts damaged ones.
 
     Members
     -------

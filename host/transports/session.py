@@ -62,8 +62,8 @@ class Elapsed(NamedTuple):
     simulated : int
         Cycles that were simulated.
     port_cycles, port_words : int
-        Cycles and words that the nodes' host ports would have taken for what went round them, as computed; the cycles
-        come on top of those that were simulated.
+        Cycles and words that the nodes' host ports would have taken for transfers that went round them, as computed;
+        the cycles come on top of those that were simulated.
     """
 
     simulated: int = 0
@@ -92,7 +92,7 @@ class Session:
     -------
     ring : Ring
     config : NodeConfig
-        Of every node.
+        Configuration of every node.
     build_seconds : dict
         Time per stage of the build; a stage whose result was there already has none.
     """
@@ -132,7 +132,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     Parameters
     ----------
     config : NodeConfig
-        Of every node.
+        Configuration of every node.
     nodes : int
         Ring size.
     transport : TransportName
@@ -140,7 +140,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Threads of the Verilated simulation; they change its speed alone.
     host_port : bool
         Whether transfers to and from memories go through the nodes' host ports; if not, in a Verilated simulation,
-        they take no simulated time, and :attr:`Session.elapsed` tells what they would have taken.
+        they take no simulated time, and :attr:`Session.elapsed` tells the time that they would have taken.
     latency : int
         Cycles of each link, for words and for credits.
     timeout : int
@@ -156,7 +156,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     persistence : float
         Seconds for which a serial port that is lost is waited for.
     say : callable
-        Told when one is lost, and when it is back.
+        Called with a line if a port is lost, and when it is back.
     announce : callable
         Called with the name of each stage of a build as it begins.
     """

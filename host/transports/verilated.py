@@ -37,7 +37,7 @@ class VerilatedTransport:
     ring : VerilatedRing
         The ring, which all its transports share.
     node : int
-        Which node.
+        Number of the node.
     """
 
     def __init__(self, ring: VerilatedRing, node: int) -> None:
@@ -54,7 +54,7 @@ class VerilatedTransport:
         Raises
         ------
         TimeoutError
-            There was none within so many cycles. The message tells what each queue and link of the ring holds.
+            No response came within ``timeout_cycles`` cycles. The message has the state of each queue and link.
         """
         cycles = self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
@@ -64,7 +64,7 @@ class VerilatedTransport:
         return packet
 
     def close(self) -> None:
-        """Nothing: the ring belongs to all its transports, and is closed on its own."""
+        """Do nothing: the ring belongs to all its transports, and is closed on its own."""
 
 
 class OpenRing:
@@ -80,7 +80,7 @@ class OpenRing:
     Members
     -------
     library : Library
-        With the time that each stage of its build took.
+        The built ring, with the time that each stage of its build took.
     simulation : VerilatedRing
         Links, states, waveforms and cycle count.
     transports : tuple of VerilatedTransport

@@ -26,7 +26,7 @@ from tests.hdl.control.test_host_port import Model
 
 @functools.cache
 def made(unit, **options):
-    """The Verilog of a unit whose tests differ in what they do with it."""
+    """The Verilog of a unit, made once for several tests."""
     return verilog.design(unit, options=options)
 
 
@@ -196,7 +196,7 @@ async def passes_every_field(dut):
 
 
 class Mixed(wiring.Component):
-    """All that a port can be, and nothing inside: a stream goes on as another one."""
+    """Every kind of port, with no logic inside: each stream goes on as another one."""
 
     payload = data.StructLayout({
         "pair": data.StructLayout({"low": 3, "high": signed(5)}),

@@ -67,7 +67,7 @@ def results(tmp_path, monkeypatch):
 
 
 class Canned:
-    """Tools that say what they are told to: what each seed reaches, or the log with which placement ends."""
+    """Tools with canned reports: the speed of each seed, or the log with which placement ends."""
 
     def __init__(self, reached, log=None, constraint=62.5):
         self.reached, self.log, self.constraint = reached, log, constraint
@@ -253,7 +253,7 @@ class Remembering(Echo):
 
 
 def test_block_memory_needs_nothing_beside_it(results):
-    """What is never both read and written has no registers that keep the old row."""
+    """A memory that is never read and written at once has no registers that keep the old row."""
     least = bitstream.build("ulx3s-25f", design=Echo())
     result = bitstream.build("ulx3s-25f", design=Remembering())
     assert result["bram"] == 1
@@ -324,7 +324,7 @@ def test_table_of_units_has_no_boards(results, monkeypatch):
 
 @pytest.fixture
 def loader(tmp_path, monkeypatch):
-    """A loader that notes what it was called with."""
+    """A loader that notes its arguments."""
     path = tmp_path / "loader"
     path.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\nexit ${{STATUS:-0}}\n')
     path.chmod(0o755)
@@ -371,7 +371,7 @@ def test_no_loader(tmp_path, monkeypatch):
 
 
 def test_pins_are_missing():
-    """Without the wheel that has the pins of boards, one line names the target which installs it."""
+    """One line names the target that installs the wheel with the pins of boards, if it is missing."""
     script = ("import runpy, sys; sys.modules['amaranth_boards'] = None; sys.argv = ['bitstream', '--list']; "
               "runpy.run_module('boards.bitstream', run_name='__main__')")
     done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True,

@@ -35,7 +35,7 @@ REFERENCES = {"ulx3s-85f": "25000000.0 HZ", "ulx3s-25f": "25000000.0 HZ", "orang
 
 
 class Echo(wiring.Component):
-    """As little as a board can have."""
+    """The smallest design of a board."""
 
     rx: In(1)
     tx: Out(1)

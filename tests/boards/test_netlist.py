@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What synthesis makes of a node for the iCEBreaker, simulated cell by cell: with its memories and multipliers."""
+"""The netlist of a node for the iCEBreaker, simulated cell by cell with its memories and multipliers."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A node of 16-bit integers that does what the golden model says, for tests which need no gateware."""
+"""The golden model of an int16 node as a device, for tests which need no gateware."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from sim.golden import int16_node as model
 
 
 def configuration(**options):
-    """Of a node with all operations, and room for digits without a hidden layer, and its errors."""
+    """Configuration of a node with all operations, and room for digits without a hidden layer and their errors."""
     return NodeConfig(**{"element": "int16", "lanes": 1, "nodes_max": 1, "segment": 32, "state_planes": 0,
                          "state_words": 32, "gradient_words": 1024, "weight_words": 2048} | options)
 

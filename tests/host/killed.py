@@ -32,7 +32,7 @@ DEADLINE = 60.0
 
 
 def start(action, log):
-    """A process that does something and ends."""
+    """A process that does one task and ends."""
     pid = os.fork()
     if pid:
         return pid
@@ -62,7 +62,7 @@ def write(path):
 
 
 def identity(path):
-    """Of a file, which is another one each time that it is replaced."""
+    """Identity of a file, which changes each time that the file is replaced."""
     return path.stat().st_ino if path.exists() else None
 
 
@@ -79,7 +79,7 @@ def replaced(path, times):
 
 
 def wait(pid, seconds, begun=lambda: True):
-    """Wait until something has begun, then some seconds more; kill. Tell whether it was killed, and its exit code."""
+    """Wait for a condition, then some seconds more, and kill; tell whether it was killed, and its exit code."""
     def lives():
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
@@ -104,7 +104,7 @@ def results(folder):
 
 
 def steps(path):
-    """Of a checkpoint, which must be whole."""
+    """Steps of a checkpoint, which must be whole."""
     if not path.exists():
         return 0
     with np.load(path, allow_pickle=False) as archive:

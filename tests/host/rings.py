@@ -50,7 +50,7 @@ CONFIGS = {
 
 
 class Reference(reference.Reference):
-    """What a ring must hold: weights, masters, state, and what its nodes have lost."""
+    """The state that a ring must hold: weights, masters, the optimizer's state, and residuals."""
 
     def __init__(self, ring, weights, *, planes=0, centroids=None):
         super().__init__(ring, weights, planes, centroids)

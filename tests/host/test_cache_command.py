@@ -60,7 +60,7 @@ def test_shown(run, monkeypatch):
 
 
 def test_pruned_by_size_and_by_age(run):
-    """Without options, to the cache's own limit."""
+    """Pruning without options goes down to the cache's own limit."""
     old, older, young = make("verilog", "a", 35), make("placement", "b", 40), make("verilated", "c", 1)
     assert run("prune")[1] == "entries removed: 0, 0 bytes\n"
     assert run("prune", "--limit", "2.5MB")[1].startswith("entries removed: 1, 1.0 MB")

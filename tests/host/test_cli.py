@@ -287,7 +287,7 @@ class TestInterrupted:
 
     @pytest.fixture
     def signalled(self, monkeypatch):
-        """Sends the program a signal when it has done so many steps."""
+        """Send the program a signal when it has done a number of steps."""
         def call(number, step):
             def advance(run):
                 do(run)
@@ -323,7 +323,7 @@ class TestInterrupted:
         assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
 
     def test_refused(self, run, tmp_path):
-        """Before anything is built, in one line."""
+        """A run is refused in one line, before anything is built."""
         kept = tmp_path / "checkpoint.npz"
         kept.write_bytes(b"torn")
         code, out, err = run(*self.ARGUMENTS, "--output", tmp_path, "--resume")

@@ -1,4 +1,4 @@
-"""What surrounds the program: full disks, folders that cannot be written, plain terminals, numbers out of range."""
+"""The program's surroundings: full disks, folders that cannot be written, plain terminals, numbers out of range."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ BUILT = "something is built"
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """Run the program up to where it would build something: exit code, standard output, standard error."""
+    """Run the program up to its first build: exit code, standard output, standard error."""
     @contextlib.contextmanager
     def refuse(*arguments, **options):
         raise ToolError(BUILT)
@@ -64,7 +64,7 @@ NUMBERS = {
 @pytest.mark.parametrize(("command", "option"), [(command, option) for command, options in NUMBERS.items()
                                                  for option in options])
 def test_numbers_out_of_range(run, command, option, tmp_path):
-    """One line says which numbers there may be, before anything is built; no traceback whatever the number."""
+    """One line says which numbers are allowed, before anything is built; no number leads to a traceback."""
     for value in (LARGE, -LARGE, -1, "nan", "inf", "1e300", 1_000_000_000):
         code, out, err = run(*command.split(), f"--{option}={value}", "--output", tmp_path / "new")
         assert code in (1, 2), (value, out)
@@ -82,7 +82,7 @@ def test_numbers_out_of_range(run, command, option, tmp_path):
                                      ["sweep", "--no-synth", "--formats", "raw"]])
 @pytest.mark.parametrize("kind", ["file", "below a file", "device", "proc", "result is a folder"])
 def test_output_that_cannot_be_written(run, command, kind, tmp_path):
-    """It is found before anything is built, and named."""
+    """An output that cannot be written is named before anything is built."""
     (tmp_path / "file").write_text("")
     results = {"train": "weights.npz", "quantize": "model.npz", "bench": "bench.json", "sweep": "sweep.png"}
     (tmp_path / "folder" / results[command[0]]).mkdir(parents=True)
@@ -176,7 +176,7 @@ print("1 \\u2192 2 \\u00b7 3 \\u2026 \\u4e2d")
     ({"PYTHONIOENCODING": "utf-8"}, "utf-8", "\u2192"),
 ])
 def test_plain_terminals(environment, encoding, arrow, tmp_path):
-    """The table and every line come out, in line, whatever standard output can show."""
+    """The table and every line come out, in line, in whatever encoding standard output has."""
     import json
 
     (tmp_path / "report.json").write_text(json.dumps(test_report.build()))
@@ -208,7 +208,7 @@ cli.main()
 
 @pytest.mark.parametrize(("room", "file"), [(0, "report.json"), (20_000, "report.png")])
 def test_disk_full_while_results_are_written(room, file, tmp_path):
-    """The file is named, what was whole stays, and there is no other traceback."""
+    """The file is named, a whole file stays, and there is no other traceback."""
     (tmp_path / "report.json").write_text("{}")
     command = [sys.executable, "-c", FULL, "train", "--nodes", "2", "--steps", "1", "--hidden", "none",
                "--state-planes", "2", "--batch", "1500", "--output", str(tmp_path), str(room)]

@@ -84,7 +84,7 @@ class TestReplacing:
         assert list(tmp_path.iterdir()) == [path]
 
     def test_full_disk(self, tmp_path, monkeypatch):
-        """The message names the file, and what was there before stays."""
+        """The message names the file, and the older file stays."""
         path = tmp_path / "report.json"
         output.write_json(path, 1)
 

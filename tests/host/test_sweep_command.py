@@ -47,7 +47,7 @@ class TestCommand:
         assert (code, err) == (1, "error: Jobs at a time must be between 1 and 1,024, not 0\n")
 
     def test_failures_end_with_1(self, run, monkeypatch, tmp_path):
-        """After what there is has been shown."""
+        """Failures are printed after the rows that there are."""
         monkeypatch.setattr(sweep, "GRADIENT_CODECS", ("zero_value",))
         config = SweepConfig(formats=("mx9",), nodes=(2,), workloads=(WorkloadName.DIGITS,))
         plan = sweep.plan(config)

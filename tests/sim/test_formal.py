@@ -39,7 +39,7 @@ class Free(wiring.Component):
 
 
 class Passes(wiring.Component):
-    """Offers what it is offered, unless ``held``."""
+    """A unit that passes offers on, unless ``held``."""
 
     i: In(stream.Signature(2))
     o: Out(stream.Signature(2))

@@ -59,7 +59,7 @@ async def parameters_arrive(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def reads_are_before_the_edge(dut):
-    """On what every driver relies: reads after a rising edge see what was before it, and writes land after it."""
+    """Every driver relies on this: reads after a rising edge see the values before it, and writes land after it."""
     await start(dut)
     dut.o__ready.value = 0
     dut.i__payload.value = 0x5a

@@ -109,7 +109,7 @@ def test_processor_time_is_known():
 
 
 def _begun():
-    """Folders of runs that have printed what :func:`waits_for_long` does."""
+    """Folders of runs that have printed the line of :func:`waits_for_long`."""
     logs = toolchain.BUILD.glob("regression/SkidBuffer-*/simulation.log")
     return {log.parent for log in logs if re.search(r"^begun$", log.read_text(), flags=re.MULTILINE)}
 

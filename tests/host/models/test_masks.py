@@ -67,8 +67,9 @@ class TestMask:
             assert np.array_equal(masked[n, :, row], expected)
 
     def test_left_out(self):
-        """The causal mask and that of rows decide the gradient. The padding of columns decides what padding sees, of
-        which the mask of rows has made nothing; in its place it would not do, as padding has a loss of its own.
+        """The causal mask and the mask of rows decide the gradient. The mask of padded columns decides the scores of
+        padding alone, whose gradient the mask of rows has made zero; it cannot take that mask's place, as padding
+        has a loss of its own.
         """
         def causal(scores, lengths):
             return mask(scores, np.full(len(scores), scores.shape[-1]))

@@ -16,7 +16,7 @@ from tests.host.models.tiny import TINY, repad, same, sequences, single, slope, 
 
 
 class Adam:
-    """With a learning rate that falls to zero along a straight line."""
+    """Adam with a learning rate that falls to zero along a straight line."""
 
     def __init__(self, model, *, learning_rate, steps, betas=(0.9, 0.999)):
         self.model = model

@@ -17,7 +17,7 @@ def slope(function, vector, index, step=1e-6):
 
 
 def sequences(generator, lengths, characters=TINY.characters):
-    """Random ones, of so many predicted characters."""
+    """Random sequences with the given numbers of predicted characters."""
     return [generator.integers(0, characters, length + 1) for length in lengths]
 
 

@@ -53,7 +53,7 @@ class TestDigits:
     @pytest.mark.parametrize("per_channel", [False, True])
     @pytest.mark.parametrize("calibration", Calibration)
     def test_eight_bits_are_within_0_3_points_of_floats(self, seed, per_channel, calibration):
-        """Of 360 images, one is 0.28 points."""
+        """One of the 360 images is 0.28 points."""
         data, layers = trained(seed)
         exact = accuracy(activations(layers, data.test_x)[-1], data.test_y)
         for scheme, extrema in [*itertools.product(Scheme, [Extrema.ZERO]), (Scheme.IAQ_MIN, Extrema.ALIGNED)]:
@@ -64,7 +64,7 @@ class TestDigits:
             assert abs(accuracy(scores_of(network, data.test_x), data.test_y) - exact) < limit, (seed, scheme)
 
     def test_four_bits_on_a_skewed_layer(self):
-        """With nothing below zero, half of symmetric codes stand for weights that there are none of."""
+        """Half of the symmetric codes stand for negative weights, of which this layer has none."""
         gains = []
         for seed in range(4):
             data, layers = trained(seed)
@@ -98,7 +98,7 @@ class TestNetwork:
     @pytest.mark.parametrize("scheme", [scheme for scheme in Scheme if scheme.integer])
     @pytest.mark.parametrize(("bits", "per_channel"), list(itertools.product((4, 8), (False, True))))
     def test_integers_are_the_network_of_the_values(self, scheme, bits, per_channel):
-        """In floats, with the weights that codes stand for, activations are at most a step away."""
+        """Activations are at most a step away from those of floats with the weights that codes stand for."""
         data, layers = trained()
         config = QuantizationConfig(scheme=scheme, bits=bits, per_channel=per_channel)
         network = quantize(layers, data.train_x, config, input_scale=SCALE)

@@ -19,7 +19,7 @@ INTEGER = [scheme for scheme in Scheme if scheme.integer]
 @pytest.mark.parametrize(("scheme", "bits", "per_channel"),
                          list(itertools.product(INTEGER, (4, 8, (8, 4)), (False, True))))
 def test_onnxruntime_answers_as_the_integers_do(tmp_path, scheme, bits, per_channel):
-    """Of a hidden activation near the middle between two steps, onnxruntime may take the other one: it multiplies by
+    """onnxruntime may round a hidden activation near the middle between two steps the other way: it multiplies by
     a binary32 scale, and ties go to even. So scores may be off, by one step of few activations each."""
     data, layers = trained()
     network = quantize(layers, data.train_x, QuantizationConfig(

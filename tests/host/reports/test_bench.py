@@ -36,7 +36,7 @@ class TestRing:
             assert row["measured"] < 1.5 * row["bound"] + 200, row
 
     def test_weights_and_gradients_through_codecs(self):
-        """Of two nodes the optimizer takes longest, of four the link."""
+        """The optimizer takes longest on two nodes, the link on four."""
         length = 4096
         for nodes, bound in ((2, length // 2), (4, 3 * 4 * (72 + 72))):
             rows = measured(rings.CONFIGS["mx9"], nodes, bench.ring_rows, length=length)
@@ -52,7 +52,7 @@ class TestRing:
             assert scatter["bound"] < scatter["measured"] < update["measured"]
 
     def test_codebook(self):
-        """It is loaded, so that words are those of the model."""
+        """A codebook is loaded, so that words are those of the model."""
         length, nodes = 1024, 4
         with rings.open_nodes(nodes, config=rings.CONFIGS["table"]) as (ring, _):
             rows = {row["name"]: row for row in bench.ring_rows(ring, length=length)}
@@ -75,7 +75,7 @@ class TestRing:
 
 
 def test_inference():
-    """As many cycles as the engine says, and no more than a unit may take."""
+    """Inference takes as many cycles as the engine predicts, and no more than its bound."""
     (row,) = measured(rings.CONFIGS["engines"], 1, bench.infer_rows).values()
     assert (row["name"], row["config"]) == ("node.infer", "2 layers of 64 x 64, 16 samples")
     assert row["measured"] == infer_cycles([(64, 64), (64, 64)], 16, lanes=4)

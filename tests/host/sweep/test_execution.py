@@ -39,7 +39,7 @@ def is_running(process):
 
 
 def wait(condition, message):
-    """Until it holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, message
@@ -109,7 +109,7 @@ class TestExecute:
 
 
 def test_estimate(tmp_path):
-    """As long as it has taken before, of whatever sources; what a cache had tells nothing."""
+    """The estimate is the time of an earlier run, whatever its sources; a result from a cache does not count."""
     job = Job(kind=JobKind.RUN, name="run", parameters={"nodes": 2}, estimate=10.0)
     assert execution.estimate([job], tmp_path, 1) == pytest.approx(10)
     other = dataclasses.replace(job, parameters={"nodes": 3})
@@ -135,7 +135,7 @@ cli.main()
 
 class TestResume:
     def test_after_a_kill_and_an_interruption(self, tmp_path):
-        """Each start does what is left, and no process outlives it."""
+        """Each start does the jobs that are left, and no process outlives it."""
         output = tmp_path / "sweep"
         jobs = output / "jobs"
         command = [sys.executable, "-c", PROGRAM, "sweep", "--formats", "raw", "--workload", "digits", "--nodes",
@@ -155,7 +155,7 @@ class TestResume:
                     process.kill()
 
         def end(process, count, number):
-            """Send a signal once so many runs are there; what the process has written."""
+            """Send a signal once ``count`` runs have ended, and return the output of the process."""
             wait(lambda: len(finished()) >= count or process.poll() is not None, "no run has ended")
             workers = children(process.pid)
             process.send_signal(number)

@@ -5,7 +5,7 @@ from host.sweep.jobs import JobKind
 
 
 def test_sources():
-    """What a run imports, however far away, and nothing of what shows it."""
+    """Sources of a run are its imports, however far away, and none of the modules that show it."""
     names = {str(path.relative_to(sweep_jobs.ROOT)) for path in
              sweep_jobs._files(sweep_jobs._MODULES[JobKind.RUN])}
     assert names >= {"hdl/node.py", "hdl/floating/add.py", "host/models/layers.py", "host/driver/ring.py",

@@ -59,7 +59,7 @@ class TestConfig:
         (("bfp8", "mx4"), [BASE, Formats("mx4", "zero_value"), Formats("bfp8", "zero_value")]),
     ])
     def test_named_pairs(self, gradients, formats, pairs):
-        """On text as well, and always what they are compared with."""
+        """Pairs that are named are measured on text as well, and always beside the base."""
         for workload in WorkloadName:
             assert SweepConfig(formats=formats).pairs(workload) == pairs
 

@@ -32,7 +32,7 @@ def masked(jobs, alternative):
 
 
 class GoldenRing:
-    """A ring whose nodes do what the golden model says, faults apart. No gateware is needed to test the trainer."""
+    """A ring whose nodes are golden models, faults apart. No gateware is needed to test the trainer."""
     segment = 256
     lanes = 4
 

@@ -127,7 +127,7 @@ RUNS = {
 class TestRun:
     @pytest.mark.parametrize("name", RUNS)
     def test_goes_on_after_every_step(self, few, text, tmp_path, name):
-        """On another ring, with another model: every figure is that of an unbroken run."""
+        """A run that goes on, on another ring and with another model, has every figure of an unbroken one."""
         options, config = RUNS[name]
 
         def begin():
@@ -213,7 +213,7 @@ class TestExperiment:
 
     @pytest.mark.parametrize(("steps", "expected"), [(None, [3, 6, 9]), (4, [4, 8, 9]), (100, [9])])
     def test_when(self, few, tmp_path, monkeypatch, steps, expected):
-        """At the end of each run in any case."""
+        """A checkpoint is written at the end of each run in any case."""
         kept = []
         monkeypatch.setattr(checkpoint, "save", lambda path, identity, content: kept.append(
             (content["run"], content["state"]["batches"]["number"])))

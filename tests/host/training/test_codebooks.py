@@ -1,4 +1,4 @@
-"""Weights through tables and centroids that the host loads: values, words, what is loaded when, what goes wrong."""
+"""Weights through tables and centroids that the host loads: values, words, times of loading, and mistakes."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def random(generator, shape):
 
 
 class Reference(rings.Reference):
-    """With a table the sign and the exponent of every weight are exact."""
+    """The expected state of a ring; with a table the sign and the exponent of every weight are exact."""
 
     def compare(self, message=""):
         super().compare(message)
@@ -60,7 +60,7 @@ class TestValues:
     @both
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_lengths(self, name, nodes):
-        """With nothing loaded, and with centroids of the weights; words are those of the model."""
+        """Words are those of the model, with no codebook loaded and with centroids of the weights."""
         with open_nodes(name, nodes) as (ring, _):
             for length in (0, 1, 33, 500, 1000 if nodes > 1 else 512):
                 generator = np.random.default_rng(100 * nodes + length)
@@ -115,7 +115,7 @@ class TestValues:
                 assert ((found == 0) == (master == 0)).all()
 
     def test_numbers_of_all_kinds_through_centroids(self):
-        """Infinities and NaNs are the outermost centroids; what is in the middle is the lower one."""
+        """Infinities and NaNs become the outermost centroids; a number in the middle becomes the lower one."""
         numbers = np.linspace(-2, 1.75, 16, dtype=np.float32)
         above = np.nextafter(np.float32(1.625), np.float32(2))
         given = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 1.625, above, -1.875]
@@ -166,7 +166,7 @@ class TestLoading:
                     reference.bind(centroids)
 
     def test_written_during_an_update(self):
-        """When its first words have moved, a fused update has all it needs; the next one has the new codebook."""
+        """A fused update needs the codebook until its first words have moved; the next one has the new codebook."""
         generator = np.random.default_rng(6)
         weights = random(generator, 900)
         with open_nodes("centroid16", 2) as (ring, simulation):

@@ -40,7 +40,7 @@ class TestGradientCodecs:
 
     @pytest.mark.parametrize("density", [None, 0.3])
     def test_residuals_are_compared(self, few, density):
-        """At the end of the run; they have nothing to do with what is not sent."""
+        """Residuals are compared at the end of the run; they are apart from the errors of gradients not sent."""
         def fault(ring):
             ring.residuals[2, 345] ^= 1
 
@@ -59,7 +59,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])
     def test_accuracy_with_a_codebook(self, data, name, points):
-        """Of one seed; and what a run says of its words."""
+        """Accuracy of one seed, and the words that the run reports."""
         ring = GoldenRing(4, weight_codec=name)
         raw, coded = train(GoldenRing(4), data, TrainingConfig()), train(ring, data, TrainingConfig())
         assert coded.bit_exact is True
@@ -73,7 +73,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("name", ["table32", "centroid16"])
     def test_codebooks(self, few, name):
-        """The first one is of the first weights, and others are of masters, after so many steps each."""
+        """The first codebook is of the first weights; later ones, every few steps, are of masters."""
         ring = GoldenRing(2, weight_codec=name)
         masters = []
 
@@ -94,7 +94,7 @@ class TestWeightCodecs:
 
     @pytest.mark.parametrize("nodes", [1, 3])
     def test_gradients_are_those_at_decoded_weights(self, few, nodes):
-        """From the first step on."""
+        """Gradients are those at the decoded weights from the first step on."""
         config = TrainingConfig(epochs=1, batch=25, hidden=(5,))
         raw, coded = (train(GoldenRing(nodes, weight_codec=name), few, config) for name in ("raw", "mx4"))
         assert raw.steps[0].loss != coded.steps[0].loss

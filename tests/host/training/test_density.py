@@ -44,7 +44,7 @@ def test_limit(value):
 @pytest.mark.parametrize(("decay", "ramp"), [(1.0, 0.5), (8.0, 0.6), (8.0, 1.0), (4.0, 0.1)])
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_targets(nodes, decay, ramp):
-    """They fall by the decay within the ramp, and have the mean of which the density of what is sent follows."""
+    """Targets fall by the decay within the ramp, and have the mean that leads to the density."""
     steps = 10_000
     threshold = Threshold(density=0.1, nodes=nodes, steps=steps, decay=decay, ramp=ramp)
     targets = np.array([threshold.target(step) for step in range(1, steps + 1)])
@@ -137,7 +137,8 @@ def test_what_is_left_may_be_nothing(steps):
 
 
 def test_thresholds_are_numbers():
-    """Not zero, from where nothing leads back, nor infinite, however long too little or too much is kept."""
+    """Thresholds never become zero, which they could not leave, nor infinite, however long too few or too many
+    elements are kept."""
     for dropped, last in ((8, SMALLEST), (0, float(np.finfo(np.float32).max))):
         threshold = _constant()
         for _ in range(400):
@@ -156,7 +157,7 @@ def test_dropped(dropped):
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e3])
 def test_density_is_reached(scale):
-    """In the mean over a run whose gradients become smaller, and whose first ones say nothing of the later ones."""
+    """The mean density is reached though gradients become smaller and the first do not predict the later ones."""
     generator = np.random.default_rng(1)
     steps, densities = 300, []
     threshold = Threshold(density=0.25, nodes=2, steps=steps)
@@ -175,7 +176,7 @@ def test_density_is_reached(scale):
 
 
 def _train(seed, density=None):
-    """The digits on four nodes, by the golden model: accuracy, and density of what is sent, per step and hop."""
+    """Training of the digits on four golden models: accuracy, and density of gradients sent, per step and hop."""
     data = digits()
     model = perceptron(data.train_x.shape[1], (64,), data.classes)
     model.initialize(seed)
@@ -208,7 +209,7 @@ def _train(seed, density=None):
 
 
 def test_digits():
-    """At most a tenth of what is sent in the mean over hops and steps, and as accurate as dense within a point.
+    """The mean density over hops and steps is at most a tenth, and accuracy is within a point of dense training.
 
     Bounds of single seeds are wider than what was found: processors differ in the order of their sums.
     """

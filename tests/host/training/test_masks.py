@@ -26,7 +26,7 @@ def small(lines, **options):
 
 class TestText:
     def test_reaches_the_bar(self):
-        """As the command line trains it, but in fewer steps, and on the golden model alone."""
+        """Training as by the command line, but with fewer steps, and on the golden model alone."""
         workload = CharacterModel(topics(context=16))
         config = dataclasses.replace(TEXT, batch=64, max_steps=150, interval=100)
         training = train(GoldenRing(4), workload, config)
@@ -38,7 +38,7 @@ class TestText:
 
     @pytest.mark.parametrize("nodes", [1, 2, 7])
     def test_same_as_numpy(self, lines, nodes):
-        """What comes out of masks on nodes is what the model masks by itself; also with empty shares."""
+        """Masks on nodes give the numbers that the model masks by itself, also with empty shares."""
         workload = small(lines)
         ring = GoldenRing(nodes)
         config = dataclasses.replace(TEXT, batch=5, max_steps=3, interval=None)

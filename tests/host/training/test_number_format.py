@@ -56,7 +56,7 @@ class TestFixedPoint:
         assert FixedPoint(gradient_fraction=8).threshold(threshold) == (told, value)
 
     def test_a_step_is_that_of_real_numbers(self):
-        """To half a last place of a weight for its rounding, and a quarter for that of the rate."""
+        """A step is exact to half a last place of a weight for its rounding, and a quarter for that of the rate."""
         generator = np.random.default_rng(1)
         form = FixedPoint.of(1.2, 120)
         weights = form.weights(generator.normal(0, 1, 2000).astype(np.float32))

@@ -49,7 +49,7 @@ class Faults:
     Members
     -------
     done : list of str
-        Those that have struck.
+        Faults that have struck.
     """
 
     def __init__(self, ring, simulation, generator):
@@ -132,7 +132,7 @@ class Faults:
 
 
 def digest(ring, config, length):
-    """Of everything that nodes keep from one step to the next."""
+    """Digest of all that nodes keep from one step to the next."""
     vectors = [ring.read_weights(length)]
     if ring.devices[0].config.has_master:
         vectors.append(ring.read_master(length))
@@ -146,7 +146,7 @@ def digest(ring, config, length):
 
 
 def figures(training):
-    """Everything but what has been repeated, and cycles, of which a step without some of its credits takes more."""
+    """All figures but repeats and cycles; a step that lacks some credits takes more of those."""
     return dataclasses.replace(training, repeats=0, steps=[
         dataclasses.replace(step, repeats=0, cycles=0, scatter_cycles=0) for step in training.steps])
 
@@ -211,7 +211,7 @@ class Failing:
 
 
 class TestTries:
-    """On the golden model of integer nodes, of which a command fails after it has changed their memories."""
+    """Repeats on the golden model of integer nodes, where a command fails after it has changed their memories."""
 
     CONFIG = TrainingConfig(epochs=2, batch=100, hidden=(), optimizer=SGD(learning_rate=1.2), density=0.3)
 
@@ -225,7 +225,7 @@ class TestTries:
         ("fused_update", (1, 2, 3)), ("fused_update", (2, 4, 6, 8, 10)), ("sparsify", (1, 3, 4)),
         ("distribute", (1, 2)), ("fused_update", (10, 11, 12))])
     def test_same_bits(self, few, name, numbers):
-        """As often as may be, in the first step, in the last, while the first weights are distributed."""
+        """Failures as often as allowed: in the first step, the last, and the distribution of the first weights."""
         clean, expected, _, calls = self.run(few, name)
         found, training, said, more = self.run(few, name, numbers)
         assert found == clean

@@ -1,4 +1,4 @@
-"""Optimizers against those of PyTorch, on the golden model, which the gateware matches bit for bit.
+"""Optimizers on the golden model, which the gateware matches bit for bit, against those of PyTorch.
 
 Both compute in binary32, and they order their operations differently (docs/training.md says where), so that each lies
 within a few roundings of the exact result, and seldom on the same side. The unit of all comparisons is therefore the

@@ -38,7 +38,7 @@ def open_nodes(config, nodes, *, host_port):
 @pytest.mark.parametrize("config", [MASTERS, CODEBOOK, REDUCED],
                          ids=["masters", "codebook", "int16"])
 def test_every_space(config):
-    """Either way reads what the other one writes, and leaves what lies around; cycles are those computed."""
+    """Either way reads the words that the other one writes and changes no others; cycles are those computed."""
     generator = np.random.default_rng(3)
     with rings.open_nodes(1, config=config) as (ring, simulation):
         time = PortTime(lambda: simulation.cycle)
@@ -66,7 +66,7 @@ def test_every_space(config):
 
 
 def test_what_a_node_refuses():
-    """The node itself says no, and nothing is written."""
+    """The node itself refuses, and no word is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
         spaces = len(MASTERS.spaces)
@@ -83,7 +83,7 @@ def test_what_a_node_refuses():
 
 
 def test_answers_in_order():
-    """Behind a request that the node has not answered, memory is reached through the port."""
+    """Memory is reached through the port while the node has a request to answer."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, _, time):
         device, before = ring.devices[0], time.words
         pending = [device.submit_ping(np.array([1, 2], np.uint32)),

@@ -12,7 +12,8 @@ from host.transports.pysim import PysimRing
 
 
 class Stopwatch(wiring.Component):
-    """Sends the time on the ring when the host sends a word, and tells the host how old what arrives is.
+    """A node that sends the time on the ring when the host sends a word, and tells the host the age of words that
+    arrive.
 
     One packet of one word for each arrival: bit 31 says whether it is a word or a credit, bit 30 is ``last`` of a
     word, and the rest the cycles since it, or the latest word, was sent.
@@ -47,7 +48,7 @@ class Stopwatch(wiring.Component):
 
 
 def ages(ring, node):
-    """What has come to a node, as pairs of flags and age."""
+    """Words that have come to a node, as pairs of flags and age."""
     result = []
     while (packet := ring.receive(node)) is not None:
         result.append((int(packet[0]) >> 30, int(packet[0]) & 0x3FFFFFFF))

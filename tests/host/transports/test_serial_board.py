@@ -34,7 +34,7 @@ JOB = TrainingConfig(epochs=1, batch=800, hidden=(), seed=3)
 
 
 def outcome(ring, *, job=JOB, **options):
-    """What a short job leaves behind: losses, accuracies and bits of weights."""
+    """Outcome of a short job: losses, accuracies and bits of weights."""
     training = train(ring, digits(), job, **options)
     assert training.bit_exact
     return training.losses, training.measures, ring.read_weights(650).view(np.uint32).tolist()
@@ -42,7 +42,7 @@ def outcome(ring, *, job=JOB, **options):
 
 @functools.cache
 def expected(job=JOB):
-    """That of the same job on nodes in this process, and of another configuration."""
+    """Outcome of the same job on nodes in this process, and of another configuration."""
     with verilated() as devices:
         ring = Ring(devices)
         ring.connect()
@@ -145,7 +145,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 
 def test_requests_are_executed_once():
-    """With a tenth of the small frames damaged in each direction, no command is lost, and none runs twice."""
+    """No command is lost, and none runs twice, while a tenth of the small frames is damaged in each direction."""
     with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=7)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
@@ -277,7 +277,7 @@ def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
     (["--board", "ulx3s-85f", "--nodes", "1"], {"nodes": 1, "baud": 3_000_000, "frequency": 62_500_000}),
 ])
 def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
-    """Nodes, their number and rates are those of the board, where the command line says nothing else."""
+    """Nodes, their number and rates are those of the board, unless the command line says otherwise."""
     opened = []
 
     @contextlib.contextmanager

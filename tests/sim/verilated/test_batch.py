@@ -90,7 +90,7 @@ def test_other_code_is_left_alone(tmp_path, old, new):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_same_cycles(seed):
-    """Responses, counters and the whole state, whatever the threads."""
+    """Responses, counters and the whole state are the same with any number of threads."""
     found = []
     for batched in (False, True):
         library = build_ring(Probe(), batched=batched)

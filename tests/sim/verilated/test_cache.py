@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def built(folder):
-    """Names in a folder, apart from its own lock and the notes of who uses what."""
+    """Names in a folder, apart from its own lock and the notes of its users."""
     return [path.name for path in folder.iterdir() if path.name not in (".lock", ".users")]
 
 
@@ -45,7 +45,7 @@ def test_keeps_nothing_of_a_failure(tmp_path):
 
 
 def test_waits_for_another(tmp_path):
-    """Of several that want the same thing at once, one builds it, and all find it."""
+    """One of several processes that want the same entry builds it, and all find it."""
     calls = []
 
     def build(folder):
@@ -98,7 +98,7 @@ def flip(path):
 @pytest.mark.parametrize("name", ["product", MANIFEST])
 @pytest.mark.parametrize("damage", [truncate, empty, flip, Path.unlink])
 def test_builds_again_what_is_damaged(tmp_path, damage, name):
-    """Whatever has become of a file, and also within the process that has found it complete before."""
+    """A damaged file is built again, also within the process that has found it complete before."""
     build = Builds()
     for _ in range(2):
         directory = cached(tmp_path / "thing", build)
@@ -219,7 +219,7 @@ def test_a_signal_leaves_nothing(tmp_path, number):
 
 
 def test_the_next_build_removes_what_a_kill_has_left(tmp_path):
-    """Of whatever name, and nothing of a build that goes on."""
+    """Remains of any name go, and those of a build that goes on stay."""
     killed, going = begin(tmp_path / "killed"), begin(tmp_path / "going")
     children = descendants(killed.pid)
     killed.kill()

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def make(kind, letter, size=0, age=0.0):
-    """An entry of so many bytes that was last used so many seconds ago, by nobody who lives."""
+    """An entry of ``size`` bytes that was last used ``age`` seconds ago, by no living process."""
     path = cache_folder.folder(kind) / f"{letter}-{letter * 24}"
     path.mkdir(parents=True)
     (path / "product").write_bytes(bytes(size))
@@ -57,7 +57,7 @@ class TestRoot:
             cache_folder.folder("other")
 
     def test_relative(self, monkeypatch, tmp_path):
-        """It counts from where it was first looked at, for this process and those that it starts."""
+        """A relative path counts from the folder of the first look, for this process and those that it starts."""
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(cache_folder.VARIABLE, "here")
         assert cache_folder.root() == tmp_path / "here"
@@ -78,7 +78,7 @@ class TestRoot:
         assert (folder / "CACHEDIR.TAG").read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
 
     def test_others_may_read_it(self, folder):
-        """As the user's mask has it, unlike a temporary folder."""
+        """The folder has the permissions of the user's mask, unlike a temporary one."""
         path = cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: None)
         mask = os.umask(0o22)
         os.umask(mask)
@@ -100,7 +100,7 @@ def test_no_size(text):
 
 
 class TestRefusals:
-    """One line names the folder and the variable, whatever is wrong."""
+    """One line names the folder and the variable in every case."""
 
     def build(self):
         return cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: (fresh / "a").write_text("a"))
@@ -146,7 +146,7 @@ class TestRefusals:
         assert cache_content.entries() == []
 
     def test_a_tool_fails_for_a_full_disk(self, folder, monkeypatch):
-        """Its own message is many lines of something else."""
+        """The tool's own message is many lines about other things."""
         def build(fresh):
             monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=4096))
             raise ToolError("c++ failed with exit code 1\nfatal error: error writing to node.o")
@@ -155,13 +155,13 @@ class TestRefusals:
             cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), build)
 
     def test_a_source_is_missing(self, folder):
-        """Which has nothing to do with the cache."""
+        """A missing source is not blamed on the cache."""
         with pytest.raises(ToolError, match=r" could not be built: no such file or directory \(.*/absent\)$"):
             cached(cache_folder.folder("verilog") / ("a-" + "a" * 24),
                    lambda fresh: (fresh / "absent").read_text())
 
     def test_limit(self, folder, monkeypatch):
-        """It is read before anything is built."""
+        """The limit is read before anything is built."""
         monkeypatch.setenv(cache_folder.LIMIT, "much")
         with pytest.raises(ToolError, match=r"^GRADRING_CACHE_LIMIT: Size must be .* such as 5GB .*, not 'much'$"):
             cached(cache_folder.folder("verilog") / ("a-" + "a" * 24), lambda fresh: pytest.fail("built"))
@@ -186,7 +186,7 @@ class TestBound:
         assert cache_content.entries()[-1].path == old
 
     def test_builds_keep_to_the_limit(self, folder, monkeypatch):
-        """Down to a part of it, so that not each build has something to remove; what this process uses stays."""
+        """Builds prune to a part of the limit, so that not each has to; entries that this process uses stay."""
         monkeypatch.setenv(cache_folder.LIMIT, "1MB")
         paths = [make("verilog", letter, 90_000, age=500 - number) for number, letter in enumerate("abcdefghijk")]
         mine = cached(cache_folder.folder("verilog") / ("z-" + "z" * 24),
@@ -208,7 +208,7 @@ class TestBound:
         assert old.exists()
 
     def test_files_of_others_stay(self, folder):
-        """Should the variable name a folder that holds something else."""
+        """Files stay if the variable names a folder that holds other things."""
         (folder / "verilog" / "project").mkdir(parents=True)
         (folder / "photographs").mkdir()
         (folder / "verilog" / "project" / "a.v").write_text("module a; endmodule")
@@ -251,7 +251,7 @@ EXTENSION = {"x86_64": "-mpopcnt", "aarch64": "-march=armv8-a+crc"}.get(platform
 
 
 def test_target(compilers, monkeypatch):
-    """It is the compiler's version and processor, and not its path."""
+    """The target is the compiler's version and processor, and not its path."""
     first = toolchain.target()
     compilers()
     assert toolchain.target() == first
@@ -307,7 +307,7 @@ def test_a_library_of_another_processor_is_not_loaded(folder, compilers, monkeyp
 
 
 def test_makefiles_get_no_options_of_the_user(monkeypatch):
-    """Else a simulator would depend on what no digest holds."""
+    """A simulator would otherwise depend on options that no digest holds."""
     monkeypatch.setenv("CXXFLAGS", "-march=native")
     monkeypatch.setenv("OPT_FAST", "-Ofast")
     assert not {"CXXFLAGS", "OPT_FAST"} & toolchain.environment().keys()
@@ -318,7 +318,7 @@ class TestVerilog:
         return verilog.convert(SkidBuffer(shape=3), name=name)
 
     def test_changed_by_hand(self, folder):
-        """It is made again, also where the process has read it before."""
+        """Verilog changed by hand is made again, even if the process has read it before."""
         first = self.convert("buffer")
         path, = folder.glob("verilog/buffer-*/design.v")
         path.write_text(first.text.replace("buffer", "puffer"))

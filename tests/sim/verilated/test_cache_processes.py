@@ -110,7 +110,7 @@ STAGES = ("Verilog", "Verilate", "compile", "link", "seal")
 
 
 def test_killed_at_each_stage(cache, begin):
-    """The next build is as if there had been none before, and nothing of the killed ones stays."""
+    """The next build is as if there had been none before, and no remains of the killed ones stay."""
     for stage in STAGES:
         process = begin(BUILDER, stage)
         lines_until(process, stage)
@@ -132,7 +132,7 @@ def test_killed_at_each_stage(cache, begin):
 
 
 def test_two_at_once_build_once(cache, begin):
-    """The second one waits for the first, and finds what that has built."""
+    """The second one waits for the first, and finds its product."""
     first = begin(BUILDER, "link")
     lines_until(first, "link")
     second = begin(BUILDER, "none")
@@ -181,7 +181,7 @@ def test_what_is_used_is_not_removed(cache, begin):
 
 
 def test_a_cache_that_is_cleared_breaks_no_build(begin):
-    """Neither the folder that is being filled nor what the build has found before."""
+    """Clearing leaves the folder that is being filled, and the entries that the build has found before."""
     process = begin(BUILDER, "link")
     lines_until(process, "link")
     removed = cache_content.prune(most=-1)
@@ -243,7 +243,7 @@ def test_many_want_and_remove_the_same(cache):
 
 
 def test_manifest_names_every_file(tmp_path):
-    """Nothing of an entry is without a digest."""
+    """Every file of an entry has a digest."""
     def build(folder):
         (folder / "obj").mkdir()
         (folder / "obj" / "part.o").write_text("part")

@@ -26,7 +26,7 @@ class Invert(wiring.Component):
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Searches anew, and forgets what it found."""
+    """Search for tools anew, and forget the result."""
     functions = (toolchain.compiler, toolchain.verilator)
     for function in functions:
         function.cache_clear()

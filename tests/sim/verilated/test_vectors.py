@@ -26,7 +26,7 @@ class Accumulate(wiring.Component):
 
 
 class Double(wiring.Component):
-    """Without a clock."""
+    """A unit without a clock."""
 
     a: In(8)
     o: Out(9)
@@ -38,7 +38,7 @@ class Double(wiring.Component):
 
 
 class Sloppy(wiring.Component):
-    """Shows what the harness drives while nothing is offered."""
+    """A unit that shows the payload while no beat is offered."""
 
     i: In(stream.Signature(70))
     seen: Out(70)
