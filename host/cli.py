@@ -93,7 +93,7 @@ def train_command(
              f"as --steps says]", show_default=False)] = None,
     steps: Annotated[int | None, typer.Option(
         help=f"Steps, in place of epochs. [default: text {TEXT_STEPS}]", show_default=False)] = None,
-    seed: Annotated[int, typer.Option(help="Of initial weights and order of examples.")] = TrainingConfig.seed,
+    seed: Annotated[int, typer.Option(help="Seed of initial weights and order of examples.")] = TrainingConfig.seed,
     threads: Threads = None,
     optimizer: Annotated[OptimizerName | None, typer.Option(
         help="Update rule. [default: digits momentum, or sgd where nodes have no state; text adam]",
@@ -101,19 +101,19 @@ def train_command(
     learning_rate: Annotated[float | None, typer.Option(
         help=f"At the first step; it falls to zero along a straight line. [default: digits {_rates(LEARNING_RATES)}; "
              f"text {_rates(TEXT_LEARNING_RATES)}]", show_default=False)] = None,
-    momentum: Annotated[float, typer.Option(help="Of momentum and nesterov.")] = 0.9,
-    dampening: Annotated[float, typer.Option(help="Of momentum.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Momentum of momentum and nesterov.")] = 0.9,
+    dampening: Annotated[float, typer.Option(help="Dampening of momentum.")] = 0.0,
     weight_decay: Annotated[float | None, typer.Option(
         help="Decoupled with adamw, else added to the gradient. [default: adamw 0.01, others 0]",
         show_default=False)] = None,
     clip: Annotated[float | None, typer.Option(
         help="Largest magnitude of an element of the mean gradient. [default: none]", show_default=False)] = None,
-    moments: Annotated[Moments, typer.Option(help="How nodes store momentum and moments.")] = Moments.FP32,
+    moments: Annotated[Moments, typer.Option(help="Format of momentum and moments on the nodes.")] = Moments.FP32,
     weights: Annotated[str, typer.Option(
-        help=f"How nodes send new weights, of which owners keep the fp32 masters: {', '.join(WEIGHT_CODECS)}.")
+        help=f"Codec of new weights, whose fp32 masters their owners keep: {', '.join(WEIGHT_CODECS)}.")
     ] = NodeConfig.weight_codec,
     gradients: Annotated[str, typer.Option(
-        help=f"How nodes send gradients and their sums; what is lost by it is added to the next ones: "
+        help=f"Codec of gradients and their sums; its loss is added to the next ones: "
              f"{', '.join(GRADIENT_CODECS)}.")
     ] = NodeConfig.gradient_codec,
     density: Annotated[float | None, typer.Option(
@@ -136,7 +136,7 @@ def train_command(
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
     board: Annotated[str | None, typer.Option(
-        help=f"Which board it is, or whose nodes are to be simulated: {', '.join(BOARDS)}. "
+        help=f"Board that is behind the port or simulated: {', '.join(BOARDS)}. "
              f"[default: simulated, if it is to be a board; else nodes that gradring info shows]",
         show_default=False)] = None,
     baud: Annotated[int | None, typer.Option(

@@ -32,10 +32,10 @@ Threads = Annotated[int | None, typer.Option(
     help="Threads of the simulation; they change its speed alone. [default: 2, where there are as many cores]",
     show_default=False)]
 HostPort = Annotated[bool, typer.Option(
-    "--host-port", help="Simulate what passes the nodes' host ports, word by word; else memories are read and "
-                        "written directly, and what that would have taken is computed.")]
+    "--host-port", help="Simulate the nodes' host ports word by word; else memories are read and "
+                        "written directly, and the ports' time is computed.")]
 Link = Annotated[int, typer.Option(help="Cycles from one node to the next.")]
-TransportOption = Annotated[TransportName, typer.Option(help="What the nodes run on.")]
+TransportOption = Annotated[TransportName, typer.Option(help="Transport to the nodes.")]
 
 
 class Progress:

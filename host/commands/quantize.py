@@ -34,23 +34,23 @@ __all__ = ["quantize_command"]
 def quantize_command(
     context: typer.Context,
     weights: Annotated[Path | None, typer.Option(
-        help="What `gradring train` has left of a perceptron that classifies digits. [default: "
+        help="Weights, written by `gradring train`, of a perceptron that classifies digits. [default: "
              "build/sim/weights.npz; where there is none, one is trained]", show_default=False)] = None,
     retrain: Annotated[bool, typer.Option("--train", help="Train, whatever there is.")] = False,
     nodes: Nodes = 4,
-    seed: Annotated[int, typer.Option(help="Of training.")] = TrainingConfig.seed,
+    seed: Annotated[int, typer.Option(help="Seed of training.")] = TrainingConfig.seed,
     threads: Threads = None,
     host_port: HostPort = False,
     calibration: Annotated[str, typer.Option(
-        help="What of the activations is represented: all, minmax, or up to a percentile of their magnitudes.")
+        help="Range of activations that is represented: all, minmax, or up to a percentile of their magnitudes.")
     ] = "minmax",
-    percentile: Annotated[float, typer.Option(help="With that calibration.")] = 99.9,
+    percentile: Annotated[float, typer.Option(help="Percentile of that calibration.")] = 99.9,
     scheme: Annotated[str, typer.Option(
-        help="Of the model that is written: symmetric, float-offset, iaq-min or iaq-max.")] = "iaq-min",
-    bits: Annotated[int, typer.Option(help="Of its weights: 4 or 8.")] = 8,
-    rounding: Annotated[str, typer.Option(help="Of its weights and offsets: nearest or truncate.")] = "nearest",
+        help="Scheme of the model that is written: symmetric, float-offset, iaq-min or iaq-max.")] = "iaq-min",
+    bits: Annotated[int, typer.Option(help="Bits of its weights: 4 or 8.")] = 8,
+    rounding: Annotated[str, typer.Option(help="Rounding of weights and offsets: nearest or truncate.")] = "nearest",
     extrema: Annotated[str, typer.Option(
-        help="That its scales and offsets come from: weights; zero, which counts as one of them; or aligned, such "
+        help="Extrema of its scales and offsets: weights; zero, which counts as one of them; or aligned, such "
              "that zero is a level.")] = "zero",
     per_output: Annotated[bool, typer.Option(
         "--per-output/--per-layer", help="Whether each of its outputs has a scale and an offset.")] = False,

@@ -85,9 +85,9 @@ def sweep_command(
     full: Annotated[bool, typer.Option(
         "--full", help="Train for as long as train does, and on text with all formats.")] = False,
     epochs: Annotated[int | None, typer.Option(
-        help=f"Of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
+        help=f"Epochs of digits. [default: {sweep.EPOCHS[0]}, full {sweep.EPOCHS[1]}]", show_default=False)] = None,
     steps: Annotated[int | None, typer.Option(
-        help=f"Of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
+        help=f"Steps of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
     synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs. [default: build/sweep]",
                                           show_default=False)

@@ -147,8 +147,8 @@ class Transformer:
         return self._loss(scores[batch.real], batch.targets[batch.real])[0]
 
     def output_pass(self, batch: Batch) -> Pass[tuple[Array, list[Array]]]:
-        """The pass of :meth:`scores`, for :func:`~host.models.lockstep.lockstep`; each layer's attention weights are in
-        its result too."""
+        """The pass of :meth:`scores`, for :func:`~host.models.lockstep.lockstep`; its result has each layer's
+        attention weights too."""
         scores, caches = yield from self._forward(batch.inputs, batch.lengths)
         return scores, [caches[f"attention_{n}"][3] for n in range(self.config.layers)]
 

@@ -44,7 +44,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5 * len(workloads), 8.6), layout="constrained", dpi=_DPI)
         canvas = FigureCanvasAgg(figure)
-        figure.suptitle("What each format costs in loss, and saves on the wire", x=0.012, ha="left", fontsize=15,
+        figure.suptitle("Cost of each format in loss, and saving on the wire", x=0.012, ha="left", fontsize=15,
                         fontweight="bold")
         panels = figure.subplots(1, len(workloads), squeeze=False)[0]
         drawn = [_panel(axes, [row for row in rows if row["workload"] == name], markers, largest)
