@@ -1,4 +1,4 @@
-"""Streams of a component as signals of AXI4-Stream; docs/verilog.md says what TKEEP means."""
+"""Streams of a component as signals of AXI4-Stream; docs/verilog.md has the meaning of TKEEP."""
 
 import dataclasses
 import itertools

@@ -2,7 +2,7 @@
 """One unit, or the whole node, as a file of plain Verilog-2005 whose streams are AXI4-Stream.
 
 Run as ``make verilog UNIT=compression.zero_value.encoder``, or ``python -m boards.verilog --unit node``; the file is
-``build/verilog/<unit>.v``. docs/verilog.md says how ports are named and what TKEEP means.
+``build/verilog/<unit>.v``. docs/verilog.md has the names of ports and the meaning of TKEEP.
 """
 
 import argparse

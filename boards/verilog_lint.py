@@ -19,7 +19,7 @@ WAIVED_BELOW = {
     "WIDTHEXPAND": "operands of different width, extended as the language says",
     "WIDTHTRUNC": "`!` of a vector; results that are cut to a field on purpose",
     "VARHIDDEN": "a signal with the name of the instance that its module is",
-    "CASEINCOMPLETE": "what is assigned before a case holds in all others",
+    "CASEINCOMPLETE": "values assigned before a case hold in all others",
     "CASEOVERLAP": "cases in order of priority",
     "UNSIGNED": "comparisons with 0 that a parameter makes constant",
     "CMPCONST": "comparisons with a bound that a width cannot exceed",

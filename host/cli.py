@@ -75,7 +75,7 @@ def _rates(rates: dict[OptimizerName, float]) -> str:
 
 @app.callback()
 def options(version: Annotated[bool, typer.Option(
-        "--version", help="Show the version of the program and of what results depend on, and exit.",
+        "--version", help="Show the version of the program and of all that results depend on, and exit.",
         callback=show_version, is_eager=True)] = False) -> None:
     """Train neural networks on a ring of FPGA nodes, simulated cycle by cycle."""
 

@@ -26,7 +26,7 @@ __all__ = ["OutputError", "prepare", "replacing", "write_bytes", "write_json"]
 
 
 class OutputError(OSError):
-    """A result cannot be written; the message names the file or folder, the reason, and what to do."""
+    """A result cannot be written; the message names the file or folder, the reason, and a remedy."""
 
     def __str__(self) -> str:
         return str(self.args[-1])

@@ -91,7 +91,7 @@ def simulate(simulation: Simulation) -> int:
         raise
     if not answer:
         _stop()
-        raise RuntimeError("The process that simulates for cocotb has ended; what it said is above")
+        raise RuntimeError("The process that simulates for cocotb has ended; its output is above")
     told = json.loads(answer)
     _seconds = told["seconds"]
     return int(told["status"])

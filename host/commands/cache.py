@@ -73,7 +73,7 @@ def prune_command(
         help="Size that is left at most, as 5GB. [default: the cache's own limit, or none with --older-than]",
         show_default=False)] = None,
     older_than: Annotated[str | None, typer.Option(
-        help="Remove also what was not used for so long, as 30d or 12h.", show_default=False)] = None,
+        help="Remove also entries not used for so long, as 30d or 12h.", show_default=False)] = None,
 ) -> None:
     """Remove the entries that were not used for longest, and the remains of killed builds."""
     before = None if older_than is None else time.time() - _seconds(older_than)

@@ -57,7 +57,7 @@ def quantize_command(
     onnx: Annotated[bool, typer.Option(
         help="Write it as an ONNX graph as well, and compare onnxruntime's answers; needs gradring[onnx].")] = False,
     synth: Annotated[bool, typer.Option(
-        help="Synthesise, meanwhile, what computes in integers and what with a float offset, to count LUTs.")] = True,
+        help="Synthesise, meanwhile, the units for integers and for a float offset, to count LUTs.")] = True,
     output: Annotated[Path, typer.Option(help="Folder of report.json, report.png, model.npz and model.onnx. "
                                           "[default: build/quantize]", show_default=False)
                       ] = toolchain.BUILD / "quantize",

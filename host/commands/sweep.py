@@ -93,7 +93,7 @@ def sweep_command(
                                           show_default=False)
                       ] = toolchain.BUILD / "sweep",
 ) -> None:
-    """Show what each format does to loss, traffic, cycles, LUTs and Fmax."""
+    """Compare formats by loss, traffic, cycles, LUTs and Fmax."""
     check_range("Jobs at a time", jobs, 1, 1024)
     check_range("Epochs", epochs, 1, COUNT)
     check_range("Steps", steps, 1, COUNT)
@@ -119,7 +119,8 @@ def sweep_command(
             failures = execution.execute(planned.jobs, folder, processes=count, ended=progress.ended,
                                           tick=progress.tick)
     except KeyboardInterrupt:
-        console.print("interrupted; what is done is kept, and the same command goes on from there", soft_wrap=True)
+        console.print("interrupted; jobs that are done are kept, and the same command goes on from there",
+                      soft_wrap=True)
         raise typer.Exit(130) from None
     rows = sweep.collect(planned, folder)
     if rows:

@@ -23,7 +23,8 @@ class Layer(abc.ABC):
     """A function of a batch (one example per row) and of named parameters.
 
     ``backward`` returns the gradient with respect to the input and writes that with respect to the parameters into
-    ``gradients``; both are of the sum over the batch. ``cache`` is what ``forward`` returned beside its output.
+    ``gradients``; both are of the sum over the batch. ``cache`` is the value that ``forward`` returned beside its
+    output.
     """
 
     @property

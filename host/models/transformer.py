@@ -1,8 +1,8 @@
 """A causal transformer over characters, with one flat vector of parameters.
 
-Each of its layers is the sum of its input and what attention makes of it, and then of that and what a feed-forward
-network makes of it, with a layer norm before each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`,
-parameters live in one vector, and everything is computed in its ``dtype``.
+Each of its layers adds attention to its input, and then a feed-forward network to that sum, with a layer norm before
+each of the two (Xiong et al., 2020). As in :mod:`host.models.layers`, parameters live in one vector, and everything
+is computed in its ``dtype``.
 
 Two functions mask, :func:`~host.models.masks.mask` and :func:`~host.models.masks.mask_rows`; others may stand in for
 them. Where something is to be masked, a pass through the model waits (:mod:`host.models.lockstep`).

@@ -68,7 +68,7 @@ def load(path: Path) -> QuantizedNetwork:
     Raises
     ------
     ValueError
-        The file is not one of those that :func:`save` writes; the message says what is wrong first.
+        The file is not one of those that :func:`save` writes; the message names the first mistake.
     OSError
         The file cannot be read.
     """

@@ -116,7 +116,7 @@ class Agreement:
         Examples whose answer has the largest integer score as well, as other outputs have.
     within : int
         Examples whose answer has an integer score below the largest, by one adjusted weight of the last layer at
-        most: what a hidden activation changes that is one step off.
+        most: the change by a hidden activation that is one step off.
     wrong : array of int64
         Numbers of all other examples.
     """

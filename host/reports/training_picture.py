@@ -212,7 +212,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
 
 def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     steps, target = _column(report, "number"), 100 * report["training"]["density"]
-    axes.set_title("Threshold, and what is sent for it")
+    axes.set_title("Threshold, and elements sent for it")
     axes.plot(steps, _column(report, "threshold"), color=_SCATTER, linewidth=1.2, alpha=0.8)
     axes.set_ylim(0, 1.3 * float(_column(report, "threshold").max()))
     axes.set_xlabel("step")

@@ -131,7 +131,7 @@ def work(folder: str) -> None:
     it was killed, so does this process with all that it has started; it must lead a process group.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # where what tools and libraries print belongs
+    os.dup2(2, 1)  # where the output of tools and libraries belongs
     orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -1,7 +1,7 @@
 """Thresholds of every step by which the density of the gradients sent stays at or below a bound.
 
 A node keeps those elements of its gradient, with the errors of earlier steps added, whose magnitude is at least the
-threshold; the others wait. How many these are is known only afterwards, so that thresholds follow what was kept.
+threshold; the others wait. Their number is known only afterwards, so that thresholds follow the numbers kept so far.
 docs/masking/magnitude.md has figures.
 """
 
@@ -22,8 +22,8 @@ _STATE = ("_step", "_elements", "_aim", "_ahead", "_left", "_threshold")
 class Threshold:
     """Choice of the threshold of every step of a run.
 
-    At hop h of scatter-reduce sums of what h nodes have kept are sent, of at most h times a node's density. In the
-    mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in common. So a node
+    At hop h of scatter-reduce, sums of the elements that h nodes have kept are sent, of at most h times a node's
+    density. In the mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in common. So a node
     may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
 
     A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that

@@ -40,7 +40,7 @@ class Reference:
     counter = "WORDS_SENT"
 
     def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
-        # Loaded here, since nothing else in host/ needs the models of what is inside a node.
+        # Loaded here, since nothing else in host/ needs the models of a node's inside.
         from sim.golden import masking
         from sim.golden import ring as golden
         from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS

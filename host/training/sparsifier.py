@@ -36,7 +36,7 @@ class Sparsifier:
         self.threshold: float | None = None
         self.cycles = 0
         if config.density is not None:
-            # Of a node without a link it is what it keeps that is compressed: as at the only hop of two nodes.
+            # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
             nodes = 2 if ring.reduced else ring.nodes
             self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
 

