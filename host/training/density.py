@@ -23,8 +23,8 @@ class Threshold:
     """Choice of the threshold of every step of a run.
 
     At hop h of scatter-reduce, sums of the elements that h nodes have kept are sent, of at most h times a node's
-    density. In the mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in common. So a node
-    may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
+    density. In the mean over the N - 1 hops this is at most N / 2 times that density, whatever the nodes have in
+    common. So a node may keep ``2 * density / nodes`` of its elements, here called m, in the mean over the run.
 
     A node keeps more at the beginning, where weights move fast, and less afterwards: with x the share of the run that
     is over in the middle of a step, the share of elements to keep is ::
