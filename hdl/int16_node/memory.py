@@ -65,7 +65,7 @@ class ElementMemory(wiring.Component):
             en.eq(engine.en | host.en),
             write.eq(Mux(engine.en, engine.write, host.write)),
             address.eq(Mux(engine.en, engine.address, host.address)),
-            data.eq(Mux(engine.en, engine.data, host.models.digits)),
+            data.eq(Mux(engine.en, engine.data, host.data)),
             engine.q.eq(q),
             host.q.eq(q),
         ]
