@@ -29,6 +29,7 @@ import numpy as np
 import serial
 import serial.tools.list_ports
 
+from hdl.ring.topology import MOST_NODES
 from hdl.serial.endpoint import VERSION
 from hdl.serial.frame import FrameKind
 from hdl.serial.link import COUNTERS
@@ -279,8 +280,8 @@ class SerialBoard:
                  announce: Callable[[str], None] = lambda text: None) -> None:
         if baud < 1:
             raise ValueError(f"Baud rate must be a positive integer, not {baud!r}")
-        if not 1 <= nodes <= 16:
-            raise ValueError(f"Node count must be between 1 and 16, not {nodes!r}")
+        if not 1 <= nodes <= MOST_NODES:
+            raise ValueError(f"Node count must be between 1 and {MOST_NODES}, not {nodes!r}")
         if not frequency > 0:
             raise ValueError(f"Frequency must be above 0, not {frequency!r}")
         self.device = device

@@ -195,7 +195,7 @@ _ALL = (
     Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
-    Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_order.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=10)
       for name, units in (("collective", _collective), ("sequencer", _director), ("datapath", _dataflow))),
@@ -205,7 +205,7 @@ _ALL = (
         "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
     Target("hdl/control/registers.py", _registers, (f"{_CONTROL}/test_registers.py",)),
-    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
+    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_local_runner.py",)),
     Target("hdl/compression/zero_value/format.py", _zero_value, (f"{_CODING}/zero_value/test_format.py",), {
         "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
         "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",
