@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, codebook_words
+from hdl.memory_map import memory_map
 from hdl.ring.topology import MOST_NODES
 
 __all__ = ["FP32", "INT16", "NodeConfig"]
@@ -164,13 +165,9 @@ class NodeConfig:
         return not (self.adds_compressed or GRADIENT_CODECS[self.gradient_codec].exact)
 
     @property
-    def spaces(self):
-        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters,
-        the codebook and residuals."""
-        planes = [self.state_words] * (self.state_planes + self.has_master)
-        codebook = [self.codebook_words] if self.codebook_words else []
-        residuals = [self.gradient_words] * self.has_residual
-        return self.gradient_words, self.weight_words, *planes, *codebook, *residuals
+    def memories(self):
+        """Names, numbers and sizes of the node's memories: a :class:`~hdl.memory_map.MemoryMap`."""
+        return memory_map(self)
 
     @property
     def hash(self):

@@ -1,7 +1,8 @@
 """The shape in which nodes are connected: who is before and behind whom, and who owns which block.
 
 :class:`RingTopology` says it for the host and for simulations, in numbers. The functions below it say the same in
-gateware, where rank and size are signals. Nothing else counts neighbours: another shape of network is another class here.
+gateware, where rank and size are signals. Nothing else counts neighbours: another shape of network is another class
+here.
 """
 
 import dataclasses

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hdl.control.protocol import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
+from hdl.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.layer_reader import INPUT_ROWS
 
 __all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"]

@@ -16,8 +16,9 @@ from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import EventStatus
-from hdl.control.registers import RegisterFile
-from hdl.memory import HostAccess, LanedMemory
+from hdl.control.register_file import RegisterFile
+from hdl.host_access import HostAccess
+from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
