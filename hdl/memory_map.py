@@ -3,10 +3,13 @@
 import dataclasses
 import enum
 
-__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
+__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
 
 #: Elements that the base of a command is a multiple of, in every memory.
 BASE_ALIGNMENT = 32
+
+#: Field of a command that is the base in a region.
+REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base"}
 
 #: Spaces that a request of the host can name.
 MOST_SPACES = 16
@@ -37,12 +40,16 @@ class MemorySpace:
         Capacity in elements.
     title : str
         Name in messages.
+    region : str
+        Region that it belongs to. What lies in a region has the same place in all of its memories, since a command
+        has one base for each: :data:`REGION_BASES` says which.
     """
 
     name: str
     number: int
     words: int
     title: str
+    region: str
 
 
 class MemoryMap:
@@ -50,14 +57,14 @@ class MemoryMap:
 
     Parameters
     ----------
-    spaces : iterable of (str, int, str)
-        Name, capacity in elements, and title of each space; a space of no elements is not there.
+    spaces : iterable of (str, int, str, str)
+        Name, capacity in elements, title and region of each space; a space of no elements is not there.
     """
 
     def __init__(self, spaces):
         present = [entry for entry in spaces if entry[1]]
-        self._spaces = tuple(MemorySpace(name=name, number=number, words=words, title=title)
-                             for number, (name, words, title) in enumerate(present))
+        self._spaces = tuple(MemorySpace(name=name, number=number, words=words, title=title, region=region)
+                             for number, (name, words, title, region) in enumerate(present))
         self._by_name = {space.name: space for space in self._spaces}
         if len(self._by_name) != len(self._spaces):
             raise ValueError(f"Memory spaces must have different names, not {', '.join(self.names)}")
@@ -90,6 +97,14 @@ class MemoryMap:
         """Capacities in the order of the numbers."""
         return tuple(space.words for space in self._spaces)
 
+    def region(self, name):
+        """Spaces of a region, in order; a ``KeyError`` lists the regions that there are."""
+        found = tuple(space for space in self._spaces if space.region == name)
+        if not found:
+            regions = dict.fromkeys(space.region for space in self._spaces)
+            raise KeyError(f"Region must be one of {', '.join(regions)}, not {name!r}")
+        return found
+
 
 def memory_map(config):
     """The memories of a node of this configuration: a :class:`MemoryMap`.
@@ -97,12 +112,13 @@ def memory_map(config):
     Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
     codec needs them, and the codebook where weights are coded by centroids.
     """
-    planes = [(f"state_{plane}", config.state_words, f"state plane {plane}") for plane in range(config.state_planes)]
+    planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
+              for plane in range(config.state_planes)]
     return MemoryMap([
-        ("gradients", config.gradient_words, "gradient memory"),
-        ("weights", config.weight_words, "weight memory"),
+        ("gradients", config.gradient_words, "gradient memory", "gradients"),
+        ("weights", config.weight_words, "weight memory", "weights"),
         *planes,
-        ("masters", config.state_words if config.has_master else 0, "master memory"),
-        ("codebook", config.codebook_words, "codebook memory"),
-        ("residuals", config.gradient_words if config.has_residual else 0, "residual memory"),
+        ("masters", config.state_words if config.has_master else 0, "master memory", "state"),
+        ("codebook", config.codebook_words, "codebook memory", "codebook"),
+        ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
     ])

@@ -9,6 +9,7 @@ from hdl.control.command_checker import RULE, CommandChecker, checked_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
+    QUEUE_DEPTH,
     EventStatus,
     command_layout,
     descriptor_layout,
@@ -81,7 +82,7 @@ class CommandQueue(wiring.Component):
 
     latency = 3 + DESCRIPTOR_WORDS + 1
 
-    def __init__(self, *, config, operations, depth=8):
+    def __init__(self, *, config, operations, depth=QUEUE_DEPTH):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
         self._config = config

@@ -11,8 +11,9 @@ from amaranth.lib import data
 from hdl.memory_map import Space
 
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "RESPONSE", "EventFlag", "EventStatus", "Opcode", "Operation",
-    "Space", "Status", "access_layout", "command_layout", "descriptor_layout", "event_layout", "header_layout",
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "EventFlag", "EventStatus", "Opcode",
+    "Operation", "Space", "Status", "access_layout", "command_layout", "descriptor_layout", "event_layout",
+    "header_layout",
 ]
 
 DESCRIPTOR_WORDS = 8
@@ -20,6 +21,9 @@ DESCRIPTOR_WORDS = 8
 
 EVENT_WORDS = 4
 """Words of an event (:func:`event_layout`)."""
+
+QUEUE_DEPTH = 8
+"""Commands that a node queues, and events."""
 
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, EventStatus, Operation, descriptor_layout
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, QUEUE_DEPTH, EventStatus, Operation, descriptor_layout
 from hdl.control.register_file import queue_status_layout
 from hdl.optimizer.rules import Rule
 
@@ -80,7 +80,7 @@ class CommandQueue(wiring.Component):
     """
 
     #: Commands that wait, and events. A power of two.
-    depth = 8
+    depth = QUEUE_DEPTH
 
     def __init__(self, *, config):
         self._config = config

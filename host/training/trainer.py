@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
+from host.driver.buffers import errors_base
 from host.driver.codebooks import codebook
 from host.driver.masking import MaskJob, Matrices
-from host.driver.memory import errors_base
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
 from host.models.digits import Dataset

@@ -157,11 +157,11 @@ class PysimTransport:
         self._node = node
 
     def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:

@@ -1,7 +1,7 @@
 """The way to the nodes of a board over a serial port.
 
-Whatever the cable does to bytes, the packets of :class:`~host.driver.device.Transport` come through whole, in order
-and once: docs/serial.md has the protocol. All its clocks are on this side.
+Whatever the cable does to bytes, the packets of :class:`~host.driver.transport.Transport` come through whole, in
+order and once: docs/serial.md has the protocol. All its clocks are on this side.
 
 Example
 -------
@@ -229,11 +229,11 @@ class SerialTransport:
         self._node = node
 
     def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._board.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.device.Transport`. The time begins anew when the board has sent or taken words.
+        """See :class:`~host.driver.transport.Transport`. The time begins anew when the board has sent or taken words.
 
         Raises
         ------
