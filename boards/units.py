@@ -34,7 +34,11 @@ class Unit:
         parameters = {**self.parameters, **options}
         if "config" in inspect.signature(factory).parameters:
             from hdl.config import NodeConfig
-            return factory, {"config": NodeConfig(**parameters)}
+            from hdl.engines import operations
+            arguments = {"config": NodeConfig(**parameters)}
+            if "operations" in inspect.signature(factory).parameters:
+                arguments["operations"] = operations(arguments["config"])
+            return factory, arguments
         unknown = parameters.keys() - inspect.signature(factory).parameters.keys()
         if unknown:
             known = ", ".join(name for name in inspect.signature(factory).parameters)
@@ -245,7 +249,7 @@ UNITS = {
     "serial.link": Unit("hdl.serial.link:SerialLink", _SERIAL),
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
-    "control.registers": Unit("hdl.control.registers:RegisterFile", {}),
+    "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "node": Unit("hdl.node:Node", {}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
     "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.config import NodeConfig
 from hdl.int16_node.node import Int16Node
 from hdl.node import Node
+from hdl.ring.topology import RingTopology
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
@@ -124,12 +125,13 @@ class BoardTop(wiring.Component):
         m = Module()
         m.submodules.link = link = SerialLink(nodes=self._nodes, **self._serial)
         m.d.comb += [link.rx.eq(self.rx), self.tx.eq(link.tx), self.busy.eq(link.busy)]
+        topology = RingTopology(self._nodes)
         nodes = [node_of(self._config) for _ in range(self._nodes)]
         for n, node in enumerate(nodes):
             m.submodules[f"node_{n}"] = node
             connect_stream(m, getattr(link, f"to_node_{n}"), node.host_i)
             connect_stream(m, node.host_o, getattr(link, f"from_node_{n}"))
-            following = nodes[(n + 1) % self._nodes]
+            following = nodes[topology.successor(n)]
             m.d.sync += [
                 following.ring_i.valid.eq(node.ring_o.valid),
                 following.ring_i.data.eq(node.ring_o.data),

@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 
 from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, codebook_words
+from hdl.memory_map import memory_map
+from hdl.ring.topology import MOST_NODES
 
 __all__ = ["FP32", "INT16", "NodeConfig"]
 
@@ -118,8 +120,8 @@ class NodeConfig:
                 raise ValueError("Gradient codec must take any number, since a sum of values in a codebook need not "
                                  f"be in it: one of {names}, not {self.gradient_codec!r}")
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
-        if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= 16:
-            raise ValueError(f"Largest ring must be between 1 and 16 nodes, not {self.nodes_max!r}")
+        if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
+            raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -163,13 +165,9 @@ class NodeConfig:
         return not (self.adds_compressed or GRADIENT_CODECS[self.gradient_codec].exact)
 
     @property
-    def spaces(self):
-        """Capacity in elements of each memory space: gradient, weight, state planes and, where there are, masters,
-        the codebook and residuals."""
-        planes = [self.state_words] * (self.state_planes + self.has_master)
-        codebook = [self.codebook_words] if self.codebook_words else []
-        residuals = [self.gradient_words] * self.has_residual
-        return self.gradient_words, self.weight_words, *planes, *codebook, *residuals
+    def memories(self):
+        """Names, numbers and sizes of the node's memories: a :class:`~hdl.memory_map.MemoryMap`."""
+        return memory_map(self)
 
     @property
     def hash(self):

@@ -1,222 +1,35 @@
 """The way of a command: queued, checked, held until its flags are set, run; and the events that come of it."""
 
-from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal
-from amaranth.lib import data, stream, wiring
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hdl.control.command_checker import RULE, CommandChecker, checked_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
+    QUEUE_DEPTH,
     EventStatus,
-    Operation,
     command_layout,
     descriptor_layout,
     event_layout,
 )
-from hdl.control.registers import queue_status_layout
-from hdl.optimizer.rules import MOST_PLANES, Rule, planes_used
+from hdl.control.register_file import queue_status_layout
 from hdl.streams.stream import Queue, connect_stream
 
-__all__ = ["CommandChecker", "CommandQueue", "checked_layout", "verdict_layout"]
-
-
-def verdict_layout():
-    """What is wrong with a command: an :class:`~hdl.control.protocol.EventStatus`, and the value it is about."""
-    return data.StructLayout({"status": 8, "detail": 32})
-
-
-def checked_layout():
-    """Settings that a command is checked with, and must run with: those that decide what memory it uses."""
-    return data.StructLayout({"rule": Rule, "packed_state": 1})
-
-
-class CommandChecker(wiring.Component):
-    """Compare a command with the node it is meant for.
-
-    The first of these that does not hold is the verdict; fields that an operation does not use are not looked at.
-
-    - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). QUIESCE is not checked further.
-    - For FUSED_UPDATE, the node has the planes that the rule needs (``BAD_RULE``; the detail is the rule).
-    - Unless the operation is MASK, SPARSIFY or INFER, which do not use the ring, ``port`` is 0, 1 ≤ ``size`` ≤
-      ``nodes_max``, ``rank`` < ``size``, and for BROADCAST ``root`` < ``size`` (``BAD_RANK``; the detail is rank,
-      size, port and root, from the lowest byte on).
-    - For each memory that the operation uses (FUSED_UPDATE: gradient, weight and, if the rule has state or the node
-      has masters, state; ALL_REDUCE, REDUCE_SCATTER, MASK: gradient; ALL_GATHER, BROADCAST, INFER: weight;
-      SPARSIFY: gradient and weight), its base is a multiple of 32 not beyond the end of the memory (``BAD_BASE``; the
-      detail is the base), and ``length`` fits behind it (``BAD_LENGTH``; the detail is the length that would have
-      fitted). For MASK, weight and state base are then compared in the same way with the end of the weight memory;
-      the length of INFER is not one of the weight memory.
-
-    State is kept for one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
-    behind the base, twice as many elements as words if state is packed and the node has no masters, which lie at the
-    same places and never are, is a whole number of groups too, so that it is enough exactly if ``length`` ≤ R ·
-    ``size``: every node of a ring comes to the same verdict, and nothing has to be divided.
-
-    A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
-    are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
-
-    Parameters
-    ----------
-    config : NodeConfig
-        Sizes of the memories, and of the largest ring.
-
-    Members
-    -------
-    i : In(stream of command_layout())
-    o : Out(stream of verdict_layout())
-    rule : In(Rule)
-        The optimizer's.
-    packed_state : In(1)
-        A word of state holds two elements.
-    checked : Out(checked_layout())
-        Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
-    """
-
-    def __init__(self, *, config):
-        self._config = config
-        super().__init__({
-            "i": In(stream.Signature(command_layout())),
-            "o": Out(stream.Signature(verdict_layout())),
-            "rule": In(Rule),
-            "packed_state": In(1),
-            "checked": Out(checked_layout()),
-        })
-
-    @property
-    def latency(self):
-        return 16 + self._config.nodes_max.bit_length()
-
-    def elaborate(self, platform):
-        m = Module()
-        config = self._config
-        command = self.i.payload
-        verdict = self.o.payload
-
-        # One memory after the other goes through the same registers: 0 gradient, 1 weight, 2 state.
-        bases = Array([command.gradient_base, command.weight_base, command.state_base])
-        capacities = Array([config.gradient_words, config.weight_words, config.state_words])
-        room_bits = max(config.gradient_words, config.weight_words, config.state_words).bit_length()
-        memory = Signal(range(3))
-        used = Signal(3)
-        listed = Signal()  # second and third base are both of the weight memory, and have no length
-        base = Signal(32)
-        capacity = Signal(room_bits)
-        factor = Signal(range(config.nodes_max + 1))
-        addend = Signal(room_bits + len(factor) + 1)
-        fitting = Signal(room_bits + len(factor) + 1)
-
-        def conclude(status, detail=0):
-            m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
-            m.next = "Verdict"
-
-        def proceed():
-            """Go on with the next memory."""
-            with m.If(memory == 2):
-                conclude(EventStatus.OK)
-            with m.Else():
-                m.d.sync += memory.eq(memory + 1)
-                m.next = "Fetch"
-
-        planes = planes_used(self.rule, MOST_PLANES)
-
-        with m.FSM():
-            with m.State("Operation"):
-                m.d.sync += [memory.eq(0), listed.eq(command.operation == Operation.MASK)]
-                with m.If(self.i.valid):
-                    m.d.sync += [self.checked.rule.eq(self.rule), self.checked.packed_state.eq(self.packed_state)]
-                    m.next = "Ring"
-                    with m.Switch(command.operation):
-                        with m.Case(Operation.QUIESCE):
-                            conclude(EventStatus.OK)
-                        with m.Case(Operation.FUSED_UPDATE):
-                            m.d.sync += used.eq(
-                                Const(0b111, 3) if config.has_master else Cat(Const(0b11, 2), planes.any()))
-                            with m.If(planes[config.state_planes:].any()):
-                                conclude(EventStatus.BAD_RULE, self.rule)
-                        with m.Case(Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
-                            m.d.sync += used.eq(0b001)
-                        with m.Case(Operation.ALL_GATHER, Operation.BROADCAST):
-                            m.d.sync += used.eq(0b010)
-                        if config.masking:
-                            with m.Case(Operation.MASK):
-                                m.d.sync += used.eq(0b111)
-                                m.next = "Fetch"
-                        if config.error_feedback:
-                            with m.Case(Operation.SPARSIFY):
-                                m.d.sync += used.eq(0b011)
-                                m.next = "Fetch"
-                        if config.quantization:
-                            with m.Case(Operation.INFER):
-                                m.d.sync += [used.eq(0b010), listed.eq(1)]
-                                m.next = "Fetch"
-                        with m.Default():
-                            conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
-
-            with m.State("Ring"):
-                outside = (
-                    (command.port != 0) | (command.size > config.nodes_max) | (command.rank >= command.size)
-                    | ((command.operation == Operation.BROADCAST) & (command.root >= command.size))
-                )
-                m.next = "Fetch"
-                with m.If(outside):
-                    conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
-
-            with m.State("Fetch"):
-                m.d.sync += [
-                    base.eq(bases[memory]),
-                    capacity.eq(Mux(listed & (memory == 2), config.weight_words, capacities[memory])),
-                    factor.eq(Mux(memory == 2, command.size, 1)),
-                    fitting.eq(0),
-                ]
-                with m.If((used >> memory)[0]):
-                    m.next = "Base"
-                with m.Else():
-                    proceed()
-
-            with m.State("Base"):
-                room = (capacity - base[:room_bits])[:room_bits]
-                if config.has_master:
-                    m.d.sync += addend.eq(room)
-                else:
-                    m.d.sync += addend.eq(Mux((memory == 2) & self.checked.packed_state, room.shift_left(1), room))
-                m.next = "Multiply"
-                with m.If((base[:5] != 0) | (base > capacity)):
-                    conclude(EventStatus.BAD_BASE, base)
-                with m.Elif(listed & (memory != 0)):
-                    proceed()
-
-            with m.State("Multiply"):
-                m.d.sync += [addend.eq(addend << 1), factor.eq(factor >> 1)]
-                with m.If(factor[0]):
-                    m.d.sync += fitting.eq(fitting + addend)
-                with m.If(factor == 0):
-                    m.next = "Length"
-
-            with m.State("Length"):
-                with m.If(command.length > fitting):
-                    conclude(EventStatus.BAD_LENGTH, fitting)
-                with m.Else():
-                    proceed()
-
-            with m.State("Verdict"):
-                m.d.comb += self.i.ready.eq(self.o.ready)
-                with m.If(self.o.ready):
-                    m.d.sync += self.o.valid.eq(0)
-                    m.next = "Operation"
-
-        return m
+__all__ = ["CommandQueue"]
 
 
 class CommandQueue(wiring.Component):
     """Queue commands, start each of them when it may run, and queue their events.
 
     Commands run strictly one after the other, and their events come in the same order, one per command. A command at
-    the head of the queue is first checked (:class:`CommandChecker`); what does not pass is not run, and its event
-    says why. It then waits until all flags in ``wait`` are set, is checked once more if it had to wait (a setting may
-    have changed), takes those flags, and is offered to the engine. When the engine reports ``EventStatus.OK``, the
-    flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles ends with
-    ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
+    the head of the queue is first checked (:class:`~hdl.control.command_checker.CommandChecker`); what does not pass
+    is not run, and its event says why. It then waits until all flags in ``wait`` are set, is checked once more if it
+    had to wait (a setting may have changed), takes those flags, and is offered to the engine. When the engine reports
+    ``EventStatus.OK``, the flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles
+    ends with ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for
     flags too: this empties the queue.
@@ -231,6 +44,8 @@ class CommandQueue(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
+    operations : tuple of OperationDescription
+        Those that the node has.
     depth : int
         Commands and events that can be queued; between 1 and 255.
 
@@ -246,7 +61,7 @@ class CommandQueue(wiring.Component):
         From the engine: exactly one event for each command taken.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
-    rule : In(Rule)
+    rule : In(RULE)
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
@@ -267,10 +82,11 @@ class CommandQueue(wiring.Component):
 
     latency = 3 + DESCRIPTOR_WORDS + 1
 
-    def __init__(self, *, config, depth=8):
+    def __init__(self, *, config, operations, depth=QUEUE_DEPTH):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
         self._config = config
+        self._operations = operations
         self._depth = depth
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
@@ -278,7 +94,7 @@ class CommandQueue(wiring.Component):
             "start": Out(stream.Signature(command_layout())),
             "completions": In(stream.Signature(event_layout())),
             "events": Out(stream.Signature(32)),
-            "rule": In(Rule),
+            "rule": In(RULE),
             "packed_state": In(1),
             "checked": Out(checked_layout()),
             "link_reset": In(1),
@@ -298,7 +114,7 @@ class CommandQueue(wiring.Component):
         m = Module()
         m.submodules.waiting = waiting = Memory(
             shape=32, depth=self._depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
-        m.submodules.checker = checker = CommandChecker(config=self._config)
+        m.submodules.checker = checker = CommandChecker(config=self._config, operations=self._operations)
         m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
         waiting_write, waiting_read = waiting.write_port(), waiting.read_port()
         head = Signal(command_layout())

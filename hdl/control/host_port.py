@@ -16,7 +16,9 @@ from hdl.control.protocol import (
     descriptor_layout,
     header_layout,
 )
-from hdl.control.registers import REGISTERS, RegisterBus
+from hdl.control.register_file import RegisterBus
+from hdl.control.registers import REGISTERS
+from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["HostPort"]
@@ -79,9 +81,9 @@ class HostPort(wiring.Component):
         })
 
     def _capacities(self):
-        """Words in each of the 16 memory spaces, and in the register file, which is put behind them."""
-        spaces = self._config.spaces
-        return [*spaces, *[0] * (16 - len(spaces)), len(REGISTERS)]
+        """Words in each memory space that a request can name, and in the register file, which is put behind them."""
+        words = self._config.memories.words
+        return [*words, *[0] * (MOST_SPACES - len(words)), len(REGISTERS)]
 
     def elaborate(self, platform):
         m = Module()

@@ -6,16 +6,14 @@ are packets of 32-bit words. Struct layouts below are the words of a packet in o
 
 import enum
 
-from amaranth.hdl import signed
 from amaranth.lib import data
 
-from hdl.quantization.arithmetic import ACCUMULATOR_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS
+from hdl.memory_map import Space
 
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "LAYER_WORDS", "MASK_JOB_WORDS", "OUTPUT_WORDS", "PING_WORDS", "RESPONSE",
-    "EventFlag", "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout",
-    "descriptor_layout", "event_layout", "header_layout", "layer_layout", "mask_job_layout",
-    "output_parameter_layout",
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "EventFlag", "EventStatus", "Opcode",
+    "Operation", "Space", "Status", "access_layout", "command_layout", "descriptor_layout", "event_layout",
+    "header_layout",
 ]
 
 DESCRIPTOR_WORDS = 8
@@ -24,14 +22,8 @@ DESCRIPTOR_WORDS = 8
 EVENT_WORDS = 4
 """Words of an event (:func:`event_layout`)."""
 
-LAYER_WORDS = 8
-"""Words of a layer of INFER in the weight memory (:func:`layer_layout`)."""
-
-MASK_JOB_WORDS = 8
-"""Words of a job of the mask circuit in the weight memory (:func:`mask_job_layout`)."""
-
-OUTPUT_WORDS = 2
-"""Words of the parameters of an output in the gradient memory (:func:`output_parameter_layout`)."""
+QUEUE_DEPTH = 8
+"""Commands that a node queues, and events."""
 
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
@@ -62,14 +54,6 @@ class Status(enum.IntEnum):
     READ_ONLY = 4
     QUEUE_FULL = 5
     EMPTY = 6
-
-
-class Space(enum.IntEnum):
-    """Memory spaces; state plane ``p`` is space ``STATE + p``."""
-
-    GRADIENT = 0
-    WEIGHT = 1
-    STATE = 2
 
 
 class Operation(enum.IntEnum):
@@ -162,50 +146,4 @@ def event_layout():
         "detail": 32,
         "cycles": 32,
         "weight_version": 32,
-    })
-
-
-def mask_job_layout():
-    """The eight words of a job of MASK: a batch of matrices in memory, and their mask.
-
-    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`, whose module explains
-    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in
-    a memory row of its own, so that these are count * rows * ceil(columns / lanes) * lanes.
-    """
-    return data.StructLayout({
-        "kinds": 7, "reserved": 9, "count": 16,
-        "rows": 16, "columns": 16,
-        "elements": 32,
-        "diagonal": signed(32),
-        "length_rows": 16, "length_columns": 16,
-        "first_row": 16, "end_row": 16,
-        "first_column": 16, "end_column": 16,
-        "width": 16, "reserved_end": 16,
-    })
-
-
-def layer_layout():
-    """The eight words of a layer of INFER: its shape, and where its parts are.
-
-    Addresses are those of elements, and of the first one of a memory row: ``codes`` in the weight memory, the others
-    in the gradient memory. ``wide`` codes have 8 bits, others 4; with ``subtract`` weights are Z - Q in place of
-    Z + Q, with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are
-    sums of 32 bits. ``final`` is on the last layer of a list.
-    """
-    return data.StructLayout({
-        "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,
-        "inputs": 16, "reserved_inputs": 16,
-        "codes": 32,
-        "source": 32,
-        "parameters": 32,
-        "target": 32,
-        "reserved_end": 64,
-    })
-
-
-def output_parameter_layout():
-    """The two words of parameters of an output: its bias, multiplier, shift and offset."""
-    return data.StructLayout({
-        "bias": signed(ACCUMULATOR_BITS),
-        "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,
     })

@@ -1,23 +1,14 @@
-"""The registers of a node: one table, and the register file built from it.
+"""The registers of a node, in one table.
 
-:data:`REGISTERS` is the one place where a register is described. It makes the gateware below, the typed accessors of
-:class:`host.driver.device.Device`, and docs/registers.md.
+:data:`REGISTERS` is the one place where a register is described. It makes the gateware of
+:mod:`hdl.control.register_file`, the typed accessors of :class:`host.driver.device.Device`, and docs/registers.md.
 """
 
 import dataclasses
 import enum
 import struct
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
-from amaranth.lib import data, wiring
-from amaranth.lib.memory import Memory
-from amaranth.lib.wiring import In, Out
-from amaranth.utils import bits_for
-
-__all__ = [
-    "IDENTIFIER", "REGISTERS", "Access", "Field", "Kind", "Register", "RegisterBus", "RegisterFile",
-    "queue_status_layout", "register",
-]
+__all__ = ["IDENTIFIER", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register", "register"]
 
 IDENTIFIER = 0x67726472
 """Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
@@ -106,8 +97,12 @@ class Register:
 
     @property
     def port(self):
-        """Name of the register's port on :class:`RegisterFile`."""
+        """Name of the register's port on :class:`~hdl.control.register_file.RegisterFile`."""
         return self.name.lower()
+
+    def field(self, name):
+        """The field of a name."""
+        return next(field for field in self.fields if field.name == name)
 
 
 def _table(*registers):
@@ -136,7 +131,7 @@ def _counter(name, doc, **options):
     return {"name": name, "access": Access.COUNTER, "doc": doc, **options}
 
 
-_STALLS = ("no_credit", "ingress_empty", "encoder", "optimizer", "memory")
+STALLS = ("no_credit", "ingress_empty", "encoder", "optimizer", "memory")
 """Causes of a stall: for each of them a bit of STATUS, and a counter STALL_*."""
 
 REGISTERS = _table(
@@ -156,7 +151,7 @@ REGISTERS = _table(
             Field(name="waiting", bit=1, doc="The next command waits for flags."),
             *(
                 Field(name=cause, bit=8 + n, doc=f"What STALL_{cause.upper()} counts, in this cycle.")
-                for n, cause in enumerate(_STALLS)
+                for n, cause in enumerate(STALLS)
             ),
             Field(name="commands", bit=16, width=8, doc="Commands in the queue, apart from the one that is running."),
             Field(name="events", bit=24, width=8, doc="Events to be popped."),
@@ -228,11 +223,6 @@ REGISTERS = _table(
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
 )
 
-#: What a reduced node counts; and what it can be set to, with other values after reset.
-_REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
-_REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
-                     "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
-
 _BY_NAME = {entry.name: entry for entry in REGISTERS}
 
 
@@ -242,263 +232,3 @@ def register(name):
         return _BY_NAME[name]
     except KeyError:
         raise KeyError(f"Register must be one of {', '.join(_BY_NAME)}, not {name!r}") from None
-
-
-def queue_status_layout():
-    """What the command queue puts into STATUS."""
-    return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
-
-
-class RegisterBus(wiring.Signature):
-    """Access to the register file, seen from the host port. Words are addressed.
-
-    ``request``, ``address``, ``write`` and ``write_data`` hold until ``done``, which comes at most
-    :attr:`RegisterFile.latency` cycles after the request. The next request may follow at once.
-
-    Members
-    -------
-    request : Out(1)
-    address : Out(range(len(REGISTERS)))
-    write : Out(1)
-        Write ``write_data``; nothing happens if the register is read-only or does not exist.
-    write_data : Out(32)
-    done : In(1)
-        High for one cycle.
-    read_data : In(32)
-        With ``done`` of a read, and until the next one: what the register was :attr:`RegisterFile.age` cycles
-        before; zero where there is none. Reading changes nothing.
-    writable : In(1)
-        With ``done``: the register can be written.
-    """
-
-    def __init__(self):
-        super().__init__({
-            "request": Out(1),
-            "address": Out(range(len(REGISTERS))),
-            "write": Out(1),
-            "write_data": Out(32),
-            "done": In(1),
-            "read_data": In(32),
-            "writable": In(1),
-        })
-
-
-class RegisterFile(wiring.Component):
-    """All registers of a node, built from :data:`REGISTERS`.
-
-    A memory holds what the host reads; what the node itself needs, or counts, is in flip-flops beside it. Its rows
-    are visited one after the other, by a visit of four cycles: read, look, subtract, write. Visits of the host and of
-    the counters in turn alternate while the host asks for something, so that none waits for long.
-
-    Of a counter there are only so many low bits that they cannot come round between two visits. A visit adds to its
-    row how far they have moved on since the last one, so a counter is exact whenever it is read.
-
-    After reset, and after CONTROL.clear_counters for the counters alone, every row is visited once before the host's
-    turn comes, and gets its first value, which the upper half of the memory holds.
-
-    A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
-    the ports are those of the table: an output for each setting, an input for each status.
-
-    A reduced node lacks some counters and settings: they have no ports, read zero, and ignore what is written.
-
-    Parameters
-    ----------
-    config : NodeConfig
-        Gives the constants, and whether the node is reduced.
-
-    Members
-    -------
-    bus : In(RegisterBus())
-    link_reset : Out(1)
-        CONTROL.link_reset, held.
-    optimizer : Out(4)
-    gradient_scale, clip, weight_factor, learning_rate : Out(32)
-    first_decay, first_gain, second_decay, second_gain, epsilon : Out(32)
-        Bits of a binary32 number.
-    mask_alternative, mask_threshold : Out(32)
-        Bits of a binary32 number.
-    timeout : Out(32)
-    set_flags : Out(16)
-        Flags that the host sets, for one cycle.
-    flags : In(16)
-    queue_status : In(queue_status_layout())
-    weight_version, last_error : In(32)
-    count : In(struct of one member per counter, in small letters)
-        What each counter adds in this cycle, in as many bits as its ``increment`` says. CYCLES has no
-        member, it counts by itself.
-    """
-
-    #: Cycles of a visit.
-    _VISIT = 4
-
-    age = 3
-    #: From a request to ``done``, unless rows get their first values: the rest of a visit, one of a counter, its own.
-    latency = 3 * _VISIT
-
-    def __init__(self, *, config):
-        self._config = config
-        ports = {"bus": In(RegisterBus()), "link_reset": Out(1), "set_flags": Out(16),
-                 "queue_status": In(queue_status_layout())}
-        increments = {}
-        for entry in REGISTERS:
-            if entry.name in ("CONTROL", "STATUS", "CYCLES") or self._lacks(entry):
-                continue
-            if entry.access is Access.SETTING:
-                ports[entry.port] = Out(entry.width, init=self._reset(entry))
-            elif entry.access in (Access.STATUS, Access.SET):
-                ports[entry.port] = In(entry.width)
-            elif entry.access is Access.COUNTER:
-                increments[entry.port] = entry.increment
-        ports["count"] = In(data.StructLayout(increments))
-        super().__init__(ports)
-
-    @property
-    def initialisation(self):
-        """Cycles after reset in which the host's requests wait."""
-        return self._VISIT * len(REGISTERS)
-
-    def _lacks(self, entry):
-        if not self._config.reduced:
-            return False
-        present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
-        return present is not None and entry.name not in present
-
-    def _reset(self, entry):
-        if self._lacks(entry):
-            return 0
-        return _REDUCED_SETTINGS.get(entry.name, entry.reset) if self._config.reduced else entry.reset
-
-    def _constants(self):
-        config = self._config
-        return {
-            "ID": IDENTIFIER,
-            "CONFIGURATION_HASH": config.hash,
-            "LANES": config.lanes,
-            "NODES_MAX": config.nodes_max,
-            "GRADIENT_WORDS": config.gradient_words,
-            "WEIGHT_WORDS": config.weight_words,
-            "STATE_WORDS": config.state_words,
-            "STATE_PLANES": config.state_planes,
-            "SEGMENT_ELEMENTS": config.segment,
-        }
-
-    def elaborate(self, platform):
-        m = Module()
-        bus = self.bus
-        address_bits = len(bus.address)
-        rows = 1 << address_bits
-        constants = self._constants()
-        counters = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
-        first, last = counters[0].address, counters[-1].address
-        present = [entry for entry in REGISTERS if not self._lacks(entry)]
-        # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
-        longest = self._VISIT * max(2 * len(counters), len(REGISTERS))
-        spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
-                 for entry in counters if entry in present}
-
-        initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
-        m.submodules.memory = memory = Memory(
-            shape=32, depth=2 * rows, init=[*[0] * rows, *initial], attrs={"no_rw_check": 1})
-        read, write = memory.read_port(), memory.write_port()
-
-        index = Signal(address_bits)  # row that is visited
-        of_host, host_next = Signal(), Signal()  # for the host
-        turn = Signal(address_bits, init=1)  # row that is visited next, unless the host asks for one
-        beginning = Signal(init=1)  # rows get their first values
-        clear_counters = Signal()
-        writing = Signal()
-        value = Signal(32)
-        low = Signal(max(spans.values()))  # bits of the counter
-        moved = Signal.like(low)
-
-        # Counts come from all over the node: a register here keeps their way out of the counters' carry chains.
-        count = Signal.like(self.count)
-        m.d.sync += [count.eq(self.count), clear_counters.eq(0), self.set_flags.eq(0), bus.done.eq(0)]
-
-        queue = self.queue_status
-        stalls = Cat(count[f"stall_{cause}"] if not self._config.reduced else Const(0, 1) for cause in _STALLS)
-        live = {  # what does not come from the memory
-            "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
-                          queue.commands, queue.events),
-            "CONTROL": self.link_reset,
-        }
-        counting = {}
-        for entry in present:
-            if entry.access is Access.COUNTER:
-                counting[entry.name] = bits = Signal(spans[entry.name], name=f"low_{entry.port}")
-                m.d.sync += bits.eq(bits + (1 if entry.name == "CYCLES" else count[entry.port]))
-                with m.If(clear_counters):
-                    m.d.sync += bits.eq(0)
-            elif entry.name not in live and (entry.access in (Access.STATUS, Access.SET) or entry.width < 32):
-                live[entry.name] = getattr(self, entry.port)
-
-        ports = {entry.name: getattr(self, entry.port) for entry in present if entry.access is Access.SETTING
-                 and entry.name != "CONTROL"}
-        ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
-
-        def of_index(values):
-            """What belongs to the row that is visited, of values by the names of registers."""
-            return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
-
-        writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})
-        kept = of_index({entry.name: 1 for entry in present if entry.access.writable})
-        m.d.comb += [
-            read.addr.eq(Cat(index, beginning)),
-            write.addr.eq(index),
-            write.data.eq(value + moved),
-            writing.eq(of_host & bus.write),
-        ]
-        with m.FSM():
-            with m.State("Read"):
-                m.d.comb += read.en.eq(1)
-                m.next = "Look"
-
-            with m.State("Look"):
-                m.d.sync += [value.eq(read.data), low.eq(of_index(counting))]
-                with m.If(writing):
-                    m.d.sync += value.eq(bus.write_data)
-                with m.Elif(of_host & of_index(dict.fromkeys(live, 1))):
-                    m.d.sync += value.eq(of_index(live))
-                m.next = "Subtract"
-
-            with m.State("Subtract"):
-                mask = of_index({name: (1 << span) - 1 for name, span in spans.items()})
-                m.d.sync += moved.eq((low - value) & mask)
-                m.next = "Write"
-
-            with m.State("Write"):
-                m.d.comb += [
-                    write.en.eq(~of_host | writing & kept),
-                    host_next.eq(bus.request & ~of_host & ~beginning),
-                ]
-                m.d.sync += of_host.eq(host_next)
-                with m.If(host_next):
-                    m.d.sync += index.eq(bus.address)
-                with m.Else():
-                    m.d.sync += [index.eq(turn), turn.eq(Mux(turn == last, first, turn + 1))]
-                with m.If(of_host):
-                    m.d.sync += [bus.done.eq(1), bus.writable.eq(writable), bus.read_data.eq(write.data)]
-                with m.Elif(index == last):
-                    m.d.sync += beginning.eq(0)
-                m.next = "Read"
-
-                with m.If(writing):
-                    with m.Switch(index):
-                        for entry in present:
-                            if entry.access.writable:
-                                with m.Case(entry.address):
-                                    m.d.sync += ports[entry.name].eq(bus.write_data)
-                    with m.If((index == register("CONTROL").address) & bus.write_data[1]):
-                        m.d.sync += [clear_counters.eq(1), beginning.eq(1), index.eq(first), turn.eq(first + 1)]
-
-        return m
-
-
-def _choose(address, values):
-    """The value at ``address``, zero beyond the last one: a tree of multiplexers, which takes half of the LUTs of a
-    ``Switch`` and is faster.
-    """
-    for bit in address:
-        values = [*values, 0] if len(values) % 2 else values
-        values = [Mux(bit, odd, even) for even, odd in zip(values[::2], values[1::2], strict=True)]
-    return values[0]

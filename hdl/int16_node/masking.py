@@ -4,9 +4,10 @@ from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import EventStatus, Operation, mask_job_layout
+from hdl.control.protocol import EventStatus, Operation
 from hdl.int16_node.memory import WIDTH, port_signature
 from hdl.int16_node.queue import engine_signature
+from hdl.masking.job_list import mask_job_layout
 from hdl.masking.mask import INDEX_BITS, KINDS
 
 __all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]

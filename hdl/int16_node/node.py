@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import Operation
-from hdl.control.registers import RegisterFile
+from hdl.control.register_file import RegisterFile
 from hdl.int16_node.engine import Engine
 from hdl.int16_node.masking import Masker
 from hdl.int16_node.memory import ElementMemory, HostAccess
@@ -60,7 +60,7 @@ class Int16Node(wiring.Component):
         m.submodules.registers = registers = RegisterFile(config=config)
         m.submodules.queue = queue = CommandQueue(config=config)
         m.submodules.engine = engine = Engine(config=config)
-        m.submodules.access = access = HostAccess(words=config.spaces)
+        m.submodules.access = access = HostAccess(words=config.memories.words)
         m.submodules.gradients = gradients = ElementMemory(words=config.gradient_words)
         m.submodules.weights = weights = ElementMemory(words=config.weight_words)
 

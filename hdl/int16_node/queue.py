@@ -5,8 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, EventStatus, Operation, descriptor_layout
-from hdl.control.registers import queue_status_layout
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, QUEUE_DEPTH, EventStatus, Operation, descriptor_layout
+from hdl.control.register_file import queue_status_layout
 from hdl.optimizer.rules import Rule
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
@@ -29,7 +29,7 @@ def engine_signature(config):
         "start": Out(1),
         "done": In(1),
         "status": In(EventStatus),
-        "detail": In(range(max(config.spaces) + 1)),
+        "detail": In(range(max(config.memories.words) + 1)),
     })
 
 
@@ -61,7 +61,7 @@ class CommandQueue(wiring.Component):
     done : In(1)
         For one cycle, the last one of the command.
     status : In(EventStatus)
-    detail : In(range(max(config.spaces) + 1))
+    detail : In(range(max(config.memories.words) + 1))
         Of the event, with ``done``: a number of elements, or of a job in the weight memory.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
@@ -80,7 +80,7 @@ class CommandQueue(wiring.Component):
     """
 
     #: Commands that wait, and events. A power of two.
-    depth = 8
+    depth = QUEUE_DEPTH
 
     def __init__(self, *, config):
         self._config = config
@@ -123,7 +123,7 @@ class CommandQueue(wiring.Component):
 
         field = Signal(range(DESCRIPTOR_WORDS))  # word that is there in the next cycle
         memory = Signal(range(3))  # whose base is compared: gradient, weight, list of external masks
-        room_bits = max(config.spaces).bit_length()
+        room_bits = max(config.memories.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
         detail = Signal(32)

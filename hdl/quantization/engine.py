@@ -7,13 +7,14 @@ from amaranth.utils import exact_log2
 
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
-from hdl.memory import RowReader, read_signature, write_signature
+from hdl.memory import read_signature, write_signature
 from hdl.quantization.arithmetic import ADJUSTED_BITS, MULTIPLIER_BITS, OFFSET_BITS, SHIFT_BITS, Form
 from hdl.quantization.layer_reader import LayerReader, checked_layer_layout
 from hdl.quantization.matrix_vector import MatrixVector, latency
 from hdl.quantization.operand_feed import InputBuffer, ParameterUnpacker, SampleJobs
 from hdl.quantization.requantizer import Requantizer, result_layout
 from hdl.quantization.result_writer import ResultWriter, target_layout
+from hdl.row_transfer import RowReader
 from hdl.streams.route import Fork
 from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 

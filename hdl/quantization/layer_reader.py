@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.control.protocol import LAYER_WORDS, layer_layout
+from hdl.quantization.layer_list import LAYER_WORDS, layer_layout
 from hdl.streams.stream import beat_layout
 
 __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
@@ -18,7 +18,8 @@ _BITS = 16
 
 
 def flags_layout():
-    """What is the same for all beats of a layer, by the names of :func:`~hdl.control.protocol.layer_layout`."""
+    """What is the same for all beats of a layer, by the names of
+    :func:`~hdl.quantization.layer_list.layer_layout`."""
     return data.StructLayout({"wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1})
 
 

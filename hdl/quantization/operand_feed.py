@@ -5,8 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import output_parameter_layout
 from hdl.memory import job_layout
+from hdl.quantization.layer_list import output_parameter_layout
 from hdl.quantization.layer_reader import INPUT_ROWS, flags_layout
 from hdl.streams.stream import beat_layout, check_lanes
 

@@ -14,6 +14,7 @@ from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.order import Planner
 from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
 from hdl.ring.sequencer import longest_vector, setup_layout
+from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["CollectiveEngine", "counts_layout"]
@@ -165,7 +166,7 @@ class CollectiveEngine(wiring.Component):
         has_gather = Signal()
         has_scatter = Signal()
         is_broadcast = Signal()
-        steps = Signal(range(17))  # of a node that takes part in a whole phase
+        steps = Signal(SIZES)  # of a node that takes part in a whole phase
         m.d.comb += [
             has_scatter.eq(setup.fused | setup.sum),
             has_gather.eq(setup.fused | setup.gather | (command.operation == Operation.ALL_GATHER)),
@@ -194,8 +195,8 @@ class CollectiveEngine(wiring.Component):
                 setup.gather.eq(given.operation == Operation.ALL_REDUCE),
                 setup.alone.eq(given.size == 1),
                 setup.rank.eq(given.rank),
-                setup.predecessor.eq(Mux(given.rank == 0, given.size - 1, given.rank - 1)),
-                setup.successor.eq(Mux(given.rank == given.size - 1, 0, given.rank + 1)),
+                setup.predecessor.eq(predecessor(given.rank, given.size)),
+                setup.successor.eq(successor(given.rank, given.size)),
                 setup.epoch.eq(given.epoch),
                 setup.iteration.eq(given.iteration),
                 setup.gradient_row.eq(given.gradient_base // config.lanes),

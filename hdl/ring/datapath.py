@@ -14,7 +14,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder, most_words
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.zero_value import format as zero_value
-from hdl.memory import RowReader, RowWriter, read_signature, write_signature
+from hdl.memory import read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES
@@ -34,6 +34,7 @@ from hdl.ring.sequencer import (
     Summed,
     setup_layout,
 )
+from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.route import Fork, PacketDemux, PacketMux
 from hdl.streams.rows import RowAssembler, RowSerializer, SegmentBuffer
 from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout

@@ -15,6 +15,8 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor
+
 __all__ = ["GROUP", "Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
 
 #: Elements in a group, the unit in which blocks are dealt and masks are made.
@@ -33,11 +35,11 @@ def plan_layout(elements):
     groups = (elements + GROUP - 1) // GROUP
     return data.StructLayout(
         {
-            "size": range(17),
+            "size": SIZES,
             "length": range(elements + 1),
             "groups": range(groups + 1),
             "quotient": range(groups + 1),
-            "remainder": range(17),
+            "remainder": SIZES,
             "segments": range(groups + 1),
         }
     )
@@ -46,7 +48,7 @@ def plan_layout(elements):
 def tour_layout(elements):
     """One walk's part in a phase: how many steps, and the block of the first with its first group."""
     groups = (elements + GROUP - 1) // GROUP
-    return data.StructLayout({"steps": range(17), "block": range(16), "start": range(groups + 1)})
+    return data.StructLayout({"steps": SIZES, "block": RANKS, "start": range(groups + 1)})
 
 
 def record_layout(elements, segment):
@@ -60,7 +62,7 @@ def record_layout(elements, segment):
         {
             "phase": Phase,
             "segment": range(-(-elements // segment) + 1),
-            "block": range(16),
+            "block": RANKS,
             "group": range(groups + 1),
             "length": range(segment + 1),
             "first": 1,
@@ -86,7 +88,7 @@ class Planner(wiring.Component):
     start : In(1)
         Begins planning; the inputs below must hold until ``done``.
     length, size, rank : In
-        Elements of the vector; blocks, 1 to 16; this node's rank, below ``size``.
+        Elements of the vector; blocks, 1 to :data:`~hdl.ring.topology.MOST_NODES`; this node's rank, below ``size``.
     done : Out(1)
         High for a cycle when the results are there.
     plan : Out(plan_layout(elements))
@@ -106,8 +108,8 @@ class Planner(wiring.Component):
             {
                 "start": In(1),
                 "length": In(range(elements + 1)),
-                "size": In(range(17)),
-                "rank": In(range(16)),
+                "size": In(SIZES),
+                "rank": In(RANKS),
                 "done": Out(1),
                 "plan": Out(plan_layout(elements)),
                 "previous": Out(group),
@@ -118,7 +120,7 @@ class Planner(wiring.Component):
 
     @property
     def latency(self):
-        return (self._elements // GROUP).bit_length() + 16 + 3
+        return (self._elements // GROUP).bit_length() + MOST_NODES + 3
 
     def elaborate(self, platform):
         m = Module()
@@ -128,7 +130,7 @@ class Planner(wiring.Component):
         bits = len(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
         partial = Signal(range(32))  # remainder so far, with the next bit of the dividend
-        block = Signal(range(17))
+        block = Signal(SIZES)
         start = Signal.like(self.own)
         widest = Signal(len(plan.quotient) + 1)
 
@@ -160,11 +162,11 @@ class Planner(wiring.Component):
                     m.next = "Deal"
             with m.State("Deal"):
                 # Block by block, since the first group of the next is the sum of all sizes before it.
-                with m.If((block == self.rank - 1) | ((self.rank == 0) & (block == plan.size - 1))):
+                with m.If(is_predecessor(block, self.rank, plan.size)):
                     m.d.sync += self.previous.eq(start)
                 with m.If(block == self.rank):
                     m.d.sync += self.own.eq(start)
-                with m.If((block == self.rank + 1) | ((self.rank == plan.size - 1) & (block == 0))):
+                with m.If(is_successor(block, self.rank, plan.size)):
                     m.d.sync += self.following.eq(start)
                 m.d.sync += [
                     start.eq(start + plan.quotient + (block < plan.remainder)),
@@ -225,9 +227,9 @@ class Walk(wiring.Component):
         active = Signal()
         phase = Signal(Phase)
         segment = Signal.like(self.o.payload.segment)
-        steps = Signal(range(17))  # of the phase, from the current one on
+        steps = Signal(SIZES)  # of the phase, from the current one on
         opening = Signal()  # it is the first one
-        block = Signal(range(16))
+        block = Signal(RANKS)
         start = Signal.like(self.scatter.start)  # first group of the block
         wraps = Signal()
         settled = Signal()  # block, start and segment have had a cycle to reach the record

@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from hdl.config import NodeConfig
-from host.driver.memory import Allocation, block_bounds, errors_base
+from host.driver.buffers import errors_base
+from host.driver.memory import Allocation, block_bounds
 from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName

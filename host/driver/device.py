@@ -4,8 +4,8 @@ Nothing here knows whether the node is Verilated, simulated in Python or on a bo
 docs/protocol.md describes the packets.
 
 Every call exists twice. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)`` only
-sends the request, and gives a :class:`Pending` whose ``result()`` waits. A node serves its requests in order, so
-submitting to several nodes first and waiting afterwards lets them all work at the same time.
+sends the request, and gives a :class:`~host.driver.transport.Pending` whose ``result()`` waits. A node serves its
+requests in order, so submitting to several nodes first and waiting afterwards lets them all work at the same time.
 
 Example
 -------
@@ -19,10 +19,9 @@ Example
     event = device.pop_event(timeout=1_000_000)
 """
 
-import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +40,10 @@ from hdl.control.protocol import (
 from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, Register, register
 from host.driver.command import Command, Event
 from host.driver.errors import REFUSALS, ConfigurationError, DeviceError, DeviceTimeoutError, ProtocolError
+from host.driver.transport import Pending, Request, Transport
 from host.driver.words import Words, fields, places
 
-__all__ = ["Device", "Pending", "Transport"]
-
-T = TypeVar("T")
+__all__ = ["Device"]
 
 _HEADER = places(header_layout())
 
@@ -54,67 +52,6 @@ PACKET_WORDS = 16_384
 
 TIMEOUT = 1_000_000
 """Cycles that an answer may take beyond what was asked for."""
-
-
-class Transport(Protocol):
-    """The way to one node: packets of 32-bit words there and back, in order, none lost."""
-
-    def send(self, packet: Words) -> None:
-        """Queue one request packet. Must not wait for the node, which may itself wait for a response to be taken."""
-
-    def receive(self, timeout_cycles: int) -> Words:
-        """The next response packet, waiting for at most so many cycles of the node's clock.
-
-        Raises
-        ------
-        TimeoutError
-            There was none. The message says who waits for whom, as far as the transport can see.
-        """
-
-    def close(self) -> None:
-        """Free what the transport holds."""
-
-
-@dataclasses.dataclass(eq=False)
-class _Request:
-    """A request on its way: what its response must look like, and, later, what came."""
-
-    opcode: Opcode
-    tag: int
-    asked: str
-    answer: int
-    patience: int
-    payload: Words | None = None
-    error: DeviceError | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.payload is not None or self.error is not None
-
-
-class Pending(Generic[T]):
-    """An answer to come."""
-
-    def __init__(self, device: "Device", requests: Sequence[_Request],
-                 combine: Callable[[list[Words]], T]) -> None:
-        self._device = device
-        self._requests = requests
-        self._combine = combine
-
-    def result(self) -> T:
-        """Wait for the answer, and return it. Asked again, it returns the same.
-
-        Raises
-        ------
-        DeviceError
-            The node refused, or did not answer. After a time-out, ``result`` may be called again.
-        """
-        for request in self._requests:
-            self._device._complete(request)
-        for request in self._requests:
-            if request.error is not None:
-                raise request.error
-        return self._combine([request.payload for request in self._requests if request.payload is not None])
 
 
 class Device:
@@ -140,7 +77,7 @@ class Device:
         self._config = config
         self._name = name
         self._timeout = timeout
-        self._outstanding: deque[_Request] = deque()
+        self._outstanding: deque[Request] = deque()
         self._tag = 0
 
     @property
@@ -179,15 +116,15 @@ class Device:
     # Requests and responses.
 
     def _submit(self, opcode: Opcode, asked: str, *, count: int, words: Sequence[Words], answer: int,
-                patience: int = 0) -> _Request:
+                patience: int = 0) -> Request:
         header = opcode << _HEADER["opcode"][0] | self._tag << _HEADER["tag"][0] | count << _HEADER["count"][0]
-        request = _Request(opcode, self._tag, asked, answer, self._timeout + patience)
+        request = Request(opcode, self._tag, asked, answer, self._timeout + patience)
         self._tag = (self._tag + 1) % 256
         self._transport.send(np.concatenate([np.array([header], np.uint32), *words]))
         self._outstanding.append(request)
         return request
 
-    def _complete(self, request: _Request) -> None:
+    def complete(self, request: Request) -> None:
         """Take responses, in the order in which they come, up to the one to this request."""
         while not request.done:
             first = self._outstanding[0]
@@ -199,7 +136,7 @@ class Device:
             self._outstanding.popleft()
             self._settle(first, response)
 
-    def _settle(self, request: _Request, response: Words) -> None:
+    def _settle(self, request: Request, response: Words) -> None:
         """Compare a response with its request."""
         def mismatch(what: str) -> ProtocolError:
             return ProtocolError(f"{self._name}: response to {request.asked} {what}; the transport has lost or "
@@ -228,7 +165,7 @@ class Device:
         else:
             request.payload = payload
 
-    def _refusal(self, request: _Request, status: Status, payload: Words) -> DeviceError:
+    def _refusal(self, request: Request, status: Status, payload: Words) -> DeviceError:
         kind, advice = REFUSALS[status]
         written = f" after {payload[0]} words were written" if payload.size else ""
         return kind(f"{self._name}: {request.asked} was refused with {status.name}{written}; {advice}")

@@ -7,6 +7,7 @@ node is named for it; a link is named where words are missing behind it after al
 from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus, Operation
+from hdl.ring.topology import RingTopology
 from host.driver.command import Event
 from host.driver.device import Device
 from host.driver.errors import DeviceError
@@ -60,7 +61,7 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
     rest : int
         Cycles for which no word had moved when those were counted.
     """
-    nodes = len(devices)
+    topology = RingTopology(len(devices))
     culprits = [(rank, event) for rank, event in enumerate(events)
                 if event and event.status not in (*_BLAMELESS, *_STANDSTILL)]
     name = operation.name.lower().replace("_", "-")
@@ -70,11 +71,11 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
             event.check(devices[rank].name)
         except DeviceError as error:
             return RingError(f"{name} failed: {error}", cause=rank, events=events)
-    found = [0] * nodes if missing is None else missing
+    found = [0] * len(devices) if missing is None else missing
     links = [link for link, count in enumerate(found) if count > 0]
     silent = [rank for rank, event in enumerate(events) if event is None]
     if links:
-        reason = "; ".join(f"the link from node {link} to node {(link + 1) % nodes} has not delivered "
+        reason = "; ".join(f"the link from node {link} to node {topology.successor(link)} has not delivered "
                            f"{found[link]} words" for link in links)
         reason += f", and for {rest:,} cycles no word has moved"
     elif missing is None:
@@ -98,8 +99,9 @@ def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
         return f"  {name}: no event; {doing}"
     text = f"  {name}: {event.status.name} after {event.cycles} cycles"
     if event.status in _STANDSTILL:
-        neighbour = rank - 1 if event.status is EventStatus.INGRESS_TIMEOUT else rank + 1
-        what = "a packet from" if event.status is EventStatus.INGRESS_TIMEOUT else "a credit from"
-        text += (f": {event.detail & 0xffff} packets sent, {event.detail >> 16} received, waited for {what} "
-                 f"{devices[neighbour % len(devices)].name}")
+        topology = RingTopology(len(devices))
+        what, neighbour = (("a packet", topology.predecessor(rank)) if event.status is EventStatus.INGRESS_TIMEOUT
+                           else ("a credit", topology.successor(rank)))
+        text += (f": {event.detail & 0xffff} packets sent, {event.detail >> 16} received, waited for {what} from "
+                 f"{devices[neighbour].name}")
     return text

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hdl.control.protocol import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
+from hdl.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
 from hdl.quantization.layer_reader import INPUT_ROWS
 
 __all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"]
@@ -60,9 +60,9 @@ class Program:
     Members
     -------
     weights : array of uint32
-        For the weight memory, from its start: the list of layers, and their codes.
+        For the weight memory, from the base on: the list of layers, and their codes.
     parameters : array of uint32
-        For the gradient memory, from its start: the parameters of all outputs.
+        For the gradient memory, from the base on: the parameters of all outputs.
     source, target : int
         Where inputs of the first layer are in the gradient memory, and results of the last one.
     samples : int
@@ -112,8 +112,9 @@ def _codes(layer: IntegerLayer, lanes: int) -> Words:
     return np.ascontiguousarray(packed).reshape(-1).view("<u4").astype(np.uint32)
 
 
-def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, weight_words: int) -> Program:
-    """Lay layers out in memories of given sizes.
+def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, weight_words: int,
+            gradient_base: int = 0, weight_base: int = 0) -> Program:
+    """Lay layers out in buffers of given sizes.
 
     Parameters
     ----------
@@ -122,7 +123,9 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     lanes : int
         Elements in a memory row.
     gradient_words, weight_words : int
-        Elements of the memories.
+        Elements of the buffers in both memories.
+    gradient_base, weight_base : int
+        Where they begin, multiples of 32.
 
     Raises
     ------
@@ -154,15 +157,16 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     if samples < 1:
         raise ValueError(f"Parameters and vectors of a sample must take at most the {gradient_words:,} elements of a "
                          f"node's gradient memory, not {start + sum(regions):,}")
-    places = [start, start + samples * regions[0]]
+    places = [gradient_base + start, gradient_base + start + samples * regions[0]]
 
     entries = []
     for number, (layer, (outputs, inputs)) in enumerate(zip(layers, shapes, strict=True)):
         entries.append(_fields(_LAYER, LAYER_WORDS, {
             "wide": layer.bits == 8, "subtract": Variant(layer.variant) is Variant.MAX, "signed": layer.signed,
             "relu": layer.relu, "raw": layer.last, "final": number == len(layers) - 1, "outputs": outputs,
-            "inputs": inputs, "codes": code_bases[number], "source": places[number % 2],
-            "parameters": parameter_bases[number], "target": places[(number + 1) % 2]}, 1))
+            "inputs": inputs, "codes": weight_base + code_bases[number],
+            "source": places[number % 2], "parameters": gradient_base + parameter_bases[number],
+            "target": places[(number + 1) % 2]}, 1))
     entries.append(np.zeros(listed - LAYER_WORDS * len(layers), np.uint32))
     return Program(
         weights=np.concatenate([*entries, *codes]), parameters=np.concatenate(parameters), source=places[0],

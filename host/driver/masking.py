@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import FP32, INT16
-from hdl.control.protocol import MASK_JOB_WORDS, mask_job_layout
+from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
 
 __all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]

@@ -1,11 +1,12 @@
-"""Where vectors lie in the memories of a ring's nodes, and whether there is room for them."""
+"""What a run keeps in the memories of a ring's nodes, whether there is room for it, and its buffers."""
 
 import dataclasses
 import itertools
 
 from hdl.config import NodeConfig
+from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
 
-__all__ = ["Allocation", "block_bounds", "errors_base"]
+__all__ = ["Allocation", "block_bounds"]
 
 
 def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
@@ -13,11 +14,6 @@ def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
     groups = (length + 31) // 32
     edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
     return list(itertools.pairwise(edges))
-
-
-def errors_base(length: int) -> int:
-    """Where errors lie in the weight memory: behind so many weights, from the next multiple of 32 on."""
-    return (length + 31) // 32 * 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,3 +69,33 @@ class Allocation:
                 f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
                 f"of a node's weight memory, not {end:,}: take a model of at most {config.weight_words // 64 * 32:,} "
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
+
+    def place(self, allocator: Allocator, config: NodeConfig, *, nodes: int) -> Buffers:
+        """Reserve buffers for it beside those that an allocator has given before.
+
+        Raises
+        ------
+        ValueError
+            There is no room between them, or such a ring could never have it; nothing is reserved then.
+        """
+        self.check(config, nodes=nodes)
+        block = max(stop - start for start, stop in block_bounds(self.length, nodes))
+        state = 0
+        if self.planes:
+            state = -(-block // 2) if self.packed_state else block
+        if config.has_master:  # masters are never packed
+            state = block
+        wanted = {"gradients": ("gradients", self.length), "weights": ("weights", self.length)}
+        if state:
+            wanted["state"] = ("state", state)
+        if self.errors:
+            wanted["errors"] = ("weights", self.length)
+        found: dict[str, Buffer] = {}
+        try:
+            for name, (space, words) in wanted.items():
+                found[name] = allocator.allocate(space, words)
+        except ValueError:
+            for buffer in found.values():
+                allocator.free(buffer)
+            raise
+        return Buffers(**found)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hdl.ring.topology import RingTopology
 from host.driver.memory import block_bounds
 from host.driver.ring import Ring, Vector
 from host.training.golden_run import Reference, words_of
@@ -53,7 +54,7 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
         block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
-            f"{index}, on node {(block - 1) % nodes}, which is 0x{found[index]:08x} and must be "
+            f"{index}, on node {RingTopology(nodes).owner(block)}, which is 0x{found[index]:08x} and must be "
             f"0x{expected[index]:08x}")
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from host.driver.buffers import errors_base
 from host.driver.masking import MaskJob, Matrices
-from host.driver.memory import errors_base
 from host.driver.ring import Ring
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, TrainingConfig

@@ -12,7 +12,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import RESPONSE, Opcode, Status, access_layout, header_layout
-from host.driver.device import Transport
+from host.driver.transport import Transport
 from host.driver.words import Words, fields, places
 from sim.golden.host_port import PortModel
 
@@ -95,7 +95,7 @@ class BackdoorTransport:
             self._waiting += 1
 
     def receive(self, timeout_cycles: int) -> Words:
-        """The next response packet; see :meth:`host.driver.device.Transport.receive`."""
+        """The next response packet; see :meth:`host.driver.transport.Transport.receive`."""
         if self._ready:
             response, cycle = self._ready.popleft()
             self._time.wait_for(cycle)

@@ -19,6 +19,7 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component
 from amaranth.sim import Simulator
 
+from hdl.ring.topology import RingTopology
 from host.driver.words import Words
 
 __all__ = ["PysimRing", "PysimTransport"]
@@ -28,7 +29,7 @@ _STEP = 16
 
 
 class PysimRing:
-    """Nodes in a ring, simulated cycle by cycle. Link k leads from node k to node k + 1.
+    """Nodes in a ring, simulated cycle by cycle. Link k leads from node k to its successor.
 
     A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and a credit
     likewise.
@@ -52,8 +53,7 @@ class PysimRing:
     """
 
     def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16) -> None:
-        if not 1 <= nodes <= 16:
-            raise ValueError(f"Ring size must be between 1 and 16 nodes, not {nodes!r}")
+        self._topology = RingTopology(nodes)
         if latency < 1:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
@@ -120,7 +120,7 @@ class PysimRing:
         tick = context.tick().sample(*sampled)
         async for _, _, *values in tick:
             for n, port in enumerate(self._ports):
-                following = self._ports[(n + 1) % self.nodes].ring_i
+                following = self._ports[self._topology.successor(n)].ring_i
                 taken, given, payload, credit, *word = itertools.islice(values, 7 * n, 7 * n + 7)
                 if offered[n] and taken:
                     self._requests[n].popleft()
@@ -140,7 +140,7 @@ class PysimRing:
                 context.set(following.data, data)
                 context.set(following.last, end)
                 credits[n].append(credit)
-                context.set(self._ports[n - 1].ring_o.credit, credits[n].popleft())
+                context.set(self._ports[self._topology.predecessor(n)].ring_o.credit, credits[n].popleft())
 
 
 class PysimTransport:
@@ -157,11 +157,11 @@ class PysimTransport:
         self._node = node
 
     def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._ring.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._ring.run(timeout_cycles, until_packet_at=self._node)
         packet = self._ring.receive(self._node)
         if packet is None:

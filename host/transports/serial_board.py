@@ -1,7 +1,7 @@
 """The way to the nodes of a board over a serial port.
 
-Whatever the cable does to bytes, the packets of :class:`~host.driver.device.Transport` come through whole, in order
-and once: docs/serial.md has the protocol. All its clocks are on this side.
+Whatever the cable does to bytes, the packets of :class:`~host.driver.transport.Transport` come through whole, in
+order and once: docs/serial.md has the protocol. All its clocks are on this side.
 
 Example
 -------
@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 import serial
 
+from hdl.ring.topology import MOST_NODES
 from hdl.serial.endpoint import VERSION
 from hdl.serial.frame import FrameKind
 from hdl.serial.link import COUNTERS
@@ -55,11 +56,11 @@ class SerialTransport:
         self._node = node
 
     def send(self, packet: Words) -> None:
-        """See :class:`~host.driver.device.Transport`."""
+        """See :class:`~host.driver.transport.Transport`."""
         self._board.send(self._node, packet)
 
     def receive(self, timeout_cycles: int) -> Words:
-        """See :class:`~host.driver.device.Transport`. The time begins anew when the board has sent or taken words.
+        """See :class:`~host.driver.transport.Transport`. The time begins anew when the board has sent or taken words.
 
         Raises
         ------
@@ -106,8 +107,8 @@ class SerialBoard:
                  announce: Callable[[str], None] = lambda text: None) -> None:
         if baud < 1:
             raise ValueError(f"Baud rate must be a positive integer, not {baud!r}")
-        if not 1 <= nodes <= 16:
-            raise ValueError(f"Node count must be between 1 and 16, not {nodes!r}")
+        if not 1 <= nodes <= MOST_NODES:
+            raise ValueError(f"Node count must be between 1 and {MOST_NODES}, not {nodes!r}")
         if not frequency > 0:
             raise ValueError(f"Frequency must be above 0, not {frequency!r}")
         self.device = device

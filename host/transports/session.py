@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hdl.config import NodeConfig
-from host.driver.device import Device, Transport
-from host.driver.ring import TIMEOUT, Ring
+from host.driver.device import Device
+from host.driver.nodes import TIMEOUT
+from host.driver.ring import Ring
+from host.driver.transport import Transport
 from host.driver.words import Words
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD

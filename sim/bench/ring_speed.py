@@ -29,6 +29,7 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import Opcode, Operation, Space, command_layout, header_layout
 from hdl.control.registers import register
 from hdl.node import Node
+from hdl.ring.topology import RingTopology
 from hdl.streams.stream import word_layout
 from sim import regression
 from sim.payload import to_int
@@ -95,7 +96,7 @@ class ClosedRing(wiring.Component):
             m.submodules[f"node_{index}"] = node
             wiring.connect(m, host=wiring.flipped(getattr(self, f"host_i_{index}")), node=node.host_i)
             wiring.connect(m, node=node.host_o, host=wiring.flipped(getattr(self, f"host_o_{index}")))
-            before, after = node.ring_o, nodes[(index + 1) % self._nodes].ring_i
+            before, after = node.ring_o, nodes[RingTopology(self._nodes).successor(index)].ring_i
             self._delay(m, before.valid, after.valid)
             self._delay(m, before.data, after.data)
             self._delay(m, before.last, after.last)

@@ -56,7 +56,8 @@ struct Ring {
     std::unique_ptr<VerilatedFstC> wave;
 #endif
 
-    Ring(uint32_t count, uint32_t threads) : crew(new Crew{threads}) {
+    // Link k leads away from node k, and link incoming[k] to it.
+    Ring(uint32_t count, uint32_t threads, const uint32_t* incoming) : crew(new Crew{threads}) {
         for (uint32_t index = 0; index < count; ++index) {
             // Nodes run ahead of each other, so each has its own time; a waveform has only one.
             if (contexts.empty() || !VM_TRACE) {
@@ -68,7 +69,7 @@ struct Ring {
         }
         for (uint32_t index = 0; index < count; ++index) {
             nodes.emplace_back(new Node{contexts[index % contexts.size()].get(), "node" + std::to_string(index),
-                                        *links[(index + count - 1) % count], *links[index]});
+                                        *links[incoming[index]], *links[index]});
         }
         Saver os{initial};
         nodes.front()->save_model(os);
@@ -212,10 +213,10 @@ extern "C" {
 const char* ring_error() { return error.c_str(); }
 int32_t ring_batched() { return RING_BATCHED; }
 
-Ring* ring_create(uint32_t nodes, uint32_t threads) {
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* incoming) {
     Ring* ring = nullptr;
     guarded([&] {
-        ring = new Ring{nodes, threads};
+        ring = new Ring{nodes, threads, incoming};
         return 0;
     });
     return ring;

@@ -53,7 +53,7 @@ typedef struct {
 
 const char* ring_error(void);
 int32_t ring_batched(void);  // whether the nodes of a thread are evaluated together
-Ring* ring_create(uint32_t nodes, uint32_t threads);
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* incoming);
 void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);
 void ring_set_threads(Ring* ring, uint32_t threads);

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hdl.ring.topology import RingTopology
 from sim.verilated.build import Library
 
 __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
@@ -200,22 +201,24 @@ class VerilatedRing:
     -------
     nodes : int
         Ring size.
+    topology : RingTopology
+        Who is before and behind whom.
     batched : bool
         Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink
-        Link k leads from node k to node k + 1.
+        Link k leads from node k to its successor.
     memories : int
         Memory spaces of each node that :meth:`memory` reaches; 0 where the library knows none.
     """
 
     def __init__(self, library: Library, *, nodes: int = 4, threads: int = 1) -> None:
-        if not 1 <= nodes <= 16:
-            raise ValueError(f"Ring size must be between 1 and 16 nodes, not {nodes!r}")
+        self.topology = RingTopology(nodes)
         self.nodes = nodes
         self._digest = library.digest
         self._library = _load(library.path)
         self.batched = bool(self._library.ring_batched())
-        self._ring = ctypes.c_void_p(self._library.ring_create(nodes, self._threads(threads)))
+        self._ring = ctypes.c_void_p(self._library.ring_create(
+            nodes, self._threads(threads), (ctypes.c_uint32 * nodes)(*self.topology.incoming)))
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
         self.links = tuple(RingLink(self._library, self._ring, index) for index in range(nodes))
@@ -346,7 +349,7 @@ class VerilatedRing:
             k = link.status()
             cut = k.cut_from <= self.cycle < k.cut_until
             lines.append(
-                f"link {link.index} -> {(link.index + 1) % self.nodes}{' (CUT)' if cut else ''}: "
+                f"link {link.index} -> {self.topology.successor(link.index)}{' (CUT)' if cut else ''}: "
                 f"{k.words_in_flight} words in flight, {k.words_carried} carried, {k.words_dropped} lost "
                 f"(last in cycle {k.last_word}); {k.credits_in_flight} credits in flight, {k.credits_carried} "
                 f"carried, {k.credits_dropped} lost (last in cycle {k.last_credit})")
@@ -388,7 +391,7 @@ def _load(path: Path) -> ctypes.CDLL:
     u32, u64, i32, i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[Any, list[Any]]] = {
         "error": (ctypes.c_char_p, []),
-        "create": (ring, [u32, u32]),
+        "create": (ring, [u32, u32, words]),
         "destroy": (None, [ring]),
         "reset": (None, [ring]),
         "set_threads": (None, [ring, u32]),

@@ -6,7 +6,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import access_layout, command_layout, event_layout
-from hdl.memory import HostAccess, LanedMemory
+from hdl.host_access import HostAccess
+from hdl.memory import LanedMemory
 from hdl.streams.stream import connect_stream, word_layout
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, pack, unpack

@@ -86,18 +86,20 @@ def test_hash_covers_every_parameter():
 
 def test_spaces():
     """Masters come behind the state planes, codebooks behind those, and what is lost of gradients behind all."""
-    sizes = {"gradient_words": 96, "weight_words": 64, "state_words": 32}
-    assert NodeConfig(**sizes).spaces == (96, 64, 32, 32)
-    assert NodeConfig(**sizes, state_planes=0).spaces == (96, 64)
-    assert NodeConfig(**sizes, weight_codec="mx9").spaces == (96, 64, 32, 32, 32)
-    assert NodeConfig(**sizes, state_planes=0, weight_codec="bf16").spaces == (96, 64, 32)
-    assert NodeConfig(**sizes, weight_codec="table32").spaces == (96, 64, 32, 32, 32, 64)
-    assert NodeConfig(**sizes, state_planes=0, weight_codec="centroid64").spaces == (96, 64, 32, 128)
+    def words(**options):
+        return NodeConfig(gradient_words=96, weight_words=64, state_words=32, **options).memories.words
+
+    assert words() == (96, 64, 32, 32)
+    assert words(state_planes=0) == (96, 64)
+    assert words(weight_codec="mx9") == (96, 64, 32, 32, 32)
+    assert words(state_planes=0, weight_codec="bf16") == (96, 64, 32)
+    assert words(weight_codec="table32") == (96, 64, 32, 32, 32, 64)
+    assert words(state_planes=0, weight_codec="centroid64") == (96, 64, 32, 128)
     assert NodeConfig(weight_codec="mx9").codebook_words == NodeConfig().codebook_words == 0
-    assert NodeConfig(**sizes, weight_codec="centroid16", gradient_codec="mx9").spaces == (96, 64, 32, 32, 32, 32, 96)
-    assert NodeConfig(**sizes, gradient_codec="raw").spaces == (96, 64, 32, 32)
-    assert NodeConfig(**sizes, gradient_codec="mx9").spaces == (96, 64, 32, 32, 96)
-    assert NodeConfig(**sizes, state_planes=0, weight_codec="mx9", gradient_codec="bf16").spaces == (96, 64, 32, 96)
+    assert words(weight_codec="centroid16", gradient_codec="mx9") == (96, 64, 32, 32, 32, 32, 96)
+    assert words(gradient_codec="raw") == (96, 64, 32, 32)
+    assert words(gradient_codec="mx9") == (96, 64, 32, 32, 96)
+    assert words(state_planes=0, weight_codec="mx9", gradient_codec="bf16") == (96, 64, 32, 96)
 
 
 def test_what_a_gradient_codec_makes_of_a_node():
@@ -110,4 +112,4 @@ def test_reduced():
     assert not NodeConfig().reduced
     config = NodeConfig(**INT16, **ALONE, state_planes=0, gradient_words=96, weight_words=16384)
     assert config.reduced
-    assert config.spaces == (96, 16384)
+    assert config.memories.words == (96, 16384)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories, their readers and writers, and the host's access: hdl/memory.py."""
+"""Memories, their readers and writers, and the host's access: hdl/memory.py, row_transfer.py, host_access.py."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,9 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import access_layout
-from hdl.memory import READ_LATENCY, HostAccess, LanedMemory, RowReader, RowWriter, job_layout
+from hdl.host_access import HostAccess
+from hdl.memory import READ_LATENCY, LanedMemory, job_layout
+from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import beat_layout, connect_stream, word_layout
 from sim.golden.ring import canonical
 from sim.streams import stall_array

@@ -16,8 +16,10 @@ from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import EventStatus
-from hdl.control.registers import RegisterFile
-from hdl.memory import HostAccess, LanedMemory
+from hdl.control.register_file import RegisterFile
+from hdl.engines import operations
+from hdl.host_access import HostAccess
+from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
@@ -57,7 +59,7 @@ class TinyNode(wiring.Component):
         rows = tuple(words // config.lanes for words in spaces)
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
-        m.submodules.queue = queue = CommandQueue(config=config)
+        m.submodules.queue = queue = CommandQueue(config=config, operations=operations(config))
         m.submodules.access = access = HostAccess(rows=rows, lanes=config.lanes)
         for space, count in enumerate(rows):
             m.submodules[f"memory_{space}"] = memory = LanedMemory(

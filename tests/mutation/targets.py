@@ -97,13 +97,23 @@ def _dataflow() -> dict[str, Any]:
 
 def _command_queue() -> dict[str, Any]:
     from hdl.config import NodeConfig
-    from hdl.control.command_queue import CommandChecker, CommandQueue
+    from hdl.control.command_queue import CommandQueue
+    from hdl.engines import operations
 
-    config = {"gradient_words": 320, "weight_words": 256, "state_words": 96, "nodes_max": 12}
-    return {"checker": CommandChecker(config=NodeConfig(**config, quantization=True)),
-            "master": CommandChecker(config=NodeConfig(**config, weight_codec="mx9")),
-            "queue": CommandQueue(config=NodeConfig(**config), depth=3),
-            "short": CommandQueue(config=NodeConfig(**config), depth=1)}
+    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+    return {name: CommandQueue(config=config, operations=operations(config), depth=depth)
+            for name, depth in (("queue", 3), ("short", 1))}
+
+
+def _command_checker() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.command_checker import CommandChecker
+    from hdl.engines import operations
+
+    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+    configs = {"checker": dataclasses.replace(config, quantization=True),
+               "master": dataclasses.replace(config, weight_codec="mx9")}
+    return {name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()}
 
 
 def _host_port() -> dict[str, Any]:
@@ -115,7 +125,7 @@ def _host_port() -> dict[str, Any]:
 
 def _registers() -> dict[str, Any]:
     from hdl.config import NodeConfig
-    from hdl.control.registers import RegisterFile
+    from hdl.control.register_file import RegisterFile
 
     config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
     return {"registers": RegisterFile(config=config)}
@@ -205,17 +215,18 @@ _ALL = (
     Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
-    Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_schedule.py",)),
+    Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_order.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=10)
       for name, units in (("collective", _collective), ("sequencer", _director), ("datapath", _dataflow))),
-    Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
+    Target("hdl/control/command_checker.py", _command_checker, (f"{_CONTROL}/test_command_checker.py",), {
         "master": ("test_checker[0-Rule.SGD",),
-        "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1"),
+        "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),
+    Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
         "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
-    Target("hdl/control/registers.py", _registers, (f"{_CONTROL}/test_registers.py",)),
-    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_runner.py",)),
+    Target("hdl/control/register_file.py", _registers, (f"{_CONTROL}/test_registers.py",)),
+    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_local_runner.py",)),
     Target("hdl/compression/zero_value/format.py", _zero_value, (f"{_CODING}/zero_value/test_format.py",), {
         "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
         "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",

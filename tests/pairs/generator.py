@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
+from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.masking.mask import KINDS as MASK_KINDS
+from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
 from host.driver.inference import program
 from host.driver.masking import Mask, MaskJob, plan
@@ -78,7 +79,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
     """Random memories of all nodes, and the lists in them."""
     generator = np.random.default_rng(seed)
     memories = []
-    for words in CONFIG.spaces:
+    for words in CONFIG.memories.words:
         values = generator.standard_normal((nodes, words)).astype(np.float32)
         values[generator.random((nodes, words)) < generator.choice([0.0, 0.5, 0.95])] = 0
         memories.append(values.view(np.uint32))

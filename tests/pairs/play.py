@@ -146,7 +146,7 @@ class Player:
             ring.recover()
         possible = list(self._expect(steps, events, ending))
         found = [np.stack(ring._all(lambda rank, device, space=space, words=words: device.submit_read_memory(
-            space, 0, words))) for space, words in enumerate(CONFIG.spaces)]
+            space, 0, words))) for space, words in enumerate(CONFIG.memories.words)]
         self.compared += sum(memory.size for memory in found)
         wrong = self._model.differences(found, possible)
         if wrong:

@@ -1,147 +1,21 @@
 # amaranth: UnusedElaboratable=no
-"""The command queue and its checker, against models: verdicts, order, flags in every cycle, nothing lost."""
+"""The command queue, against models: order, flags in every cycle, nothing lost."""
 
-import dataclasses
 import random
 
 import cocotb
 import pytest
-from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
-from amaranth.lib import stream, wiring
-from amaranth.lib.wiring import In
 from cocotb.triggers import FallingEdge
 
-from hdl.config import NodeConfig
-from hdl.control.command_queue import CommandChecker, CommandQueue, checked_layout, verdict_layout
+from hdl.control.command_checker import checked_layout
+from hdl.control.command_queue import CommandQueue
 from hdl.control.protocol import EventStatus, Operation, command_layout, descriptor_layout, event_layout
+from hdl.engines import operations
 from hdl.optimizer.rules import Rule
-from hdl.streams.stream import connect_stream
-from sim import formal, regression
+from sim import regression
 from sim.payload import from_int, to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
-
-CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-CHECKED = 600
-
-
-def verdict(command, config, rule, packed):
-    """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
-    operation, length, size = command["operation"], command["length"], command["size"]
-    lacking = [operation for operation, there in (
-        (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
-        (Operation.INFER, config.quantization)) if not there]
-    if operation not in list(Operation) or operation in lacking:
-        return EventStatus.UNKNOWN_OPERATION, operation
-    if operation == Operation.QUIESCE:
-        return EventStatus.OK, 0
-    planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
-    if operation == Operation.FUSED_UPDATE and planes > config.state_planes:
-        return EventStatus.BAD_RULE, rule.value
-    outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
-    outside |= operation == Operation.BROADCAST and command["root"] >= size
-    if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
-        return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
-    memories = []
-    if operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
-        memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
-    if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
-        memories.append((command["weight_base"], CONFIG.weight_words, 1))
-    if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
-        memories.append((command["state_base"], CONFIG.state_words, size))
-    for place, (base, capacity, shares) in enumerate(memories):
-        elements = 2 if packed and place == 2 and not config.has_master else 1  # in a word
-        if base % 32 or base > capacity:
-            return EventStatus.BAD_BASE, base
-        groups = -(-length // 32)
-        needed = -(-groups // shares) * 32 if shares > 1 else length
-        if needed > (capacity - base) * elements:
-            return EventStatus.BAD_LENGTH, (capacity - base) * elements * shares
-    if operation in (Operation.MASK, Operation.INFER):
-        for base in (command["weight_base"], command["state_base"])[:2 if operation == Operation.MASK else 1]:
-            if base % 32 or base > CONFIG.weight_words:
-                return EventStatus.BAD_BASE, base
-    return EventStatus.OK, 0
-
-
-def random_command(generator, tag, **options):
-    """A command at and around the limits."""
-    size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
-
-    def base(capacity):
-        good = generator.randrange(0, capacity // 2, 32)
-        return generator.choice([0, 0, good, good, capacity, generator.choice([
-            good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
-
-    command = {
-        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 9, 255]),
-        "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
-        "size": size,
-        "port": generator.choice([0] * 20 + [1, 128]),
-        "gradient_base": base(CONFIG.gradient_words),
-        "weight_base": base(CONFIG.weight_words),
-        "state_base": base(CONFIG.state_words),
-        "length": generator.choice([
-            generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
-            generator.getrandbits(32)]),
-        "epoch": generator.getrandbits(8), "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
-        "iteration": generator.getrandbits(16), "wait": 0, "signal": 0, "tag": tag, "reserved": 0,
-    }
-    return {**command, **options}
-
-
-# The checker.
-
-
-@cocotb.test(timeout_time=2, timeout_unit="ms")
-async def finds_what_is_wrong(dut):
-    p = regression.parameters()
-    generator = random.Random(p["seed"])
-    await start(dut)
-    source = Source(dut, "i", command_layout(), stalls=stalls(p["stalls"], seed=1))
-    sink = Sink(dut, "o", verdict_layout(), stalls=stalls(p["stalls"], seed=2))
-    offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
-    rule, packed = Rule(p["rule"]), p["packed"]
-    config = dataclasses.replace(
-        CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
-        quantization=p["quantization"], weight_codec=p["weight_codec"])
-    dut.rule.value, dut.packed_state.value = rule.value, packed
-    commands = [random_command(generator, n) for n in range(CHECKED)]
-    cocotb.start_soon(source.send(commands))
-    seen = set()
-    for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
-        status, detail = verdict(command, config, rule, packed)
-        assert (beat["status"], beat["detail"]) == (status, detail), f"command {n} of seed {p['seed']}: {command}"
-        seen.add(status)
-    refused = {EventStatus.BAD_RULE} if p["planes"] < 2 and rule == Rule.ADAMW else set()
-    assert seen == refused | {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
-                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
-    assert offered.cycles == taken.cycles
-    if p["stalls"] == "none":
-        # Command and verdict are taken in one cycle, and the next command is there in the one after. The state memory
-        # takes 8 cycles, any other 5, and 1 if it is not looked at. Where the rule is refused, the slowest is a
-        # SPARSIFY, which is not asked for its place in the ring.
-        slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
-        saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
-        assert slowest == p["latency"] + 1 - saved
-
-
-@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "quantization",
-                          "weight_codec"), [
-    (2, Rule.SGD, 0, "none", True, True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, False, "raw"),
-    (2, Rule.ADAM, 1, "none", True, False, True, "raw"), (1, Rule.ADAMW, 0, "none", True, True, False, "raw"),
-    (2, Rule.ADAMW, 0, "geometric", False, False, True, "raw"), (0, Rule.SGD, 0, "none", True, True, True, "mx9"),
-    (2, Rule.ADAM, 1, "geometric", True, True, False, "bf16")])
-def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
-    checker = CommandChecker(config=dataclasses.replace(
-        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
-        weight_codec=weight_codec))
-    regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
-        "planes": planes, "rule": rule.value, "packed": packed, "stalls": kind, "seed": 7 + rule.value,
-        "latency": checker.latency, "masking": masking, "error_feedback": error_feedback,
-        "quantization": quantization, "weight_codec": weight_codec})
-
-
-# The queue.
+from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 
 def descriptors(commands):
@@ -399,7 +273,8 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
     ("none", "freeze", "alternating", 3, 3),
 ])
 def test_queue(source, sink, engine, depth, seed):
-    regression.run(CommandQueue(config=CONFIG, depth=depth), module=__name__, testcase=[
+    queue = CommandQueue(config=CONFIG, operations=operations(CONFIG), depth=depth)
+    regression.run(queue, module=__name__, testcase=[
         "runs_what_may_run", "holds_what_there_is_no_room_for", "link_reset_empties_the_queue",
         "settings_are_looked_at_when_a_command_starts", "a_command_runs_with_what_it_was_checked_with",
     ], parameters={"source": source, "sink": sink, "engine": engine, "depth": depth, "seed": seed})
@@ -408,33 +283,4 @@ def test_queue(source, sink, engine, depth, seed):
 @pytest.mark.parametrize("depth", [0, 256, "8"])
 def test_depth_is_checked(depth):
     with pytest.raises(ValueError, match=f"Queue depth must be between 1 and 255, not {depth!r}"):
-        CommandQueue(config=CONFIG, depth=depth)
-
-
-class Decides(wiring.Component):
-    """Claims that each of commands without a pause between them has its verdict within the checker's latency."""
-
-    i: In(stream.Signature(command_layout()))
-    rule: In(Rule)
-    packed_state: In(1)
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.unit = unit = CommandChecker(config=CONFIG)
-        connect_stream(m, self.i, unit.i)
-        passed = Signal(range(unit.latency + 2))
-        with m.If(self.i.valid & ~unit.o.valid):
-            m.d.sync += passed.eq(passed + 1)
-        with m.Else():
-            m.d.sync += passed.eq(0)
-        m.d.comb += [
-            unit.rule.eq(self.rule), unit.packed_state.eq(self.packed_state), unit.o.ready.eq(1),
-            Assume(~ResetSignal()), Assume(self.i.valid), Assume(formal.holds(m, "i", self.i)),
-            Assert(passed <= unit.latency),
-        ]
-        return m
-
-
-def test_checker_decides():
-    """By induction: whatever the commands before. The queue takes a verdict at once, and goes on by it."""
-    formal.prove(Decides(), depth=CommandChecker(config=CONFIG).latency + 3)
+        CommandQueue(config=CONFIG, operations=operations(CONFIG), depth=depth)

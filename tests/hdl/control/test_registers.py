@@ -8,7 +8,8 @@ import pytest
 from cocotb.triggers import RisingEdge
 
 from hdl.config import NodeConfig
-from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, RegisterFile, queue_status_layout, register
+from hdl.control.register_file import RegisterFile, queue_status_layout
+from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, register
 from sim import regression
 from sim.payload import to_int
 from sim.streams import cycles, start

@@ -18,7 +18,7 @@ from tests.hdl.masking import masks
 
 # No power of two, so that a range is compared in earnest.
 CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradient_words=352, weight_words=800)
-SIZES = CONFIG.spaces
+SIZES = CONFIG.memories.words
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
 
 exchange = functools.partial(host_requests.exchange, cycles=40_000)

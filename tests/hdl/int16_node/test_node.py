@@ -350,7 +350,7 @@ def test_settings_are_those_of_the_start(node):
 def test_whole_memories(config):
     """The largest memories there are, and the smallest, from one end to the other."""
     generator = np.random.default_rng(5)
-    sizes = config.spaces
+    sizes = config.memories.words
     model = Model(sizes)
     whole = min(sizes)
     for memory in model.memories:

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from hdl.control.protocol import mask_job_layout
+from hdl.masking.job_list import mask_job_layout
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout
 from hdl.streams.stream import beat_layout
 from sim.golden import masking as model

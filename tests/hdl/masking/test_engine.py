@@ -13,7 +13,7 @@ from hdl.masking.circuit import MaskCircuit
 from hdl.masking.engine import MaskEngine, counts_layout, mask_cycles, sparsify_cycles
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.masking.mask import INDEX_BITS, KINDS
-from hdl.memory import RowReader
+from hdl.row_transfer import RowReader
 from sim.golden import masking as model
 from sim.verilated.vectors import Feed, Unit, pack
 from tests.hdl import engines

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import (
-    LAYER_WORDS,
-    EventStatus,
-    Operation,
-    layer_layout,
-)
+from hdl.control.protocol import EventStatus, Operation
 from hdl.quantization.arithmetic import Form
 from hdl.quantization.engine import InferenceEngine, counts_layout, infer_cycles, peak_cycles
+from hdl.quantization.layer_list import LAYER_WORDS, layer_layout
 from hdl.quantization.layer_reader import INPUT_ROWS
 from host.driver.inference import pack_inputs, program, unpack_outputs
 from sim.golden.quantization import Layer, infer

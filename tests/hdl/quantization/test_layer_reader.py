@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import LAYER_WORDS, layer_layout
+from hdl.quantization.layer_list import LAYER_WORDS, layer_layout
 from hdl.quantization.layer_reader import INPUT_ROWS, LayerReader, checked_layer_layout, flags_layout
 from hdl.streams.stream import beat_layout
 from sim.golden import stream

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.ring.topology import RingTopology
 from host.driver.diagnosis import RingError
-from host.driver.ring import _differences as differences
-from host.driver.ring import _signed as signed
+from host.driver.submission import _differences as differences
+from host.driver.submission import _signed as signed
 from tests.host import rings
 
 LENGTH = 1300
@@ -96,6 +97,6 @@ class TestLostWords:
 
 def test_differences_of_counters():
     """They wrap, and words that come late make them fall below zero."""
-    assert differences([(5, 0), (7, 4)]) == [1, 7]
-    assert differences([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)]) == [1, 0]
+    assert differences([(5, 0), (7, 4)], RingTopology(2)) == [1, 7]
+    assert differences([(3, (1 << 32) - 2), ((1 << 32) - 2, 2)], RingTopology(2)) == [1, 0]
     assert [signed(number) for number in (0, 203, (1 << 32) - 1, 1 << 31)] == [0, 203, -1, -(1 << 31)]

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.control.protocol import LAYER_WORDS, EventStatus, Operation, Space
+from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.quantization.engine import peak_cycles
+from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError

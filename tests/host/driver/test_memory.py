@@ -4,8 +4,9 @@ import itertools
 import pytest
 
 from hdl.config import NodeConfig
+from host.driver.buffers import errors_base
 from host.driver.device import Device
-from host.driver.memory import Allocation, block_bounds, errors_base
+from host.driver.memory import Allocation, block_bounds
 from host.driver.ring import Ring
 from sim.golden import ring as golden
 

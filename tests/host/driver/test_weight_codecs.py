@@ -197,7 +197,7 @@ class TestMasters:
             device, space = ring.devices[0], Space.STATE + CONFIG.state_planes
             device.write_memory(space, CONFIG.state_words - 2, np.array([1, 2], np.uint32))
             assert device.read_memory(space, CONFIG.state_words - 2, 2).tolist() == [1, 2]
-            for outside, address in ((space, CONFIG.state_words - 1), (len(CONFIG.spaces), 0)):
+            for outside, address in ((space, CONFIG.state_words - 1), (len(CONFIG.memories.words), 0)):
                 with pytest.raises(BadAddressError):
                     device.read_memory(outside, address, 2)
 

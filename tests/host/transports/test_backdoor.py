@@ -44,8 +44,8 @@ def test_every_space(config):
         time = PortTime(lambda: simulation.cycle)
         port = ring.devices[0]
         direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
-        assert simulation.memories == len(config.spaces)
-        for space, capacity in enumerate(config.spaces):
+        assert simulation.memories == len(config.memories.words)
+        for space, capacity in enumerate(config.memories.words):
             content = generator.integers(0, 1 << 15, capacity, dtype=np.uint32)
             direct.write_memory(space, 0, content)
             for _ in range(8):
@@ -69,7 +69,7 @@ def test_what_a_node_refuses():
     """The node itself refuses, and no word is written."""
     with open_nodes(MASTERS, 1, host_port=False) as (ring, simulation, time):
         device, before = ring.devices[0], time.cycles
-        spaces = len(MASTERS.spaces)
+        spaces = len(MASTERS.memories.words)
         for space, address, count in ((Space.GRADIENT, 16384 - 4, 5), (Space.WEIGHT, 16384, 1), (spaces, 0, 1),
                                       (15, 0, 1)):
             with pytest.raises(BadAddressError):

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hdl.control.protocol import MASK_JOB_WORDS
+from hdl.masking.job_list import MASK_JOB_WORDS
 from host.driver.masking import Mask, MaskJob, plan
 from sim.golden import fixed_point, masking, zero_value
 from sim.golden import int16_node as model

@@ -1,0 +1,245 @@
+"""The comparison of a command with the node that it is meant for, before any engine gets it."""
+
+from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.engine import BASES, Reach
+from hdl.control.protocol import EventStatus, command_layout
+from hdl.control.registers import register
+
+__all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
+
+#: Shape of the optimizer's rule, as register OPTIMIZER has it.
+RULE = unsigned(register("OPTIMIZER").field("rule").width)
+
+
+def verdict_layout():
+    """What is wrong with a command: an :class:`~hdl.control.protocol.EventStatus`, and the value it is about."""
+    return data.StructLayout({"status": 8, "detail": 32})
+
+
+def checked_layout():
+    """Settings that a command is checked with, and must run with: those that decide what memory it uses."""
+    return data.StructLayout({"rule": RULE, "packed_state": 1})
+
+
+class _Flags:
+    """Registers that tell operations apart by a property, as few as there can be.
+
+    Two properties share a register unless an operation has one and lacks the other: an operation that a property
+    says nothing about may have either value.
+    """
+
+    def __init__(self):
+        self._registers = []
+
+    def of(self, column):
+        """The value, under the operation that was set last, of a property given by code; a constant where it can."""
+        if len(set(column.values())) < 2:
+            return Const(any(column.values()), 1)
+        for flag, known in self._registers:
+            if all(known.get(code, value) == value for code, value in column.items()):
+                known.update(column)
+                return flag
+        flag = Signal(name=f"flag_{len(self._registers)}")
+        self._registers.append((flag, dict(column)))
+        return flag
+
+    def set(self, code):
+        """Statements that choose an operation."""
+        return [flag.eq(known.get(code, False)) for flag, known in self._registers]
+
+
+class CommandChecker(wiring.Component):
+    """Compare a command with the node it is meant for.
+
+    Everything about an operation comes from its description. The first of these that does not hold is the verdict;
+    fields that an operation does not use are not looked at.
+
+    - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). One without extents that is
+      not on the ring, such as QUIESCE, is not checked further.
+    - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
+      the planes that the rule needs; the detail is the rule).
+    - If it is ``on_ring``, ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it ``has_root``
+      ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on).
+    - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
+      beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it
+      (``BAD_LENGTH``; the detail is the length that would have fitted). Where the extent is but a start, its base
+      alone is compared.
+
+    Of state, a node keeps one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
+    behind the base, twice as many elements as words if state is packed and the extent ``packs``, is a whole number of
+    groups too, so that it is enough exactly if ``length`` ≤ R · ``size``: every node of a ring comes to the same
+    verdict, and nothing has to be divided.
+
+    A verdict takes :attr:`latency` cycles at most, from the first in which the command is there to that in which both
+    are taken, together: ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Sizes of the memories, and of the largest ring.
+    operations : tuple of OperationDescription
+        Those that the node has.
+
+    Members
+    -------
+    i : In(stream of command_layout())
+    o : Out(stream of verdict_layout())
+    rule : In(RULE)
+        The optimizer's.
+    packed_state : In(1)
+        A word of state holds two elements.
+    checked : Out(checked_layout())
+        Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
+    """
+
+    def __init__(self, *, config, operations):
+        self._config = config
+        self._operations = tuple(operations)
+        super().__init__({
+            "i": In(stream.Signature(command_layout())),
+            "o": Out(stream.Signature(verdict_layout())),
+            "rule": In(RULE),
+            "packed_state": In(1),
+            "checked": Out(checked_layout()),
+        })
+
+    @property
+    def latency(self):
+        return 16 + self._config.nodes_max.bit_length()
+
+    def elaborate(self, platform):
+        m = Module()
+        config, operations = self._config, self._operations
+        command = self.i.payload
+        verdict = self.o.payload
+        settings = Signal(checked_layout())
+        m.d.comb += [settings.rule.eq(self.rule), settings.packed_state.eq(self.packed_state)]
+
+        # One memory after the other goes through the same registers, in the order of the bases.
+        flags = _Flags()
+        extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
+                   for base in BASES]
+        words = {space.name: space.words for space in config.memories}
+        room_bits = max([words[extent.memory] for column in extents for extent in column.values()],
+                        default=1).bit_length()
+
+        def trait(place, holds, *, measured=False):
+            """Whether something holds of the operation's extent at a base; ``measured`` asks but those that have a
+            length."""
+            return flags.of({code: holds(extent) for code, extent in extents[place].items()
+                             if not measured or extent.reach is not Reach.START})
+
+        def capacity_at(place):
+            """Elements of the memory that the operation's extent at a base is in."""
+            memories = list(dict.fromkeys(extent.memory for extent in extents[place].values()))
+            value = Const(words[memories[0]] if memories else 0, room_bits)
+            for memory in memories[1:]:
+                value = Mux(trait(place, lambda extent, memory=memory: extent.memory == memory), words[memory], value)
+            return value
+
+        places = range(len(BASES))
+        capacities = Array([capacity_at(place) for place in places])
+        bases = Array([command[base] for base in BASES])
+        starts = Array([trait(place, lambda extent: extent.reach is Reach.START) for place in places])
+        shared = Array([trait(place, lambda extent: extent.reach is Reach.BLOCK, measured=True) for place in places])
+        packed = Array([trait(place, lambda extent: extent.packs, measured=True) for place in places])
+        memory = Signal(range(len(BASES)))
+        used = Signal(len(BASES))
+        base = Signal(32)
+        capacity = Signal(room_bits)
+        factor = Signal(range(config.nodes_max + 1))
+        addend = Signal(room_bits + len(factor) + 1)
+        fitting = Signal(room_bits + len(factor) + 1)
+
+        def conclude(status, detail=0):
+            m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
+            m.next = "Verdict"
+
+        def proceed():
+            """Go on with the next memory."""
+            with m.If(memory == len(BASES) - 1):
+                conclude(EventStatus.OK)
+            with m.Else():
+                m.d.sync += memory.eq(memory + 1)
+                m.next = "Fetch"
+
+        def uses(extent):
+            if extent is None or extent.used is None:
+                return Const(extent is not None, 1)
+            return extent.used(settings)
+
+        with m.FSM():
+            with m.State("Operation"):
+                m.d.sync += memory.eq(0)
+                with m.If(self.i.valid):
+                    m.d.sync += self.checked.eq(settings)
+                    with m.Switch(command.operation):
+                        for operation in operations:
+                            with m.Case(operation.code):
+                                if not operation.extents and not operation.on_ring:
+                                    conclude(EventStatus.OK)
+                                else:
+                                    m.next = "Ring" if operation.on_ring else "Fetch"
+                                m.d.sync += [used.eq(Cat(uses(operation.extent(base)) for base in BASES)),
+                                             *flags.set(operation.code)]
+                                if operation.refused is not None:
+                                    condition, status, detail = operation.refused(settings)
+                                    with m.If(condition):
+                                        conclude(status, detail)
+                        with m.Default():
+                            conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
+
+            with m.State("Ring"):
+                rooted = Cat(command.operation == operation.code for operation in operations if operation.has_root)
+                outside = (
+                    (command.port != 0) | (command.size > config.nodes_max) | (command.rank >= command.size)
+                    | (rooted.any() & (command.root >= command.size))
+                )
+                m.next = "Fetch"
+                with m.If(outside):
+                    conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
+
+            with m.State("Fetch"):
+                m.d.sync += [
+                    base.eq(bases[memory]),
+                    capacity.eq(capacities[memory]),
+                    factor.eq(Mux(shared[memory], command.size, 1)),
+                    fitting.eq(0),
+                ]
+                with m.If((used >> memory)[0]):
+                    m.next = "Base"
+                with m.Else():
+                    proceed()
+
+            with m.State("Base"):
+                room = (capacity - base[:room_bits])[:room_bits]
+                m.d.sync += addend.eq(Mux(packed[memory] & self.checked.packed_state, room.shift_left(1), room))
+                m.next = "Multiply"
+                with m.If((base[:5] != 0) | (base > capacity)):
+                    conclude(EventStatus.BAD_BASE, base)
+                with m.Elif(starts[memory]):
+                    proceed()
+
+            with m.State("Multiply"):
+                m.d.sync += [addend.eq(addend << 1), factor.eq(factor >> 1)]
+                with m.If(factor[0]):
+                    m.d.sync += fitting.eq(fitting + addend)
+                with m.If(factor == 0):
+                    m.next = "Length"
+
+            with m.State("Length"):
+                with m.If(command.length > fitting):
+                    conclude(EventStatus.BAD_LENGTH, fitting)
+                with m.Else():
+                    proceed()
+
+            with m.State("Verdict"):
+                m.d.comb += self.i.ready.eq(self.o.ready)
+                with m.If(self.o.ready):
+                    m.d.sync += self.o.valid.eq(0)
+                    m.next = "Operation"
+
+        return m

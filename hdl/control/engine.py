@@ -1,0 +1,173 @@
+"""The description of an engine: what a node and its command checker have to know of it.
+
+An engine carries out commands of a node. It says here which operations it has, what memory each of them needs, and
+how it is joined to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
+:class:`~hdl.control.command_checker.CommandChecker` from their operations, so that neither knows any engine.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["BASES", "EngineDescription", "Extent", "OperationDescription", "Reach", "at", "check_engines",
+           "operations_of"]
+
+#: Fields of a command that are bases in memories, in the order in which they are checked.
+BASES = ("gradient_base", "weight_base", "state_base")
+
+
+class Reach(enum.Enum):
+    """How many elements behind its base a command needs in a memory."""
+
+    LENGTH = "length"
+    """``length`` elements."""
+    BLOCK = "block"
+    """The largest of the ``size`` blocks that ``length`` elements are dealt to."""
+    START = "start"
+    """None: a list, whose end the engine finds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extent:
+    """One memory that an operation uses.
+
+    Parameters
+    ----------
+    base : str
+        Field of the command that says where: one of :data:`BASES`, each of which an operation names once at most.
+    memory : str
+        Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`.
+    reach : Reach
+    packs : bool
+        Whether a word holds two elements while state is packed.
+    used : callable, optional
+        Takes the settings that a command is checked with (:func:`~hdl.control.command_checker.checked_layout`), and
+        gives the value, of gateware, that says whether the operation uses this memory under them; by default it
+        always does.
+    """
+
+    base: str
+    memory: str
+    reach: Reach = Reach.LENGTH
+    packs: bool = False
+    used: Callable[[Any], Any] | None = None
+
+    def __post_init__(self):
+        if self.base not in BASES:
+            raise ValueError(f"Base must be one of {', '.join(BASES)}, not {self.base!r}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperationDescription:
+    """One operation of an engine: what the checker compares before the engine gets a command.
+
+    Parameters
+    ----------
+    code : int
+        ``operation`` of a command, 0 to 255.
+    extents : tuple of Extent
+        Memories, of which each is compared with its base and the length. An operation that has none, and needs no
+        other node, is never refused.
+    on_ring : bool
+        Whether other nodes take part, so that port, size and rank must name a place in a ring.
+    has_root : bool
+        Whether ``root`` must name a node.
+    refused : callable, optional
+        Takes the settings as ``Extent.used`` does, and gives a value that refuses the command, an EventStatus, and
+        the detail.
+    """
+
+    code: int
+    extents: tuple[Extent, ...] = ()
+    on_ring: bool = False
+    has_root: bool = False
+    refused: Callable[[Any], tuple[Any, int, Any]] | None = None
+
+    def __post_init__(self):
+        if not 0 <= self.code < 256:
+            raise ValueError(f"Code of an operation must be between 0 and 255, not {self.code!r}")
+        bases = [extent.base for extent in self.extents]
+        if len(set(bases)) != len(bases):
+            raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")
+
+    def extent(self, base):
+        """Extent at a base, or None where the operation does not use it."""
+        return next((extent for extent in self.extents if extent.base == base), None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineDescription:
+    """One engine of a node.
+
+    Its component has ``command`` (In, stream of :func:`~hdl.control.protocol.command_layout`), ``event`` (Out, stream
+    of :func:`~hdl.control.protocol.event_layout`, one for each command) and ``count`` (Out, a struct with a member
+    for each counter that it adds to, named like the register in small letters). A path names a member of it: names
+    and indices joined by dots, as in ``settings.clip`` or ``state_read.0``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the submodule.
+    make : callable
+        Makes the component.
+    operations : tuple of OperationDescription
+    reads, writes : mapping of str to tuple of str
+        Paths of its ports at each memory: a port, or an array of ports. Writers of engines at the front of a node's
+        list are served first, readers of all engines take turns, and the host comes last.
+    inputs : mapping of str to str
+        Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), a
+        field of register OPTIMIZER (``optimizer.nesterov``), a setting that the command was checked with
+        (``checked.rule``), or ``weight_version``.
+    outputs : mapping of str to str
+        What the node takes from it: ``weight_version``, from one engine at most.
+    links : mapping of str to str
+        Path of its port at each port of the node, ``ring_i`` and ``ring_o``.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    operations: tuple[OperationDescription, ...]
+    reads: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    writes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def at(component, path):
+    """Member of a component that a path names."""
+    value = component
+    for step in path.split("."):
+        value = value[int(step)] if step.isdecimal() else getattr(value, step)
+    return value
+
+
+def operations_of(engines):
+    """Operations of all engines, in order of their codes."""
+    return tuple(sorted((operation for engine in engines for operation in engine.operations),
+                        key=lambda operation: operation.code))
+
+
+def check_engines(engines, memories):
+    """Raise a ``ValueError`` unless engines can be in one node with these memories.
+
+    Parameters
+    ----------
+    engines : sequence of EngineDescription
+    memories : MemoryMap
+    """
+    codes = [operation.code for operation in operations_of(engines)]
+    twice = sorted({code for code in codes if codes.count(code) > 1})
+    if twice:
+        raise ValueError(f"Operations of a node must have different codes, not {twice[0]} twice")
+    names = [engine.name for engine in engines]
+    if len(set(names)) != len(names):
+        raise ValueError(f"Engines of a node must have different names, not {', '.join(names)}")
+    for engine in engines:
+        used = {*engine.reads, *engine.writes,
+                *(extent.memory for operation in engine.operations for extent in operation.extents)}
+        missing = sorted(used - set(memories.names))
+        if missing:
+            raise ValueError(f"Memory of engine {engine.name} must be one of {', '.join(memories.names)}, not "
+                             f"{missing[0]!r}")

@@ -1,0 +1,36 @@
+"""The description of the mask engine: MASK and SPARSIFY."""
+
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
+from hdl.control.protocol import Operation
+from hdl.masking.engine import MaskEngine
+
+__all__ = ["describe"]
+
+
+def describe(config):
+    """The engine's :class:`~hdl.control.engine.EngineDescription`; None on a node that masks nothing.
+
+    MASK has its list of jobs at ``weight_base``, and the words of external masks at ``state_base``, both in the
+    weight memory; SPARSIFY has its errors at ``weight_base``.
+    """
+    gradients = Extent(base="gradient_base", memory="gradients")
+    operations = []
+    if config.masking:
+        operations.append(OperationDescription(code=Operation.MASK, extents=(
+            gradients,
+            Extent(base="weight_base", memory="weights", reach=Reach.START),
+            Extent(base="state_base", memory="weights", reach=Reach.START))))
+    if config.error_feedback:
+        operations.append(OperationDescription(code=Operation.SPARSIFY, extents=(
+            gradients, Extent(base="weight_base", memory="weights"))))
+    if not operations:
+        return None
+    return EngineDescription(
+        name="masking",
+        make=lambda: MaskEngine(config=config),
+        operations=tuple(operations),
+        reads={"gradients": ("gradient_read",), "weights": ("weight_read",)},
+        writes={"gradients": ("gradient_write",), "weights": ("weight_write",)},
+        inputs={"alternative": "mask_alternative", "threshold": "mask_threshold", "link_reset": "link_reset",
+                "weight_version": "weight_version"},
+    )

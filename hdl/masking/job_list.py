@@ -1,0 +1,223 @@
+"""The list of jobs of MASK: how a job lies in memory, and the reader that lets the right ones through."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal, signed
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for, exact_log2
+
+from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS, job_layout
+from hdl.streams.stream import beat_layout
+
+__all__ = ["MASK_JOB_WORDS", "JobReader", "checked_job_layout", "mask_job_layout"]
+
+MASK_JOB_WORDS = 8
+"""Words of a job in the weight memory (:func:`mask_job_layout`)."""
+
+_FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")
+
+
+def mask_job_layout():
+    """The eight words of a job of MASK: a batch of matrices in memory, and their mask.
+
+    ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`, whose module explains
+    the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in
+    a memory row of its own, so that these are count * rows * ceil(columns / lanes) * lanes.
+    """
+    return data.StructLayout({
+        "kinds": 7, "reserved": 9, "count": 16,
+        "rows": 16, "columns": 16,
+        "elements": 32,
+        "diagonal": signed(32),
+        "length_rows": 16, "length_columns": 16,
+        "first_row": 16, "end_row": 16,
+        "first_column": 16, "end_column": 16,
+        "width": 16, "reserved_end": 16,
+    })
+
+
+def checked_job_layout(elements):
+    """A job for the mask circuit, and how many elements of memory it takes, at most ``elements``."""
+    return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
+
+
+class JobReader(wiring.Component):
+    """Take jobs off a list in memory, one after the other, and let through those that are right.
+
+    A job is wrong
+
+    - if it has no rows, columns or matrices, or a field that has more bits than the circuit's indices;
+    - if its ``elements`` are not count * rows * ceil(columns / lanes) * lanes, or more than are left of ``length``;
+    - if it is external, and takes more words than are left of ``words``;
+    - if the list has ended before it.
+
+    Reserved bits, and fields of kinds that are not enabled, are not looked at but for their width. Products are made
+    by adding and shifting, for as long as a factor has bits.
+
+    From the first beat of a job on it takes :meth:`latency` cycles until the job is offered, and one more until the
+    next one is looked for. ``i.ready`` depends on registers alone, and ``o`` holds registers.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+    elements, words : int
+        Most elements of data, and most words of external masks.
+
+    Members
+    -------
+    start : In(1)
+        Begin a list. Only the first one after reset counts.
+    length : In(range(elements + 1))
+        Elements of data that the jobs take altogether; taken with ``start``.
+    words : In(range(words + 1))
+        Words of external masks that there are; taken with ``start``.
+    empty : In(1)
+        There is no list, and no beat will come; taken with ``start``.
+    i : In(stream of beat_layout(lanes))
+        The list; its end has ``last``, and is that of a job.
+    o : Out(stream of checked_job_layout(elements))
+    external : Out(1)
+        In the cycle before an external job is offered, or found wrong at last.
+    complete : Out(1)
+        The jobs that were taken from ``o`` make up the length, and no other will come.
+    bad : Out(1)
+        The next job is wrong; no other will come.
+    """
+
+    def __init__(self, *, lanes, elements, words):
+        self._lanes = lanes
+        self._elements = elements
+        self._words = words
+        super().__init__({
+            "start": In(1),
+            "length": In(range(elements + 1)),
+            "words": In(range(words + 1)),
+            "empty": In(1),
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(checked_job_layout(elements))),
+            "external": Out(1),
+            "complete": Out(1),
+            "bad": Out(1),
+        })
+
+    @staticmethod
+    def latency(rows, columns, *, lanes):
+        """Cycles for a job of so many rows and columns."""
+        return 8 // lanes + rows.bit_length() + columns.bit_length() + 2
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        lane_bits = exact_log2(lanes)
+        # Every number below that is right fits into this.
+        width = max(COUNT_BITS, bits_for(self._elements))
+
+        job = Signal(mask_job_layout())
+        beats_in = 8 // lanes
+        beat = Signal(range(max(beats_in, 2)))
+        ended = Signal()
+        left = Signal.like(self.length)
+        words_left = Signal.like(self.words)
+
+        # One addend for two products; a bit that is lost on the way, and counts, makes the job wrong.
+        addend = Signal(width)
+        lost = Signal()
+        factor, beat_factor = Signal(INDEX_BITS), Signal(INDEX_BITS)
+        product, beat_product = Signal(width), Signal(width)
+        sums = Signal(width + 1), Signal(width + 1)
+        excessive = Signal()
+        final = Signal()
+
+        zero = ~(job.rows.any() & job.columns.any() & job.count.any())
+        halves = (job.rows, job.columns, *(job[name] for name in _FIELDS))
+        wide = Cat(half[INDEX_BITS:].any() for half in halves).any() | (
+            job.diagonal.as_unsigned()[INDEX_BITS:] != job.diagonal[-1].replicate(32 - INDEX_BITS))
+        needed = Signal(width - 4)
+        external = job.kinds[KINDS.index("external")]
+        taken = job.elements[:len(left)]
+        unequal = job.elements != beat_product.shift_left(lane_bits)
+        given = self.o.payload.job
+        m.d.comb += [
+            sums[0].eq(product + Mux(factor[0], addend, 0)),
+            sums[1].eq(beat_product + Mux(beat_factor[0], addend, 0)),
+            final.eq(factor[1:] == 0),
+            needed.eq(Mux(external, product[5:] + product[:5].any(), 0)),
+            self.o.payload.elements.eq(taken),
+            given.rows.eq(job.rows),
+            given.columns.eq(job.columns),
+            given.count.eq(job.count),
+            given.mask.diagonal.eq(job.diagonal),
+            *(given.mask[name].eq(job[name]) for name in _FIELDS),
+            *(given.mask[name].eq(kind) for name, kind in zip(KINDS, job.kinds, strict=True)),
+        ]
+
+        def multiply():
+            """Add the next multiple to the products."""
+            m.d.sync += [
+                product.eq(sums[0]),
+                beat_product.eq(sums[1]),
+                addend.eq(addend.shift_left(1)),
+                lost.eq(lost | addend[-1]),
+                factor.eq(factor >> 1),
+                beat_factor.eq(beat_factor >> 1),
+                excessive.eq(excessive | sums[0][-1] | sums[1][-1] | (lost & (factor[0] | beat_factor[0]))),
+            ]
+
+        with m.FSM():
+            with m.State("Idle"):
+                with m.If(self.start):
+                    m.d.sync += [left.eq(self.length), words_left.eq(self.words), ended.eq(self.empty)]
+                    m.next = "Fetch"
+
+            with m.State("Fetch"):
+                m.d.comb += [self.complete.eq(left == 0), self.i.ready.eq(~ended & (left != 0))]
+                with m.If(ended & (left != 0)):
+                    m.next = "Bad"
+                with m.Elif(self.i.valid & self.i.ready):
+                    m.d.sync += [
+                        job.eq(Cat(job.as_value()[32 * lanes:], self.i.payload.elements)),
+                        beat.eq(Mux(beat == beats_in - 1, 0, beat + 1)),
+                    ]
+                    with m.If(beat == beats_in - 1):
+                        m.d.sync += ended.eq(self.i.payload.last)
+                        m.next = "Check"
+
+            with m.State("Check"):
+                m.d.sync += [
+                    addend.eq(job.count), lost.eq(0), excessive.eq(0), product.eq(0), beat_product.eq(0),
+                    factor.eq(job.rows), beat_factor.eq(0),
+                ]
+                m.next = "Rows"
+                with m.If(zero | wide):
+                    m.next = "Bad"
+
+            with m.State("Rows"):
+                multiply()
+                with m.If(final):
+                    m.d.sync += [
+                        addend.eq(sums[0]), lost.eq(0), product.eq(0), factor.eq(job.columns),
+                        beat_factor.eq((job.columns + (lanes - 1)) >> lane_bits),
+                    ]
+                    m.next = "Columns"
+
+            with m.State("Columns"):
+                multiply()
+                with m.If(final):
+                    m.next = "Compare"
+
+            with m.State("Compare"):
+                m.d.comb += self.external.eq(external)
+                m.next = "Offer"
+                with m.If(excessive | unequal | (job.elements > left) | (needed > words_left)):
+                    m.next = "Bad"
+
+            with m.State("Offer"):
+                m.d.comb += self.o.valid.eq(1)
+                with m.If(self.o.ready):
+                    m.d.sync += [left.eq(left - taken), words_left.eq(words_left - needed)]
+                    m.next = "Fetch"
+
+            with m.State("Bad"):
+                m.d.comb += self.bad.eq(1)
+
+        return m

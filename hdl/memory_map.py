@@ -1,0 +1,124 @@
+"""The memories of a node: their names, numbers and sizes, in one table for gateware, host port and driver."""
+
+import dataclasses
+import enum
+
+__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
+
+#: Elements that the base of a command is a multiple of, in every memory.
+BASE_ALIGNMENT = 32
+
+#: Field of a command that is the base in a region.
+REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base"}
+
+#: Spaces that a request of the host can name.
+MOST_SPACES = 16
+
+
+class Space(enum.IntEnum):
+    """Numbers of the memory spaces that every node has, and of state plane 0; plane ``p`` is space ``STATE + p``.
+
+    Spaces behind the state planes have a number that depends on the node: :class:`MemoryMap` knows it.
+    """
+
+    GRADIENT = 0
+    WEIGHT = 1
+    STATE = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemorySpace:
+    """One memory of a node.
+
+    Parameters
+    ----------
+    name : str
+        Name of the space, and of the node's submodule that holds it.
+    number : int
+        Number by which a request of the host names it.
+    words : int
+        Capacity in elements.
+    title : str
+        Name in messages.
+    region : str
+        Region that it belongs to. What lies in a region has the same place in all of its memories, since a command
+        has one base for each: :data:`REGION_BASES` says which.
+    """
+
+    name: str
+    number: int
+    words: int
+    title: str
+    region: str
+
+
+class MemoryMap:
+    """The memory spaces of one node, in the order of their numbers.
+
+    Parameters
+    ----------
+    spaces : iterable of (str, int, str, str)
+        Name, capacity in elements, title and region of each space; a space of no elements is not there.
+    """
+
+    def __init__(self, spaces):
+        present = [entry for entry in spaces if entry[1]]
+        self._spaces = tuple(MemorySpace(name=name, number=number, words=words, title=title, region=region)
+                             for number, (name, words, title, region) in enumerate(present))
+        self._by_name = {space.name: space for space in self._spaces}
+        if len(self._by_name) != len(self._spaces):
+            raise ValueError(f"Memory spaces must have different names, not {', '.join(self.names)}")
+        if len(self._spaces) > MOST_SPACES:
+            raise ValueError(f"Memory spaces must be at most {MOST_SPACES}, not {len(self._spaces)}")
+
+    def __iter__(self):
+        return iter(self._spaces)
+
+    def __len__(self):
+        return len(self._spaces)
+
+    def __contains__(self, name):
+        return name in self._by_name
+
+    def __getitem__(self, name):
+        """Space of a name; a ``KeyError`` lists the names that there are."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"Memory must be one of {', '.join(self.names)}, not {name!r}") from None
+
+    @property
+    def names(self):
+        """Names in the order of the numbers."""
+        return tuple(space.name for space in self._spaces)
+
+    @property
+    def words(self):
+        """Capacities in the order of the numbers."""
+        return tuple(space.words for space in self._spaces)
+
+    def region(self, name):
+        """Spaces of a region, in order; a ``KeyError`` lists the regions that there are."""
+        found = tuple(space for space in self._spaces if space.region == name)
+        if not found:
+            regions = dict.fromkeys(space.region for space in self._spaces)
+            raise KeyError(f"Region must be one of {', '.join(regions)}, not {name!r}")
+        return found
+
+
+def memory_map(config):
+    """The memories of a node of this configuration: a :class:`MemoryMap`.
+
+    Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
+    codec needs them, and the codebook where weights are coded by centroids.
+    """
+    planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
+              for plane in range(config.state_planes)]
+    return MemoryMap([
+        ("gradients", config.gradient_words, "gradient memory", "gradients"),
+        ("weights", config.weight_words, "weight memory", "weights"),
+        *planes,
+        ("masters", config.state_words if config.has_master else 0, "master memory", "state"),
+        ("codebook", config.codebook_words, "codebook memory", "codebook"),
+        ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
+    ])

@@ -1,0 +1,25 @@
+"""The description of the inference engine: INFER."""
+
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
+from hdl.control.protocol import Operation
+from hdl.quantization.engine import InferenceEngine
+
+__all__ = ["describe"]
+
+
+def describe(config):
+    """The engine's :class:`~hdl.control.engine.EngineDescription`; None on a node without quantization.
+
+    INFER has its list of layers at ``weight_base``; its length counts samples.
+    """
+    if not config.quantization:
+        return None
+    return EngineDescription(
+        name="inference",
+        make=lambda: InferenceEngine(config=config),
+        operations=(OperationDescription(code=Operation.INFER, extents=(
+            Extent(base="weight_base", memory="weights", reach=Reach.START),)),),
+        reads={"gradients": ("gradient_read",), "weights": ("weight_read",)},
+        writes={"gradients": ("gradient_write",)},
+        inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
+    )

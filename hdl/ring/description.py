@@ -1,0 +1,60 @@
+"""The description of the collective engine: operations that nodes of a ring carry out together, and QUIESCE."""
+
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
+from hdl.control.protocol import EventStatus, Operation
+from hdl.optimizer.rules import MOST_PLANES, planes_used, settings_layout
+from hdl.ring.collective import CollectiveEngine
+
+__all__ = ["describe"]
+
+
+def describe(config):
+    """The engine's :class:`~hdl.control.engine.EngineDescription` on a node of this configuration."""
+    gradients = Extent(base="gradient_base", memory="gradients")
+    weights = Extent(base="weight_base", memory="weights")
+    planes = {f"state_{plane}": plane for plane in range(config.state_planes)}
+    if config.has_master:  # these lie at the same places as state, and are never packed
+        state = (Extent(base="state_base", memory="masters", reach=Reach.BLOCK),)
+    elif planes:
+        state = (Extent(base="state_base", memory="state_0", reach=Reach.BLOCK, packs=True,
+                        used=lambda settings: planes_used(settings.rule, MOST_PLANES).any()),)
+    else:
+        state = ()
+
+    def lacks_planes(settings):
+        lacking = planes_used(settings.rule, MOST_PLANES)[config.state_planes:]
+        return lacking.any(), EventStatus.BAD_RULE, settings.rule
+
+    scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
+    return EngineDescription(
+        name="engine",
+        make=lambda: CollectiveEngine(config=config),
+        operations=(
+            OperationDescription(code=Operation.QUIESCE),
+            OperationDescription(code=Operation.FUSED_UPDATE, extents=(gradients, weights, *state), on_ring=True,
+                                 refused=lacks_planes),
+            OperationDescription(code=Operation.ALL_REDUCE, extents=(gradients,), on_ring=True),
+            OperationDescription(code=Operation.REDUCE_SCATTER, extents=(gradients,), on_ring=True),
+            OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True),
+            OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True),
+        ),
+        reads=_present(config, {
+            "gradients": ("gradient_read",), "weights": ("weight_read",),
+            **{name: (f"state_read.{plane}",) for name, plane in planes.items()},
+            "masters": ("master_read",), "codebook": ("codebook_read",), "residuals": ("residual_read",)}),
+        writes=_present(config, {
+            "gradients": ("gradient_write",), "weights": ("weight_write",),
+            **{name: (f"state_write.{plane}",) for name, plane in planes.items()},
+            "masters": ("master_write",), "residuals": ("residual_write",)}),
+        inputs={
+            "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
+            **{f"settings.{name}": name for name in scalars},
+            "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
+        outputs={"weight_version": "weight_version"},
+        links={"ring_i": "ring_i", "ring_o": "ring_o"},
+    )
+
+
+def _present(config, ports):
+    """Ports at those memories that the node has."""
+    return {memory: paths for memory, paths in ports.items() if memory in config.memories}

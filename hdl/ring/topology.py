@@ -1,0 +1,91 @@
+"""The shape in which nodes are connected: who is before and behind whom, and who owns which block.
+
+:class:`RingTopology` says it for the host and for simulations, in numbers. The functions below it say the same in
+gateware, where rank and size are signals. Nothing else counts neighbours: another shape of network is another class
+here.
+"""
+
+import dataclasses
+
+from amaranth.hdl import Mux
+
+__all__ = ["MOST_NODES", "RANKS", "SIZES", "RingTopology", "check_nodes", "is_predecessor", "is_successor",
+           "predecessor", "successor"]
+
+#: Nodes of the largest ring: ranks and blocks have as many bits as these numbers take.
+MOST_NODES = 16
+
+#: Shape of a rank or a block.
+RANKS = range(MOST_NODES)
+
+#: Shape of a number of nodes, blocks or steps.
+SIZES = range(MOST_NODES + 1)
+
+
+def check_nodes(nodes, *, name="Ring size"):
+    """Raise a ``ValueError`` unless so many nodes can form a ring."""
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
+        raise ValueError(f"{name} must be between 1 and {MOST_NODES} nodes, not {nodes!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RingTopology:
+    """Nodes in a circle, numbered by their ranks. Link k leads away from node k.
+
+    Parameters
+    ----------
+    nodes : int
+        Ring size, 1 to :data:`MOST_NODES`. A node alone is before and behind itself.
+    """
+
+    nodes: int
+
+    def __post_init__(self):
+        check_nodes(self.nodes)
+
+    def successor(self, rank: int) -> int:
+        """Rank of the node behind this one, to which it sends words."""
+        return (rank + 1) % self.nodes
+
+    def predecessor(self, rank: int) -> int:
+        """Rank of the node before this one, to which it gives credits."""
+        return (rank - 1) % self.nodes
+
+    def owned_block(self, rank: int) -> int:
+        """Block that is summed last, updated and kept on this node."""
+        return self.successor(rank)
+
+    def owner(self, block: int) -> int:
+        """Rank of the node that owns a block."""
+        return self.predecessor(block)
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Ranks at both ends of each link: the node that sends words, and the one that takes them."""
+        return tuple((rank, self.successor(rank)) for rank in range(self.nodes))
+
+    @property
+    def incoming(self) -> tuple[int, ...]:
+        """Number of the link that leads to each node."""
+        ends = [end for _, end in self.links]
+        return tuple(ends.index(rank) for rank in range(self.nodes))
+
+
+def predecessor(rank, size):
+    """Rank before ``rank`` in a ring of ``size``, as a value of gateware."""
+    return Mux(rank == 0, size - 1, rank - 1)
+
+
+def successor(rank, size):
+    """Rank behind ``rank`` in a ring of ``size``, as a value of gateware."""
+    return Mux(rank == size - 1, 0, rank + 1)
+
+
+def is_predecessor(block, rank, size):
+    """Whether ``block`` is the one before ``rank``, in gateware: cheaper than a comparison with the predecessor."""
+    return (block == rank - 1) | ((rank == 0) & (block == size - 1))
+
+
+def is_successor(block, rank, size):
+    """Whether ``block`` is the one behind ``rank``, in gateware: cheaper than a comparison with the successor."""
+    return (block == rank + 1) | ((rank == size - 1) & (block == 0))

@@ -1,0 +1,219 @@
+"""Runs of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.memory import READ_LATENCY, job_layout, read_signature, write_signature
+from hdl.streams.stream import Queue, beat_layout, connect_stream
+
+__all__ = ["RowReader", "RowWriter"]
+
+
+class RowReader(wiring.Component):
+    """Reads runs of rows into a stream of beats.
+
+    Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
+    cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` depends
+    combinationally on ``port.ready``, unless jobs are taken ahead.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Those of the memory.
+    elements : int
+        Most elements in a job.
+    gradients : bool
+        Whether the elements are gradients, which are read in canonical form: -0.0 as +0.0, and every NaN as
+        0x7fc00000.
+    depth : int
+        Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
+        nine fill.
+    ahead : bool
+        Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
+        inference engine does without.
+
+    Members
+    -------
+    job : In(stream of job_layout(rows, elements))
+    port : Out(read_signature(rows, lanes))
+    o : Out(stream of beat_layout(lanes))
+        The last beat of a job keeps only the lanes that the job covers.
+    nan : Out(1)
+        High for a cycle when a NaN was read; only with ``gradients``.
+    """
+
+    latency = 2 + READ_LATENCY
+
+    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, ahead=True):
+        if not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
+        self._rows = rows
+        self._lanes = lanes
+        self._elements = elements
+        self._gradients = gradients
+        self._depth = depth
+        self._ahead = ahead
+        super().__init__(
+            {
+                "job": In(stream.Signature(job_layout(rows, elements))),
+                "port": Out(read_signature(rows, lanes)),
+                "o": Out(stream.Signature(beat_layout(lanes))),
+                "nan": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        m.submodules.queue = queue = Queue(shape=beat_layout(lanes), depth=self._depth, block=False)
+
+        busy = Signal()
+        row = Signal(range(self._rows))
+        count = Signal(range(self._elements + 1))  # elements still to request
+        more = Signal()  # the row requested is not the last of its job
+        advance = Signal()
+        granted = Signal()
+        departs = Signal()
+        # With `ahead` a job waits here while the one before it has rows left: no grant decides whether one is taken.
+        held = Signal()
+        waiting = Signal.like(self.job.payload)
+        following = Signal.like(self.job.payload)
+        present = Signal()  # there is a job to follow
+        # A request is made only when the queue has a place for its beat.
+        places = Signal(range(self._depth + 1), init=self._depth)
+        room = Signal(init=1)
+        m.d.comb += [
+            self.port.valid.eq(busy & room),
+            self.port.row.eq(row),
+            granted.eq(self.port.valid & self.port.ready),
+            departs.eq(self.o.valid & self.o.ready),
+            advance.eq(~busy | granted),
+            self.job.ready.eq(~held if self._ahead else advance & ~more),
+            present.eq(held | self.job.valid),
+            following.eq(Mux(held, waiting, self.job.payload)),
+        ]
+        with m.If(granted & ~departs):
+            m.d.sync += [places.eq(places - 1), room.eq(places != 1)]
+        with m.If(departs & ~granted):
+            m.d.sync += [places.eq(places + 1), room.eq(1)]
+        if self._ahead:
+            with m.If(~held):
+                m.d.sync += [waiting.eq(self.job.payload), held.eq(self.job.valid)]
+        # One register chooses between the next row and the next job, since the grant comes late.
+        with m.If(advance):
+            m.d.sync += [
+                busy.eq(more | present),
+                row.eq(Mux(more, row + 1, following.row)),
+                count.eq(Mux(more, count - lanes, following.count)),
+                more.eq(Mux(more, count > 2 * lanes, present & (following.count > lanes))),
+            ]
+            if self._ahead:
+                with m.If(~more):
+                    m.d.sync += held.eq(0)
+
+        keep = Signal(lanes)
+        for n in range(lanes):
+            m.d.comb += keep[n].eq(more | (count[:lanes.bit_length()] > n))
+        tag = Cat(keep, ~more)
+        for stage in range(READ_LATENCY):
+            following = Signal(lanes + 1, name=f"tag_{stage}")
+            m.d.sync += following.eq(tag)
+            tag = following
+        m.d.comb += [
+            queue.i.valid.eq(self.port.response),
+            queue.i.payload.keep.eq(tag[:lanes]),
+            queue.i.payload.last.eq(tag[lanes]),
+        ]
+        nans = Signal(lanes)
+        for n in range(lanes):
+            element = self.port.elements[n]
+            if self._gradients:
+                m.d.comb += [
+                    nans[n].eq(element[23:31].all() & element[:23].any() & tag[n]),
+                    queue.i.payload.elements[n].eq(
+                        Mux(nans[n], 0x7FC00000, Mux(element[:31] == 0, 0, element))
+                    ),
+                ]
+            else:
+                m.d.comb += queue.i.payload.elements[n].eq(element)
+        m.d.sync += self.nan.eq(self.port.response & nans.any())
+        connect_stream(m, queue.o, self.o)
+        return m
+
+
+class RowWriter(wiring.Component):
+    """Writes a stream of beats to runs of rows.
+
+    Latency is :attr:`latency` cycle; throughput is one beat per cycle within a job, with one cycle between jobs.
+    ``i.ready`` depends combinationally on ``port.ready``.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Those of the memory.
+    elements : int
+        Most elements in a job.
+
+    Members
+    -------
+    job : In(stream of job_layout(rows, elements))
+        A job ends with the beat that has ``last``. Elements beyond its count are not written: a decoder emits whole
+        groups.
+    i : In(stream of beat_layout(lanes))
+    port : Out(write_signature(rows, lanes))
+    done : Out(1)
+        High for a cycle when a job's last element is in the memory.
+    """
+
+    latency = 1
+
+    def __init__(self, *, rows, lanes, elements):
+        self._rows = rows
+        self._lanes = lanes
+        self._elements = elements
+        super().__init__(
+            {
+                "job": In(stream.Signature(job_layout(rows, elements))),
+                "i": In(stream.Signature(beat_layout(lanes))),
+                "port": Out(write_signature(rows, lanes)),
+                "done": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        busy = Signal()
+        row = Signal(range(self._rows))
+        count = Signal(range(self._elements + 1))
+        free = Signal()  # the port register can take a beat
+        ending = Signal()  # it holds the last beat of its job
+        # A beat wholly beyond the count has an empty keep, and passes without a write.
+        m.d.comb += [
+            self.port.valid.eq(self.port.keep.any()),
+            free.eq(~self.port.valid | self.port.ready),
+            self.i.ready.eq(busy & free),
+            self.job.ready.eq(~busy),
+        ]
+        m.d.sync += self.done.eq(ending & free)
+        with m.If(free):
+            m.d.sync += [
+                self.port.keep.eq(0),
+                ending.eq(0),
+                self.port.row.eq(row),
+                self.port.elements.eq(self.i.payload.elements),
+            ]
+            with m.If(self.i.valid & busy):
+                m.d.sync += [
+                    row.eq(row + 1),
+                    count.eq(Mux(count > lanes, count - lanes, 0)),
+                    ending.eq(self.i.payload.last),
+                ]
+                for n in range(lanes):
+                    m.d.sync += self.port.keep[n].eq(self.i.payload.keep[n] & (count > n))
+                with m.If(self.i.payload.last):
+                    m.d.sync += busy.eq(0)
+        with m.If(self.job.ready & self.job.valid):
+            m.d.sync += [busy.eq(1), row.eq(self.job.payload.row), count.eq(self.job.payload.count)]
+        return m

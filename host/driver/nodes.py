@@ -1,0 +1,158 @@
+"""The nodes of a ring as the host sees them: devices, registers, settings and counters.
+
+Whatever is asked of all nodes is sent to all of them first and waited for afterwards, so that they work at the same
+time.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from hdl.ring.topology import RingTopology
+from host.driver.buffers import Allocator, Buffers
+from host.driver.device import Device
+from host.driver.memory import Allocation
+from host.driver.optimizer_settings import FixedSettings, Settings
+from host.driver.transport import Pending
+
+__all__ = ["TIMEOUT", "RingNodes"]
+
+T = TypeVar("T")
+
+TIMEOUT = 1 << 17
+"""Cycles that a node waits for the ring before it gives a command up, unless another number is asked for."""
+
+
+class RingNodes:
+    """Nodes in a ring, in the order of their ranks.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        The node at index r is of rank r; :class:`~hdl.ring.topology.RingTopology` says to which it sends.
+    timeout : int
+        Cycles without a word on a node's links after which it gives a command up.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
+        if not devices:
+            raise ValueError("A ring must have at least one node")
+        if not 1 <= timeout < 1 << 30:
+            raise ValueError(f"Timeout must be between 1 and {(1 << 30) - 1} cycles, not {timeout!r}")
+        self._devices = list(devices)
+        self._config = devices[0].config
+        self._topology = RingTopology(len(self._devices))
+        self._allocator = Allocator(self._config.memories)
+        self._timeout = timeout
+        self._settings: dict[str, int | float] = {}  # what registers hold that are settings, as far as that is known
+        self._lost = [0] * len(devices)  # words missing behind each link when the ring was last in order
+
+    @property
+    def nodes(self) -> int:
+        return len(self._devices)
+
+    @property
+    def topology(self) -> RingTopology:
+        """Who is before and behind whom, and who owns which block."""
+        return self._topology
+
+    @property
+    def devices(self) -> list[Device]:
+        return list(self._devices)
+
+    @property
+    def segment(self) -> int:
+        """Elements in a segment."""
+        return int(self._config.segment)
+
+    @property
+    def lanes(self) -> int:
+        """Elements in a memory row."""
+        return int(self._config.lanes)
+
+    @property
+    def reduced(self) -> bool:
+        """Whether elements are 16-bit integers."""
+        return bool(self._config.reduced)
+
+    @property
+    def weight_codec(self) -> str:
+        """Name of the codec that new weights go through in a fused update."""
+        return str(self._config.weight_codec)
+
+    @property
+    def has_codebook(self) -> bool:
+        """Whether that codec has centroids, which the host loads."""
+        return bool(self._config.codebook_words)
+
+    @property
+    def gradient_codec(self) -> str:
+        """Name of the codec that gradients and their sums go through."""
+        return str(self._config.gradient_codec)
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether nodes keep what the gradient codec loses."""
+        return bool(self._config.has_residual)
+
+    def require(self, allocation: Allocation) -> None:
+        """Check that there is room for it, and raise ``ValueError`` where there is not."""
+        allocation.check(self._config, nodes=self.nodes)
+
+    @property
+    def allocator(self) -> Allocator:
+        """The buffers that are reserved on these nodes."""
+        return self._allocator
+
+    def allocate(self, allocation: Allocation) -> Buffers:
+        """Reserve buffers for a vector and what goes with it, beside those that are reserved already.
+
+        The first ones are at the start of each memory, where operations that are given a length look for them.
+
+        Raises
+        ------
+        ValueError
+            There is no room.
+        """
+        return allocation.place(self._allocator, self._config, nodes=self.nodes)
+
+    def _all(self, submit: Callable[[int, Device], Pending[T]], ranks: Iterable[int] | None = None) -> list[T]:
+        """Ask all nodes, then wait for all."""
+        ranks = range(self.nodes) if ranks is None else ranks
+        pending = [submit(rank, self._devices[rank]) for rank in ranks]
+        return [one.result() for one in pending]
+
+    def _write_register(self, name: str, value: float) -> None:
+        self._all(lambda rank, device: device.submit_write_register(name, value))
+
+    @property
+    def known_settings(self) -> dict[str, int | float]:
+        """Values of those registers of settings that this driver has written since the ring was last put in order."""
+        return dict(self._settings)
+
+    def restore_settings(self, settings: dict[str, int | float]) -> None:
+        """Write the :attr:`known_settings` of another ring."""
+        self._write_settings(settings)
+
+    def write_settings(self, settings: Settings | FixedSettings) -> None:
+        """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
+        self._write_settings(settings.registers())
+
+    def _write_settings(self, values: dict[str, int | float]) -> None:
+        """Values of registers, of which those are sent that are new to the nodes."""
+        written = {**self._settings, **values}
+        # Text tells -0.0 from 0.0.
+        changed = [name for name in values if repr(self._settings.get(name)) != repr(values[name])]
+        self._settings = {}  # not known while writes are under way, nor after one that fails
+        pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
+        for one in pending:
+            one.result()
+        self._settings = written
+
+    def counters(self) -> list[dict[str, int]]:
+        """All counters of each node."""
+        return self._all(lambda rank, device: device.submit_counters())
+
+    def clear_counters(self) -> None:
+        """Set all counters of all nodes to zero."""
+        self._write_register("CONTROL", 2)
+        self._lost = [0] * self.nodes

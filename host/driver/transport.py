@@ -1,0 +1,81 @@
+"""The way to one node, and the answers that come over it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from hdl.control.protocol import Opcode
+from host.driver.errors import DeviceError
+from host.driver.words import Words
+
+__all__ = ["Completes", "Pending", "Request", "Transport"]
+
+T = TypeVar("T")
+
+
+class Transport(Protocol):
+    """The way to one node: packets of 32-bit words there and back, in order, none lost."""
+
+    def send(self, packet: Words) -> None:
+        """Queue one request packet. Must not wait for the node, which may itself wait for a response to be taken."""
+
+    def receive(self, timeout_cycles: int) -> Words:
+        """The next response packet, waiting for at most so many cycles of the node's clock.
+
+        Raises
+        ------
+        TimeoutError
+            There was none. The message says who waits for whom, as far as the transport can see.
+        """
+
+    def close(self) -> None:
+        """Free what the transport holds."""
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """A request on its way: what its response must look like, and, later, what came."""
+
+    opcode: Opcode
+    tag: int
+    asked: str
+    answer: int
+    patience: int
+    payload: Words | None = None
+    error: DeviceError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.payload is not None or self.error is not None
+
+
+class Completes(Protocol):
+    """Whoever takes responses, in the order in which they come."""
+
+    def complete(self, request: Request) -> None:
+        """Take responses up to the one to this request."""
+
+
+class Pending(Generic[T]):
+    """An answer to come."""
+
+    def __init__(self, device: Completes, requests: Sequence[Request],
+                 combine: Callable[[list[Words]], T]) -> None:
+        self._device = device
+        self._requests = requests
+        self._combine = combine
+
+    def result(self) -> T:
+        """Wait for the answer, and return it. Asked again, it returns the same.
+
+        Raises
+        ------
+        DeviceError
+            The node refused, or did not answer. After a time-out, ``result`` may be called again.
+        """
+        for request in self._requests:
+            self._device.complete(request)
+        for request in self._requests:
+            if request.error is not None:
+                raise request.error
+        return self._combine([request.payload for request in self._requests if request.payload is not None])

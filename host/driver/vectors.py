@@ -1,0 +1,244 @@
+"""Vectors in the memories of a ring's nodes: written, read, and dealt to the nodes that own their blocks.
+
+Where a method takes ``where`` it is a vector's :class:`~host.driver.buffers.Buffers`, the one
+:class:`~host.driver.buffers.Buffer` that is meant, or a length for a vector at the start of each memory.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.buffers import Buffer, Where, place
+from host.driver.codebooks import codebook_words
+from host.driver.device import Device
+from host.driver.memory import block_bounds
+from host.driver.nodes import RingNodes
+from host.driver.transport import Pending
+
+__all__ = ["RingVectors", "Vector"]
+
+Vector = npt.NDArray[Any]
+"""Elements as they are in a node: float32, or int16 where those are 16-bit integers."""
+
+
+def _words(elements: int, packed_state: bool) -> int:
+    """Words that so many elements of state take."""
+    return -(-elements // 2) if packed_state else elements
+
+
+def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+    """Two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    halves = np.zeros(-(-len(bits) // 2) * 2, dtype="<u2")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    halves[:len(bits)] = np.where((bits & 0x7FFF_FFFF) > 0x7F80_0000, 0x7FC0, rounded)
+    return halves.view("<u4").astype(np.uint32)
+
+
+def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint32]:
+    """The binary32 numbers of so many packed elements, as bits."""
+    halves = words.astype("<u4").view("<u2")[:elements]
+    return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
+
+
+class RingVectors(RingNodes):
+    """The memories of nodes in a ring."""
+
+    # Vectors of which every node has its own, or the same.
+
+    def write_gradients(self, gradients: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        """Write one vector per node, in order of rank."""
+        self._write_vectors("gradients", gradients, where)
+
+    def read_gradients(self, where: Where) -> Vector:
+        """Read one row per node."""
+        return self._read("gradients", place(where, "gradients"))
+
+    def write_weights(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        """Write the same vector to all nodes; with a weight codec, without the masters of
+        :meth:`host.driver.ring.Ring.distribute`."""
+        self.write_weights_of([weights] * self.nodes, where)
+
+    def write_weights_of(self, weights: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        """Write one vector per node, in order of rank."""
+        self._write_vectors("weights", weights, where)
+
+    def read_weights(self, where: Where, ranks: Sequence[int] | None = None) -> Vector:
+        """Read one row per node, or per rank."""
+        return self._read("weights", place(where, "weights"), ranks)
+
+    def clear_errors(self, where: Where) -> None:
+        """Write zeros as the errors of a vector; see :meth:`host.driver.ring.Ring.sparsify`."""
+        self._write_zeros("weights", place(where, "errors"))
+
+    def write_errors(self, errors: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        """Write errors of each node, in order of rank; see :meth:`host.driver.ring.Ring.sparsify`."""
+        self._write_vectors("errors", errors, where)
+
+    def read_errors(self, where: Where) -> Vector:
+        """Read one row per node; see :meth:`host.driver.ring.Ring.sparsify`."""
+        return self._read("weights", place(where, "errors"))
+
+    def clear_residual(self, where: Where) -> None:
+        """Write zeros as what the gradient codec has lost of a vector, on every node."""
+        self._write_zeros(self._residuals(), place(where, "gradients"))
+
+    def write_residual(self, residuals: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
+        """Write what the gradient codec has lost, and is added to the next gradients; one vector per node."""
+        self._write_vectors("gradients", residuals, where, space=self._residuals())
+
+    def read_residual(self, where: Where) -> Vector:
+        """Read what the gradient codec has lost, and is added to the next gradients; one row per node."""
+        return self._read(self._residuals(), place(where, "gradients"))
+
+    def _residuals(self) -> str:
+        if not self.has_residual:
+            raise ValueError(f"Nodes must have a gradient codec that loses something to have residuals, not "
+                             f"{self.gradient_codec}")
+        return "residuals"
+
+    def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
+        """Write the same centroids to all nodes: with a weight codec of such only.
+
+        Every fused update loads them at its start, so that they count from the next one on; while one runs, they must
+        not be written. Until the first time they are all zeros.
+
+        Parameters
+        ----------
+        centroids : array of uint32
+            As :func:`host.driver.codebooks.codebook` gives them.
+
+        Returns
+        -------
+        int
+            Words that all nodes were given.
+        """
+        if not self.has_codebook:
+            raise ValueError(f"Nodes must have a weight codec with a codebook, not {self.weight_codec}")
+        words = codebook_words(self.weight_codec, centroids)
+        self._write("codebook", [words] * self.nodes)
+        return self.nodes * len(words)
+
+    # Vectors of which each node has the block that it owns.
+
+    def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
+        """Write weights as the optimizer has them, of the whole vector, each block to the node that owns it: with a
+        weight codec only. Those that nodes compute with stay as they are; see
+        :meth:`host.driver.ring.Ring.distribute`."""
+        self._write_blocks(self._masters(), self._to_owners(weights), where)
+
+    def read_master(self, where: Where) -> Vector:
+        """Read weights as the optimizer has them, of the whole vector, each block from the node that owns it."""
+        return np.concatenate(self._from_owners(self._masters(), where, packed_state=False)).view(np.float32)
+
+    def _masters(self) -> str:
+        if not self._config.has_master:
+            raise ValueError("Nodes must have a weight codec to have master weights, not raw weights")
+        return "masters"
+
+    def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
+        """Write zeros to every state plane, for the optimizer of a vector."""
+        block = max(stop - start for start, stop in block_bounds(_length(where), self.nodes))
+        zeros = np.zeros(_words(block, packed_state), dtype=np.uint32)
+        for plane in range(self._config.state_planes):
+            self._write_blocks(f"state_{plane}", [zeros] * self.nodes, where)
+
+    def write_state(self, state: npt.NDArray[Any], plane: int = 0, where: Where | None = None, *,
+                    packed_state: bool = False) -> None:
+        """Write a state plane of the whole vector, each block to the node that owns it.
+
+        Parameters
+        ----------
+        state : array of float32
+            With ``packed_state`` it is rounded to bfloat16, to nearest even.
+        plane : int
+        where : Buffers or int, optional
+        packed_state : bool
+            Whether state is stored as bfloat16.
+        """
+        blocks = self._to_owners(state)
+        self._write_blocks(f"state_{plane}", [_pack(block) if packed_state else block for block in blocks], where)
+
+    def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
+        """Read a state plane of the whole vector, each block from the node that owns it."""
+        blocks = self._from_owners(f"state_{plane}", where, packed_state=packed_state)
+        if packed_state:
+            bounds = block_bounds(_length(where), self.nodes)
+            blocks = [_unpack(block, stop - start) for block, (start, stop) in zip(blocks, bounds, strict=True)]
+        return np.concatenate(blocks).view(np.float32)
+
+    def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        """Blocks of a vector, in order of the ranks that own them."""
+        bounds = block_bounds(len(vector), self.nodes)
+        owned = [bounds[self._topology.owned_block(rank)] for rank in range(self.nodes)]
+        return [vector[start:stop] for start, stop in owned]
+
+    def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> list[npt.NDArray[np.uint32]]:
+        """Blocks of a vector, in order, from the ranks that own them."""
+        bounds, base = block_bounds(_length(where), self.nodes), place(where, "state").base
+
+        def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
+            start, stop = bounds[self._topology.owned_block(rank)]
+            return device.submit_read_memory(self._number(space), base, _words(stop - start, packed_state))
+
+        found = self._all(submit)
+        return [found[self._topology.owner(block)] for block in range(self.nodes)]
+
+    def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None) -> None:
+        """Write words of the block that each node owns."""
+        longest = max(map(len, blocks))
+        buffer = place(longest if where is None else where, "state")
+        if longest > buffer.length:
+            raise ValueError(f"Block must have at most the {buffer.length:,} words of its buffer, not {longest:,}")
+        self._write(space, blocks, base=buffer.base)
+
+    # Words.
+
+    def _number(self, space: str) -> int:
+        """Number of a memory space on the wire."""
+        return int(self._config.memories[space].number)
+
+    def _write_vectors(self, part: str, vectors: Sequence[npt.NDArray[Any]], where: Where | None, *,
+                       space: str | None = None) -> None:
+        """Write one vector per node into the buffer of a part."""
+        length = max((len(vector) for vector in vectors), default=0)
+        buffer = place(length if where is None else where, part)
+        if length > buffer.length:
+            raise ValueError(f"Vector must have at most the {buffer.length:,} elements of its buffer, not {length:,}")
+        self._write(space or buffer.space, vectors, base=buffer.base)
+
+    def _write_zeros(self, space: str, buffer: Buffer) -> None:
+        self._write(space, [np.zeros(buffer.length, dtype=np.uint32)] * self.nodes, base=buffer.base)
+
+    def _write(self, space: str, vectors: Sequence[npt.NDArray[Any]], *, base: int = 0) -> None:
+        if len(vectors) != self.nodes:
+            raise ValueError(f"Vectors must be one per node, {self.nodes}, not {len(vectors)}")
+        words = [self._to_words(vector) for vector in vectors]
+        number = self._number(space)
+        self._all(lambda rank, device: device.submit_write_memory(number, base, words[rank]))
+
+    def _read(self, space: str, buffer: Buffer, ranks: Iterable[int] | None = None) -> Vector:
+        number = self._number(space)
+        rows = self._all(lambda rank, device: device.submit_read_memory(number, buffer.base, buffer.length), ranks)
+        return self._to_elements(np.stack(rows))
+
+    def _to_words(self, vector: Vector) -> npt.NDArray[Any]:
+        """Elements as the host writes them."""
+        if not self.reduced or vector.dtype == np.uint32:
+            return vector
+        if vector.dtype != np.int16:
+            raise TypeError(f"Elements of int16 nodes must be int16, not {vector.dtype}")
+        return vector.astype(np.int32).view(np.uint32)
+
+    def _to_elements(self, words: npt.NDArray[np.uint32]) -> Vector:
+        """What the host has read, as elements."""
+        return words.astype(np.uint16).view(np.int16) if self.reduced else words.view(np.float32)
+
+
+def _length(where: Where) -> int:
+    """Elements of the vector, which a buffer of state alone does not say."""
+    if isinstance(where, Buffer):
+        raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
+    return where if isinstance(where, int) else where.length

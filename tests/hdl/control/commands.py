@@ -1,0 +1,74 @@
+"""Random commands at and around the limits of a node, and what is wrong with each of them."""
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation
+from hdl.optimizer.rules import Rule
+
+__all__ = ["CONFIG", "random_command", "verdict"]
+
+CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+
+
+def verdict(command, config, rule, packed):
+    """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
+    operation, length, size = command["operation"], command["length"], command["size"]
+    lacking = [operation for operation, there in (
+        (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
+        (Operation.INFER, config.quantization)) if not there]
+    if operation not in list(Operation) or operation in lacking:
+        return EventStatus.UNKNOWN_OPERATION, operation
+    if operation == Operation.QUIESCE:
+        return EventStatus.OK, 0
+    planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
+    if operation == Operation.FUSED_UPDATE and planes > config.state_planes:
+        return EventStatus.BAD_RULE, rule.value
+    outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
+    outside |= operation == Operation.BROADCAST and command["root"] >= size
+    if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
+        return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
+    memories = []
+    if operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
+        memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
+    if operation in (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY):
+        memories.append((command["weight_base"], CONFIG.weight_words, 1))
+    if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
+        memories.append((command["state_base"], CONFIG.state_words, size))
+    for place, (base, capacity, shares) in enumerate(memories):
+        elements = 2 if packed and place == 2 and not config.has_master else 1  # in a word
+        if base % 32 or base > capacity:
+            return EventStatus.BAD_BASE, base
+        groups = -(-length // 32)
+        needed = -(-groups // shares) * 32 if shares > 1 else length
+        if needed > (capacity - base) * elements:
+            return EventStatus.BAD_LENGTH, (capacity - base) * elements * shares
+    if operation in (Operation.MASK, Operation.INFER):
+        for base in (command["weight_base"], command["state_base"])[:2 if operation == Operation.MASK else 1]:
+            if base % 32 or base > CONFIG.weight_words:
+                return EventStatus.BAD_BASE, base
+    return EventStatus.OK, 0
+
+
+def random_command(generator, tag, **options):
+    """A command at and around the limits."""
+    size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
+
+    def base(capacity):
+        good = generator.randrange(0, capacity // 2, 32)
+        return generator.choice([0, 0, good, good, capacity, generator.choice([
+            good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
+
+    command = {
+        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 9, 255]),
+        "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
+        "size": size,
+        "port": generator.choice([0] * 20 + [1, 128]),
+        "gradient_base": base(CONFIG.gradient_words),
+        "weight_base": base(CONFIG.weight_words),
+        "state_base": base(CONFIG.state_words),
+        "length": generator.choice([
+            generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
+            generator.getrandbits(32)]),
+        "epoch": generator.getrandbits(8), "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
+        "iteration": generator.getrandbits(16), "wait": 0, "signal": 0, "tag": tag, "reserved": 0,
+    }
+    return {**command, **options}

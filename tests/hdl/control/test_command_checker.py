@@ -1,0 +1,101 @@
+# amaranth: UnusedElaboratable=no
+"""The command checker, against a model: verdicts, their order, and the time they take."""
+
+import dataclasses
+import random
+
+import cocotb
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In
+
+from hdl.control.command_checker import CommandChecker, verdict_layout
+from hdl.control.protocol import EventStatus, command_layout
+from hdl.engines import operations
+from hdl.optimizer.rules import Rule
+from hdl.streams.stream import connect_stream
+from sim import formal, regression
+from sim.streams import Monitor, Sink, Source, stalls, start
+from tests.hdl.control.commands import CONFIG, random_command, verdict
+
+CHECKED = 600
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def finds_what_is_wrong(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    source = Source(dut, "i", command_layout(), stalls=stalls(p["stalls"], seed=1))
+    sink = Sink(dut, "o", verdict_layout(), stalls=stalls(p["stalls"], seed=2))
+    offered, taken = Monitor(dut, "i", command_layout()), Monitor(dut, "o", verdict_layout())
+    rule, packed = Rule(p["rule"]), p["packed"]
+    config = dataclasses.replace(
+        CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
+        quantization=p["quantization"], weight_codec=p["weight_codec"])
+    dut.rule.value, dut.packed_state.value = rule.value, packed
+    commands = [random_command(generator, n) for n in range(CHECKED)]
+    cocotb.start_soon(source.send(commands))
+    seen = set()
+    for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
+        status, detail = verdict(command, config, rule, packed)
+        assert (beat["status"], beat["detail"]) == (status, detail), f"command {n} of seed {p['seed']}: {command}"
+        seen.add(status)
+    refused = {EventStatus.BAD_RULE} if p["planes"] < 2 and rule == Rule.ADAMW else set()
+    assert seen == refused | {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
+                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
+    assert offered.cycles == taken.cycles
+    if p["stalls"] == "none":
+        # Command and verdict are taken in one cycle, and the next command is there in the one after. The state memory
+        # takes 8 cycles, any other 5, and 1 if it is not looked at. Where the rule is refused, the slowest is a
+        # SPARSIFY, which is not asked for its place in the ring.
+        slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
+        saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
+        assert slowest == p["latency"] + 1 - saved
+
+
+@pytest.mark.parametrize(("planes", "rule", "packed", "kind", "masking", "error_feedback", "quantization",
+                          "weight_codec"), [
+    (2, Rule.SGD, 0, "none", True, True, True, "raw"), (1, Rule.MOMENTUM, 0, "none", False, True, False, "raw"),
+    (2, Rule.ADAM, 1, "none", True, False, True, "raw"), (1, Rule.ADAMW, 0, "none", True, True, False, "raw"),
+    (2, Rule.ADAMW, 0, "geometric", False, False, True, "raw"), (0, Rule.SGD, 0, "none", True, True, True, "mx9"),
+    (2, Rule.ADAM, 1, "geometric", True, True, False, "bf16")])
+def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
+    config = dataclasses.replace(
+        CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
+        weight_codec=weight_codec)
+    checker = CommandChecker(config=config, operations=operations(config))
+    regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={
+        "planes": planes, "rule": rule.value, "packed": packed, "stalls": kind, "seed": 7 + rule.value,
+        "latency": checker.latency, "masking": masking, "error_feedback": error_feedback,
+        "quantization": quantization, "weight_codec": weight_codec})
+
+
+class Decides(wiring.Component):
+    """Claims that each of commands without a pause between them has its verdict within the checker's latency."""
+
+    i: In(stream.Signature(command_layout()))
+    rule: In(Rule)
+    packed_state: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = CommandChecker(config=CONFIG, operations=operations(CONFIG))
+        connect_stream(m, self.i, unit.i)
+        passed = Signal(range(unit.latency + 2))
+        with m.If(self.i.valid & ~unit.o.valid):
+            m.d.sync += passed.eq(passed + 1)
+        with m.Else():
+            m.d.sync += passed.eq(0)
+        m.d.comb += [
+            unit.rule.eq(self.rule), unit.packed_state.eq(self.packed_state), unit.o.ready.eq(1),
+            Assume(~ResetSignal()), Assume(self.i.valid), Assume(formal.holds(m, "i", self.i)),
+            Assert(passed <= unit.latency),
+        ]
+        return m
+
+
+def test_checker_decides():
+    """By induction: whatever the commands before. The queue takes a verdict at once, and goes on by it."""
+    formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)

@@ -1,0 +1,143 @@
+# amaranth: UnusedElaboratable=no
+"""Nodes made of lists of engines: hdl/control/engine.py, hdl/engines.py, and an engine that only tests have."""
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hdl.control
+from hdl.config import NodeConfig
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach, check_engines
+from hdl.control.protocol import EventStatus, Operation, Space
+from hdl.engines import engines, operations
+from hdl.node import Node
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.ring import Ring
+from host.transports.pysim import PysimRing
+from sim.golden import masking
+from tests.hdl import fill
+
+CONFIG = NodeConfig(lanes=2, segment=32, gradient_words=128, weight_words=96, state_words=32, state_planes=0,
+                    masking=False, nodes_max=1)
+
+
+@pytest.fixture(scope="module")
+def ring():
+    """A node of two engines, SPARSIFY's and one that only tests have, in Amaranth's simulator."""
+    described = [engine for engine in engines(CONFIG) if engine.name == "masking"]
+    simulated = PysimRing(lambda: Node(CONFIG, [*described, fill.describe(CONFIG)]), nodes=1, latency=1)
+    ring = Ring([Device(simulated.transports[0], CONFIG, name="node 0")], timeout=1000)
+    ring.connect()
+    return ring
+
+
+def run(ring, **fields):
+    return ring._run_apart({0: Command(**fields)})[0]
+
+
+@pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
+def test_a_new_command_runs(ring, base, length):
+    """It changes what it says and nothing else, and its event, counters and cycles are those of any command."""
+    before = np.arange(CONFIG.gradient_words, dtype=np.float32)
+    ring.write_gradients([before])
+    ring._write_register("MASK_ALTERNATIVE", 2.5)
+    ring.clear_counters()
+    event = run(ring, operation=fill.FILL, gradient_base=base, length=length)
+    assert (event.status, event.detail) == (EventStatus.OK, length)
+    assert ring.counters()[0]["COMMAND_CYCLES"] == event.cycles
+    before[base:base + length] = 2.5
+    np.testing.assert_array_equal(ring.read_gradients(CONFIG.gradient_words)[0], before)
+
+
+@pytest.mark.parametrize(("fields", "status", "detail"), [
+    ({"gradient_base": 33, "length": 1}, EventStatus.BAD_BASE, 33),
+    ({"gradient_base": 160}, EventStatus.BAD_BASE, 160),
+    ({"gradient_base": 32, "length": 97}, EventStatus.BAD_LENGTH, 96),
+    ({"operation": fill.FILL + 1}, EventStatus.UNKNOWN_OPERATION, fill.FILL + 1),
+    ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
+])
+def test_a_new_command_is_refused(ring, fields, status, detail):
+    """The checker says what is wrong with it, by its description, before the engine gets it."""
+    zeros = np.zeros(CONFIG.gradient_words, np.float32)
+    ring.write_gradients([zeros])
+    # What FILL does not use is not looked at.
+    with pytest.raises(RingError, match=status.name) as caught:
+        run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
+    assert caught.value.events[0].detail == detail
+    assert not ring.read_gradients(CONFIG.gradient_words).any()
+
+
+def test_new_and_old_commands_in_one_queue(ring):
+    """FILL between two SPARSIFYs, queued together: they run one after the other, at bases that are not 0."""
+    generator = np.random.default_rng(5)
+    memory = generator.standard_normal(CONFIG.gradient_words).astype(np.float32)
+    errors = generator.standard_normal(32).astype(np.float32)
+    ring.write_gradients([memory])
+    ring.devices[0].write_memory(Space.WEIGHT, 64, errors)
+    ring._write_register("MASK_ALTERNATIVE", 0.75)
+    ring._write_register("MASK_THRESHOLD", 0.5)
+    sparse = Command(operation=Operation.SPARSIFY, gradient_base=64, weight_base=64, length=32)
+    commands = [sparse, Command(operation=fill.FILL, gradient_base=64, length=11), sparse]
+    pending = [ring._submit_apart({0: command}) for command in commands]
+    events = [found[0] for found in ring.wait(*pending)]
+    kept, errors, bound = memory[64:96].view(np.uint32), errors.view(np.uint32), int(np.float32(0.5).view(np.uint32))
+    dropped = []
+    for step in range(2):
+        kept, errors = masking.sparsify(kept, errors, bound)
+        dropped.append(int((kept == 0).sum()))
+        if not step:
+            kept[:11] = np.float32(0.75).view(np.uint32)
+    assert [event.detail for event in events] == [dropped[0], 11, dropped[1]]
+    bits = memory.view(np.uint32)
+    bits[64:96] = kept
+    np.testing.assert_array_equal(ring.read_gradients(CONFIG.gradient_words)[0].view(np.uint32), bits)
+    np.testing.assert_array_equal(ring.devices[0].read_memory(Space.WEIGHT, 64, 32), errors)
+
+
+def test_engines_of_a_configuration():
+    """Every operation is in one engine, and those that a node lacks are in none."""
+    full = NodeConfig(quantization=True)
+    assert [engine.name for engine in engines(full)] == ["engine", "masking", "inference"]
+    assert [operation.code for operation in operations(full)] == list(Operation)
+    assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
+    lacking = {Operation.MASK, Operation.INFER}
+    assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
+    Node(full, [*engines(full), fill.describe(full)])
+
+
+def test_engines_that_cannot_be_together():
+    one = fill.describe(CONFIG)
+    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 9 twice$"):
+        Node(CONFIG, [one, dataclasses.replace(one, name="other")])
+    other = dataclasses.replace(one, operations=(OperationDescription(code=10),))
+    with pytest.raises(ValueError, match=r"^Engines of a node must have different names, not filler, filler$"):
+        Node(CONFIG, [one, other])
+    lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=10, extents=(
+        Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
+    with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
+        check_engines([lacking], CONFIG.memories)
+
+
+def test_impossible_descriptions():
+    with pytest.raises(ValueError, match=r"^Base must be one of gradient_base, weight_base, state_base, not 'base'$"):
+        Extent(base="base", memory="weights")
+    with pytest.raises(ValueError, match=r"^Code of an operation must be between 0 and 255, not 256$"):
+        OperationDescription(code=256)
+    twice = Extent(base="weight_base", memory="weights")
+    with pytest.raises(ValueError, match=r"^Extents of an operation must have different bases, not weight_base, wei"):
+        OperationDescription(code=9, extents=(twice, twice))
+
+
+def test_control_knows_no_engine():
+    """Modules of hdl/control import each other, streams and the memory map alone."""
+    imported = set()
+    for path in Path(hdl.control.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("hdl"):
+                imported.add(node.module)
+    assert {name for name in imported if not name.startswith(("hdl.control.", "hdl.streams."))} == {"hdl.memory_map"}

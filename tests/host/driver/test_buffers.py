@@ -1,0 +1,237 @@
+# amaranth: UnusedElaboratable=no
+"""Buffers, their allocator, and vectors side by side in the memories of simulated rings."""
+
+import random
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.buffers import Allocator, Buffer, Buffers, place
+from host.driver.diagnosis import RingError
+from host.driver.masking import Mask, MaskJob
+from host.driver.memory import Allocation
+from host.driver.optimizer_settings import Rule, Settings
+from host.training.optimizers import SGD
+from sim.golden import masking as golden_masking
+from sim.golden import ring as golden
+from tests.host import rings
+
+CONFIG = NodeConfig(gradient_words=256, weight_words=320, state_words=64, weight_codec="mx9", gradient_codec="mx9")
+
+
+class TestBuffer:
+    @pytest.mark.parametrize(("options", "message"), [
+        (("codebook", 0, 1), "Space of a buffer must be one of gradients, weights, state, not 'codebook'"),
+        (("weights", 33, 1), "Base of a buffer must be a multiple of 32, not 33: take 64"),
+        (("weights", -32, 1), "Base of a buffer must be a multiple of 32, not -32: take 0"),
+        (("weights", 32, -1), "Length of a buffer must not be negative, not -1")])
+    def test_refused(self, options, message):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            Buffer(*options)
+
+    def test_overlap(self):
+        one = Buffer("weights", 32, 40)
+        assert one.end == 72
+        assert one.overlaps(Buffer("weights", 64, 1))
+        assert not one.overlaps(Buffer("weights", 96, 1))
+        assert not one.overlaps(Buffer("gradients", 32, 40))
+        assert not one.overlaps(Buffer("weights", 64, 0))
+
+    def test_parts(self):
+        vector = Buffers(gradients=Buffer("gradients", 64, 9), weights=Buffer("weights", 0, 9))
+        assert vector.length == 9
+        assert place(vector, "gradients") is vector.gradients
+        assert place(vector.weights, "errors") is vector.weights
+        assert place(33, "errors") == Buffer("weights", 64, 33)
+        for part, where, message in (
+                ("state", vector, "Buffers must have one of state: allocate it with the others"),
+                ("gradients", vector.weights, "Buffer of gradients must be in gradients, not in weights")):
+            with pytest.raises(ValueError, match=f"^{message}$"):
+                place(where, part)
+        with pytest.raises(ValueError, match=r"^Buffer of errors must be in weights, not in state$"):
+            Buffers(gradients=vector.gradients, weights=vector.weights, errors=Buffer("state", 0, 9))
+        with pytest.raises(ValueError, match=r"^Buffers of gradients and weights must have one length, not 9 and 8$"):
+            Buffers(gradients=vector.gradients, weights=Buffer("weights", 0, 8))
+
+
+class TestAllocator:
+    def test_room(self):
+        """A region is as large as its smallest memory: state and masters, gradients and residuals."""
+        allocator = Allocator(CONFIG.memories)
+        assert [allocator.room(space) for space in ("gradients", "weights", "state")] == [256, 320, 64]
+        plain = Allocator(NodeConfig(state_planes=0).memories)
+        with pytest.raises(ValueError, match=r"^Region must be one of gradients, weights, not 'state'$"):
+            plain.allocate("state", 1)
+
+    def test_gaps(self):
+        """The first gap that is long enough; what is freed is used again."""
+        allocator = Allocator(CONFIG.memories)
+        given = [allocator.allocate("weights", length) for length in (33, 1, 32)]
+        assert [buffer.base for buffer in given] == [0, 64, 96]
+        allocator.free(given[1])
+        assert allocator.allocate("weights", 33).base == 128
+        assert allocator.allocate("weights", 32).base == 64
+        with pytest.raises(ValueError, match=r"^Buffer of weights must have at most the 128 words of the largest gap"
+                                             r", not 129: free another buffer, or take nodes with larger memories$"):
+            allocator.allocate("weights", 129)
+        assert allocator.allocate("weights", 128) == Buffer("weights", 192, 128)
+
+    def test_claims(self):
+        allocator = Allocator(CONFIG.memories)
+        allocator.claim(Buffer("weights", 64, 32))
+        with pytest.raises(ValueError, match=r"^Buffer must not overlap another, not 40 words of weights from 32 on "
+                                             r"with 32 words of weights from 64 on$"):
+            allocator.claim(Buffer("weights", 32, 40))
+        with pytest.raises(ValueError, match=r"^Buffer of weights must end within the 320 words of a node, not at"):
+            allocator.claim(Buffer("weights", 96, 225))
+        with pytest.raises(ValueError, match=r"^Buffer to free must be one that is reserved, not 1 words of we"):
+            allocator.free(Buffer("weights", 64, 1))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_never_overlap(self, seed):
+        """Random allocations and frees: no two overlap, all lie in their memories, and a refusal means no room."""
+        generator = random.Random(seed)
+        allocator, taken = Allocator(CONFIG.memories), {space: {} for space in ("gradients", "weights", "state")}
+        for _ in range(300):
+            space = generator.choice(list(taken))
+            words = allocator.room(space)
+            used = taken[space]
+            if used and generator.random() < 0.4:
+                buffer = generator.choice(list(used))
+                allocator.free(buffer)
+                del used[buffer]
+                continue
+            length = generator.randrange(1, 100)
+            busy = {word for buffer in used for word in range(buffer.base, buffer.end)}
+            possible = any(base + length <= words and busy.isdisjoint(range(base, base + length))
+                           for base in range(0, words, 32))
+            try:
+                buffer = allocator.allocate(space, length)
+            except ValueError:
+                assert not possible, f"{seed=}"
+                continue
+            assert buffer.base % 32 == 0
+            assert buffer.end <= words
+            assert busy.isdisjoint(range(buffer.base, buffer.end)), f"{seed=}"
+            used[buffer] = True
+
+    def test_whole_vectors(self):
+        """Masters take a word for each element of a block, packed state half of one; nothing stays of a failure."""
+        allocator = Allocator(CONFIG.memories)
+        first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
+        assert first.state == Buffer("state", 0, 32)
+        second = Allocation(length=50, errors=True).place(allocator, CONFIG, nodes=2)
+        assert (second.state.base, second.errors) == (32, Buffer("weights", 128, 50))
+        before = allocator.buffers
+        with pytest.raises(ValueError, match=r"^Buffer of state must have at most the 0 words of the largest gap, "):
+            Allocation(length=50).place(allocator, CONFIG, nodes=2)
+        assert allocator.buffers == before
+        plain = NodeConfig(state_words=64)
+        vector = Allocation(length=100, planes=1, packed_state=True).place(Allocator(plain.memories), plain, nodes=2)
+        assert vector.state.length == 32
+
+
+def test_two_vectors_train_in_one_memory():
+    """Two models side by side, by turns and with state, each as if it were alone; queued sums of both at once."""
+    config = rings.CONFIGS["default"]
+    generator = np.random.default_rng(11)
+    optimizer = SGD(learning_rate=0.1, momentum=0.9)
+    with rings.open_nodes(2, config=config) as (ring, _):
+        lengths = 700, 333
+        vectors = [ring.allocate(Allocation(length=length, planes=1, packed_state=packed, errors=True))
+                   for length, packed in zip(lengths, (False, True), strict=True)]
+        assert all(buffer.base for buffer in (vectors[1].gradients, vectors[1].weights, vectors[1].state))
+        models = []
+        for vector in vectors:
+            weights = rings.random(generator, vector.length)
+            ring.distribute(weights, vector)
+            models.append(rings.Reference(ring, weights, planes=1))
+        for vector, packed in zip(vectors, (False, True), strict=True):
+            ring.clear_state(vector, packed_state=packed)
+        for step in (1, 2):
+            for vector, model, packed in zip(vectors, models, (False, True), strict=True):
+                given = optimizer.settings(step, gradient_scale=0.25)
+                settings = Settings(**{**vars(given), "packed_state": packed})
+                gradients = rings.random(generator, (2, vector.length), density=0.6)
+                ring.write_settings(settings)
+                ring.write_gradients(list(gradients), vector)
+                ring.fused_update(vector)
+                model.step(gradients, settings)
+        for vector, model, packed in zip(vectors, models, (False, True), strict=True):
+            assert (ring.read_weights(vector).view(np.uint32) == model.weights).all()
+            assert (ring.read_state(vector, packed_state=packed).view(np.uint32) == model.state[0]).all()
+
+        # Sums of both, one command behind the other, and more of them than a node queues.
+        gradients = [rings.random(generator, (2, vector.length), density=0.6) for vector in vectors]
+        for vector, given in zip(vectors, gradients, strict=True):
+            ring.write_gradients(list(given), vector)
+        pending = [ring.submit(Operation.ALL_REDUCE, vector) for vector in (*vectors, *vectors) * 3]
+        outcomes = ring.wait()
+        assert all(one.collected for one in pending)
+        assert outcomes == [one.result() for one in pending[-len(outcomes):]]
+        for vector, given in zip(vectors, gradients, strict=True):
+            expected = golden.bits(given)
+            for _ in range(6):
+                expected = np.broadcast_to(golden.all_reduce(expected)[0], expected.shape)
+            assert (ring.read_gradients(vector).view(np.uint32) == expected).all()
+
+        # Sparsify with errors of its own, beside what lies at the start of the memories.
+        bound = np.float32(0.5)
+        ring.clear_errors(vectors[1])
+        ring.write_gradients(list(gradients[1]), vectors[1])
+        outcome = ring.sparsify(vectors[1], threshold=float(bound))
+        zeros = np.zeros(gradients[1].shape, np.uint32)
+        kept, errors = golden_masking.sparsify(golden.bits(gradients[1]), zeros, int(bound.view(np.uint32)))
+        assert (ring.read_gradients(vectors[1]).view(np.uint32) == kept).all()
+        assert (ring.read_errors(vectors[1]).view(np.uint32) == errors).all()
+        assert outcome.dropped == [int((row == 0).sum()) for row in kept]
+
+        # Masks in a buffer, with lists behind all weights; weights, and gradients before it, stay.
+        data, lists = ring.allocator.allocate("gradients", 96), ring.allocator.allocate("weights", 64)
+        matrices = rings.random(generator, (2, 5, 6))
+        masked = ring.mask([[MaskJob(matrices=matrices, mask=Mask(triangle=True))]] * 2, alternative=-1.0, data=data,
+                           lists=lists)
+        expected = np.where(np.arange(6) <= np.arange(5)[:, None], matrices, np.float32(-1))
+        assert all((found[0] == expected).all() for found in masked.results)
+        assert (ring.read_gradients(vectors[1]).view(np.uint32) == kept).all()
+        for vector, model in zip(vectors, models, strict=True):
+            assert (ring.read_weights(vector).view(np.uint32) == model.weights).all()
+
+
+def test_what_buffers_lack():
+    config = rings.CONFIGS["default"]
+    with rings.open_nodes(2, config=config) as (ring, _):
+        plain = ring.allocate(Allocation(length=64))
+        ring.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=1.0, learning_rate=0.5))
+        with pytest.raises(ValueError, match=r"^Buffers must have one of state: allocate it with the others$"):
+            ring.fused_update(plain)
+        short = Buffers(gradients=plain.gradients, weights=plain.weights, state=Buffer("state", 0, 31))
+        with pytest.raises(ValueError, match=r"^State of a block must take at most the 31 words of its buffer"):
+            ring.fused_update(short)
+        with pytest.raises(ValueError, match=r"^Vector must have at most the 64 elements of its buffer, not 65$"):
+            ring.write_gradients([np.zeros(65, np.float32)] * 2, plain)
+        with pytest.raises(ValueError, match=r"^Block must have at most the 31 words of its buffer, not 32$"):
+            ring.write_state(np.zeros(64, np.float32), 0, short)
+        with pytest.raises(ValueError, match=r"^Operation to submit must be one of FUSED_UPDATE, ALL_REDUCE,"):
+            ring.submit(Operation.MASK, 64)
+
+
+def test_a_failure_among_queued_commands():
+    """The one that is refused says so; those before and behind it end well, and the ring goes on."""
+    config = rings.CONFIGS["default"]
+    with rings.open_nodes(2, config=config) as (ring, _):
+        ring.write_gradients([np.ones(64, np.float32)] * 2)
+        good, bad, last = (ring.submit(Operation.ALL_REDUCE, where) for where in (
+            64, Buffer("gradients", config.gradient_words - 32, 64), 64))
+        with pytest.raises(RingError, match=r"^all-reduce failed: node 0: .* BAD_LENGTH: the length exceeds the 32 "):
+            ring.wait()
+        assert good.result().cycles == last.result().cycles
+        assert [event.status for event in bad.events.values()] == [EventStatus.BAD_LENGTH] * 2
+        assert (ring.read_gradients(64) == 4).all()
+        pending = ring.submit(Operation.ALL_REDUCE, 64)
+        ring.recover()
+        with pytest.raises(RingError, match=r"^all-reduce failed: the ring was brought in order before it had"):
+            pending.result()
+        ring.all_reduce(64)

@@ -1,0 +1,46 @@
+"""Words of commands and events, and what an event's status means: host/driver/command.py."""
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from host.driver.command import CollectiveError, Command, Event
+
+
+def test_command_fields_are_checked():
+    with pytest.raises(ValueError, match="Command's tag must be a number of 16 bits, not 65536"):
+        Command(operation=Operation.QUIESCE, tag=1 << 16).words()
+    with pytest.raises(ValueError, match="Command's length must be a number of 32 bits, not -1"):
+        Command(operation=Operation.QUIESCE, length=-1).words()
+
+
+def test_descriptor_words():
+    command = Command(operation=Operation.BROADCAST, rank=2, size=4, port=1, gradient_base=32, weight_base=64,
+                      state_base=96, length=100, epoch=5, root=3, iteration=0x1234, wait=0x8001, signal=2, tag=0xABCD)
+    assert command.words().tolist() == [0x01040205, 32, 64, 96, 100, 0x12340305, 0x00028001, 0xABCD]
+
+
+def test_event_words():
+    assert Event.from_words(np.array([0x0308ABCD, 1, 2, 3], np.uint32)) == Event(
+        tag=0xABCD, status=EventStatus.BAD_CRC, flags=EventFlag.LOCAL_NAN | EventFlag.NOT_FINITE, detail=1, cycles=2,
+        weight_version=3)
+
+
+@pytest.mark.parametrize("status", EventStatus)
+def test_every_status_has_a_meaning(status):
+    event = Event(tag=1, status=status, flags=EventFlag(0), detail=3, cycles=4, weight_version=5)
+    assert len(str(CollectiveError(event))) > 50
+
+
+def test_a_rule_that_a_node_does_not_have():
+    event = Event(tag=1, status=EventStatus.BAD_RULE, flags=EventFlag(0), detail=3, cycles=4, weight_version=5)
+    with pytest.raises(CollectiveError, match="ended with BAD_RULE: rule 3 of register OPTIMIZER needs more state "
+                                              "planes than the node has; take another rule, or "):
+        event.check()
+
+
+def test_details_are_explained():
+    event = Event(tag=1, status=EventStatus.WRONG_ITERATION, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
+                  weight_version=5)
+    with pytest.raises(CollectiveError, match="a packet of iteration 5 came in, not of 6"):
+        event.check()
