@@ -234,8 +234,9 @@ class FloatDivider(wiring.Component):
                 m.d.comb += total.eq(remainder - Cat(operand, C(0b11, 2)))
                 remainder, quotient = total[:-1], [total[-1]]
             else:
-                # The sign of the remainder is inverted, in the minuend and in the difference: it is then the new bit of
-                # the quotient. The two highest bits of the subtrahend, zero and one or their complements, allow for it.
+                # The sign of the remainder is inverted, in the minuend and in the difference: it is then the new bit
+                # of the quotient. The two highest bits of the subtrahend, zero and one or their complements, allow
+                # for that.
                 positive = quotient[0]
                 total = Signal(width + 2, name=f"total{index}")
                 m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))
