@@ -84,7 +84,7 @@ class FloatOffset(wiring.Component):
 
     @property
     def summed(self):
-        """Cycles from the last beat to its sums."""
+        """Cycles from the last beat of an output to its sums."""
         return 2 + self._lanes.bit_length()
 
     @property

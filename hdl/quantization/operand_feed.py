@@ -27,7 +27,7 @@ class SampleJobs(wiring.Component):
     Parameters
     ----------
     rows, elements : int
-        Sizes of the reader's memory and of its largest job.
+        Rows of the reader's memory, and elements of its largest job.
 
     Members
     -------
