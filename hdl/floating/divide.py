@@ -236,7 +236,7 @@ class FloatDivider(wiring.Component):
             else:
                 # The sign of the remainder is inverted, in the minuend and in the difference: it is then the new bit
                 # of the quotient. The two highest bits of the subtrahend, zero and one or their complements, allow
-                # for that.
+                # for the inversion.
                 positive = quotient[0]
                 total = Signal(width + 2, name=f"total{index}")
                 m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))

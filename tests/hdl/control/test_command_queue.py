@@ -25,7 +25,7 @@ CHECKED = 600
 
 
 def verdict(command, config, rule, packed):
-    """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
+    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
@@ -49,7 +49,7 @@ def verdict(command, config, rule, packed):
     if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
         memories.append((command["state_base"], CONFIG.state_words, size))
     for place, (base, capacity, shares) in enumerate(memories):
-        elements = 2 if packed and place == 2 and not config.has_master else 1  # in a word
+        elements = 2 if packed and place == 2 and not config.has_master else 1  # elements per word
         if base % 32 or base > capacity:
             return EventStatus.BAD_BASE, base
         groups = -(-length // 32)
@@ -64,7 +64,7 @@ def verdict(command, config, rule, packed):
 
 
 def random_command(generator, tag, **options):
-    """A command at and around the limits."""
+    """Random command at and around the limits."""
     size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
 
     def base(capacity):
@@ -117,9 +117,9 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # Command and verdict are taken in one cycle, and the next command is there in the one after. The state memory
-        # takes 8 cycles, any other 5, and 1 if it is not looked at. Where the rule is refused, the slowest is a
-        # SPARSIFY, which is not asked for its place in the ring.
+        # Command and verdict are taken in one cycle, and the next command is there in the one after. The check of the
+        # state memory takes 8 cycles, of any other 5, and of an unused one 1. If the rule is refused, the slowest
+        # command is a SPARSIFY, whose place in the ring is not checked.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
         assert slowest == p["latency"] + 1 - saved
@@ -145,7 +145,7 @@ def test_checker(planes, rule, packed, kind, masking, error_feedback, quantizati
 
 
 def descriptors(commands):
-    """The words of commands."""
+    """Words of commands."""
     return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0, "last": n == 7}
             for command in commands for n in range(8)]
 
@@ -157,7 +157,7 @@ async def receive_events(sink, count):
 
 
 class Engine:
-    """Runs commands one after the other: each takes some cycles and ends with a random status."""
+    """Engine model that runs one command after the other, each for some cycles and with a random status."""
 
     def __init__(self, dut, generator, kind):
         self.dut = dut
@@ -181,7 +181,7 @@ class Engine:
 
 
 async def watch_flags(dut, start_monitor, end_monitor):
-    """Flags in every cycle, from the handshakes seen; and that a command starts only with all it waits for."""
+    """Check the flags in every cycle against the handshakes seen, and that a command starts only with its flags."""
     flags = 0
     starts = ends = 0
     signal = 0
@@ -204,7 +204,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 
 async def watch_level(dut):
-    """No event is counted while none is on offer, but for the cycles that it takes from one end to the other."""
+    """Check that no event is counted without an offer, but for the cycles in which it passes the queue."""
     quiet = 0
     while True:
         await FallingEdge(dut.clk)
@@ -213,7 +213,7 @@ async def watch_level(dut):
 
 
 async def begin(dut):
-    """Start with all inputs zero: they outlast the test before."""
+    """Start with all inputs zero, since they keep the values of the previous test."""
     for port in ("set_flags", "link_reset", "rule", "packed_state", "timeout", "weight_version"):
         getattr(dut, port).value = 0
     await start(dut)
@@ -249,14 +249,14 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Long enough that a command takes flags while they are being set.
+                # Long enough for a command to take flags while they are being set.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
 
     words = []
     for command in commands:
-        if generator.random() < 0.2:  # one that is given up
+        if generator.random() < 0.2:  # a command that is broken off
             words += descriptors([random_command(generator, 999)])[:generator.randrange(1, 8)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
@@ -288,7 +288,7 @@ async def runs_what_may_run(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def holds_what_there_is_no_room_for(dut):
-    """With nobody to pop events, the queues fill up, and the engine waits with its event."""
+    """If no event is popped, the queues fill up, and the engine waits with its event."""
     depth = regression.parameters()["depth"]
     await begin(dut)
     Engine(dut, random.Random(1), "none")
@@ -298,7 +298,7 @@ async def holds_what_there_is_no_room_for(dut):
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[7] + CommandQueue.latency
-    # The queue of events, one event in the engine, and the queue of commands.
+    # Commands fill the queue of events, the event in the engine, and the queue of commands.
     assert int(dut.full.value) == 1
     assert int(dut.completions__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
@@ -335,7 +335,7 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again: the rule has got state meanwhile, for which there is no room."""
+    """A command that has waited is checked again: the new rule needs state, for which there is no room."""
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -357,8 +357,11 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def a_command_runs_with_what_it_was_checked_with(dut):
-    """The rule and the form of state change in each cycle of a check in turn: the command is refused by the new ones,
-    or runs with those that its verdict is about, whatever rule that is."""
+    """A command runs with the settings of its verdict, in whichever cycle of the check they change.
+
+    The rule and the form of state change in each cycle of a check in turn: the command is refused by the new
+    settings, or runs with the old ones.
+    """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -374,7 +377,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
                 started.append(int(dut.checked.value))
 
     cocotb.start_soon(watch())
-    # State of 128 elements finds no room in 96 words, but SGD has none, and packed it takes 64.
+    # State of 128 elements has no room in 96 words, but SGD has no state, and packed state takes 64 words.
     for first, second in ((Rule.SGD, Rule.MOMENTUM), (Rule.MOMENTUM, Rule.ADAM), (Rule.ADAMW, Rule.MOMENTUM)):
         refused = 0
         started.clear()
@@ -388,7 +391,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
                 assert event["detail"] == CONFIG.state_words
                 refused += 1
-        # Refused or run, and what ran had the first settings, whenever the second ones came.
+        # Some commands are refused; all others run with the first settings.
         assert 0 < refused < 50, first
         assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (50 - refused)
 
@@ -412,7 +415,7 @@ def test_depth_is_checked(depth):
 
 
 class Decides(wiring.Component):
-    """Claims that each of commands without a pause between them has its verdict within the checker's latency."""
+    """Specification: each of a gapless series of commands gets its verdict within the checker's latency."""
 
     i: In(stream.Signature(command_layout()))
     rule: In(Rule)
@@ -436,5 +439,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """By induction: whatever the commands before. The queue takes a verdict at once, and goes on by it."""
+    """The latency bound holds by induction after any commands, with a queue that takes each verdict at once."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG).latency + 3)
