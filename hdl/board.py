@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What goes onto a board, whichever it is: a ring of nodes on one chip, and a serial link to the host."""
+"""The design for any board: a ring of nodes on one chip, and a serial link to the host."""
 
 import dataclasses
 
@@ -20,20 +20,20 @@ __all__ = ["BOARDS", "BoardConfig", "BoardTop", "node_of"]
 
 
 def node_of(config):
-    """A node of that configuration, whichever its element."""
+    """Build the node of a configuration: an :class:`Int16Node` if its element is int16, else a :class:`Node`."""
     return Int16Node(config) if config.reduced else Node(config)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoardConfig:
-    """What a board is built with, and what its host has to know.
+    """Configuration of a board, for its design and for its host.
 
     Parameters
     ----------
     node : NodeConfig
-        Of every node.
+        Configuration of every node.
     nodes : int
-        In the ring on the chip: 1 to 16, and at most the node's ``nodes_max``.
+        Nodes in the ring on the chip: 1 to 16, and at most the node's ``nodes_max``.
     clock, baud : int
         Cycles of the nodes and bits of the serial link per second; at least four cycles per bit.
     """
@@ -48,7 +48,7 @@ class BoardConfig:
         check_rates(self.clock, self.baud)
 
 
-#: Small, so that it is soon built and simulated; enough for digits without a hidden layer, by SGD or momentum.
+#: Small and quick to build and simulate; enough for digits without a hidden layer, by SGD or momentum.
 _SMALL = NodeConfig(
     lanes=1, segment=32, gradient_words=672, weight_words=672, state_words=672, state_planes=1,
     ingress_segments=2, masking=False, error_feedback=False, nodes_max=4)
@@ -63,16 +63,16 @@ _COMPACT = NodeConfig(
     lanes=4, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
     masking=False, error_feedback=False, nodes_max=4)
 
-#: The same, for digits with a hidden layer.
+#: All rules, with memories for digits with a hidden layer.
 _FULL = dataclasses.replace(_COMPACT, gradient_words=6144, weight_words=6144, state_words=4096)
 
-#: By the name of the board. How each is wired is in boards/boards.py.
+#: Configurations by the name of the board. The pins of each are in boards/boards.py.
 BOARDS = {
     "simulated": BoardConfig(node=_SMALL, nodes=2, clock=12_000_000),
     "ulx3s-85f": BoardConfig(node=_FULL, nodes=2, clock=62_500_000),
     "ulx3s-25f": BoardConfig(node=_COMPACT, clock=62_500_000),
     "orangecrab-25f": BoardConfig(node=_COMPACT, clock=60_000_000),
-    # The link shares its wires with a light and a button, whose parts round the edges.
+    # The link shares its wires with a light and a button, whose circuits slow the edges.
     "colorlight-5a-75b": BoardConfig(node=_COMPACT, clock=62_500_000, baud=1_000_000),
     "icebreaker": BoardConfig(node=_REDUCED, clock=24_000_000),
 }
@@ -87,26 +87,26 @@ class BoardTop(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Of every node.
+        Configuration of every node.
     nodes : int
-        1 to 16, and at most the configuration's ``nodes_max``.
+        Number of nodes, 1 to 16, and at most the configuration's ``nodes_max``.
     clock, baud : int
         Cycles and bits per second; at least four cycles per bit.
     buffer_words, frame_words : int
-        As of :class:`~hdl.serial.endpoint.Endpoint`.
+        See :class:`~hdl.serial.endpoint.Endpoint`.
     flash : int
-        Cycles for which a light is on at least; 1 shows the bare signals.
+        Fewest cycles for which a light is on; 1 shows the signals themselves.
 
     Members
     -------
     rx : In(1)
-        From the host.
+        Wire from the host.
     tx : Out(1)
-        To the host.
+        Wire to the host.
     lights : Out(4)
         Bit 0: a node has a request. Bits 1, 2: bytes from the host, to the host. Bit 3: words on the ring.
     busy : Out(1)
-        A node has a request, or something is to be sent: without :attr:`flash`, for simulations.
+        A node has a request, or a frame is to be sent; not lengthened by ``flash``, for simulations.
     """
 
     def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20):

@@ -1,8 +1,8 @@
-"""Proofs about components, with the SymbiYosys and z3 of this environment.
+"""Formal proofs about components, with the SymbiYosys and z3 of this environment.
 
-A specification is a component which holds the unit, and states what is assumed of its inputs and asserted of its
-outputs. Inputs of the specification are free: the solver chooses them anew in every cycle. :class:`Offers` is that of
-the handshake, of any unit.
+A specification is a component that contains the unit, with assumptions about its inputs and assertions about its
+outputs. Inputs of the specification are free: the solver chooses them anew in every cycle. :class:`Offers` specifies
+the handshakes of any unit.
 
 Example
 -------
@@ -29,18 +29,18 @@ _MODES = ("prove", "bmc")
 
 
 class RefutedError(AssertionError):
-    """The specification does not hold, or could not be proven at this depth."""
+    """Error for a specification that does not hold, or cannot be proven at the given depth."""
 
 
 def holds(m: Module, name: str, stream: Any) -> Signal:
-    """Whether a stream keeps the rule: a beat offered and not taken in the last cycle is still on offer.
+    """Signal that is high while a stream keeps the handshake: an offer stands until it is taken.
 
     Parameters
     ----------
     m : Module
-        Gets the registers that remember the last cycle.
+        Module for the registers that remember the last cycle.
     name : str
-        Name for the signals, in traces.
+        Prefix of the signals' names, for traces.
     stream : stream interface
         Stream to watch, at a port of a unit or of the specification.
     """
@@ -53,12 +53,15 @@ def holds(m: Module, name: str, stream: Any) -> Signal:
 
 
 class Offers(Component):
-    """A unit whose offers must stand until they are taken, whatever its sinks and its other inputs do, as long as the
-    offers made to it stand likewise.
+    """Specification of the handshakes of a unit: each offer stands until it is taken.
+
+    The assertion holds for all outputs, for any behaviour of the sinks and of the other inputs, as long as the offers
+    at the unit's inputs stand likewise.
 
     Parameters
     ----------
     unit : Component
+        Unit under proof.
     """
 
     def __init__(self, unit: Component):
@@ -88,14 +91,14 @@ class Offers(Component):
 def prove(specification: Component, *, depth: int, mode: str = "prove") -> None:
     """Prove a specification, or raise :class:`RefutedError` with the solver's log.
 
-    A proof is done once per design and version of the tools.
+    Each proof is done once per design and version of the tools.
 
     Parameters
     ----------
     specification : Component
         Unit with its assumptions and assertions.
     depth : int
-        Cycles from reset, and the induction's length.
+        Number of cycles from reset, and length of the induction.
     mode : str
         ``prove``, for all time and by induction, or ``bmc``, for the given cycles from reset.
     """

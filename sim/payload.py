@@ -1,4 +1,4 @@
-"""Payloads as numbers: between the fields of an Amaranth layout and the bits of one port.
+"""Conversion of payloads between the fields of an Amaranth layout and the bits of one port.
 
 A struct payload is one vector in Verilog; tests pack and unpack it through the layout, never by hand. Fields are
 unsigned numbers: a signed or a floating-point field is its bit pattern.
@@ -38,7 +38,7 @@ def leaves(layout: data.Layout) -> list[tuple[tuple[str | int, ...], int, int]]:
 
 
 def to_int(layout: Any, values: Any) -> int:
-    """The bits of a payload from its fields: nested mappings and sequences, or a number where there is no layout."""
+    """Pack a payload's fields into bits: nested mappings and sequences, or a number if there is no layout."""
     if not isinstance(layout, data.Layout) or isinstance(values, int):
         return int(values)
     bits = 0
@@ -54,7 +54,7 @@ def to_int(layout: Any, values: Any) -> int:
 
 
 def from_int(layout: Any, bits: int) -> Any:
-    """The fields of a payload from its bits: the inverse of :func:`to_int`."""
+    """Unpack the fields of a payload from its bits: the inverse of :func:`to_int`."""
     if isinstance(layout, data.ArrayLayout):
         return [from_int(field.shape, bits >> field.offset) for _, field in layout]
     if isinstance(layout, data.Layout):
@@ -63,9 +63,10 @@ def from_int(layout: Any, bits: int) -> Any:
 
 
 def row_type(width: int) -> tuple[np.dtype[Any], int]:
-    """Element type and elements of one row of a port, which is Verilator's own representation of it.
+    """Type and number of elements per row of a port, as in Verilator's own representation.
 
-    Up to 64 bits, one number of the smallest unsigned type; from there on, words of 32 bits, low word first.
+    A port of up to 64 bits is one number of the smallest unsigned type; a wider one is words of 32 bits, low word
+    first.
     """
     for bits in (8, 16, 32, 64):
         if width <= bits:
@@ -74,7 +75,7 @@ def row_type(width: int) -> tuple[np.dtype[Any], int]:
 
 
 def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Word, shift within it, bits done before and bits, for each word of 32 bits that a field touches."""
+    """Number, shift, bits already done and bits here, for each word of 32 bits that a field touches."""
     result = []
     done = 0
     while done < width:
@@ -86,14 +87,14 @@ def _chunks(offset: int, width: int) -> list[tuple[int, int, int, int]]:
 
 
 def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
-    """Rows of a port from arrays of its payload's fields.
+    """Pack arrays of a payload's fields into rows of a port.
 
     Parameters
     ----------
     layout : data.Layout
-        Payload, of fields of at most 64 bits.
+        Payload, whose fields have at most 64 bits.
     values : mapping
-        One array of unsigned numbers per field; for an array in the layout, one of (rows, length).
+        One array of unsigned numbers per field, of shape (rows, length) for an array in the layout.
     """
     columns = []
     for path, offset, width in leaves(layout):
@@ -122,7 +123,7 @@ def pack(layout: data.Layout, values: Mapping[str, Any]) -> np.ndarray:
 
 
 def unpack(layout: data.Layout, rows: np.ndarray) -> dict[str, Any]:
-    """Arrays of the payload's fields from rows of a port: the inverse of :func:`pack`."""
+    """Unpack arrays of the payload's fields from rows of a port: the inverse of :func:`pack`."""
     if rows.ndim == 1:
         wide = rows.astype(np.uint64)
         words = np.stack([wide & np.uint64(0xffffffff), wide >> np.uint64(32)], axis=1)

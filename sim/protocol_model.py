@@ -1,10 +1,10 @@
-"""A small model of the ring's protocol: can it come to rest before it is done?
+"""Small model of the ring's protocol, to search for deadlocks.
 
-It is at the granularity of packets and knows no values. Every node sends and receives in the static order of a fused
+The model counts packets and knows no values. Every node sends and receives in the static order of a fused
 update, SR(0), SR(1), AG(0), SR(2), AG(1), …, with SR(t) and AG(t) the scatter-reduce and the all-gather of segment t
-of every block. A packet that is forwarded leaves the ingress while it enters the link to the successor, so its room
-is free only when it is through; one that ends at this node needs a gradient bank of the optimizer, or nothing. Room
-is given back as credit, a whole packet at a time.
+of every block. A forwarded packet leaves the ingress while it enters the link to the successor, so that its room is
+free only when all of it has passed; a packet that ends at this node needs a gradient bank of the optimizer, or
+nothing. Room is returned as credit, a whole packet at a time.
 
 Many rings are stepped at once, each with start times, stall rates and stalls of its own. In a step, anything that may
 happen happens with the probability of its link or node; a ring in which nothing may happen is stuck for good.
@@ -20,10 +20,10 @@ __all__ = ["Kind", "Outcome", "Ring", "order", "simulate"]
 
 
 class Kind(enum.IntEnum):
-    """The place that a packet comes from (sending) or goes to (receiving)."""
+    """Origin of a packet that is sent, or destination of one that is received."""
 
     MEMORY = 0
-    """From or to a memory: nothing to wait for."""
+    """From or to a memory, without waiting."""
     FORWARD = 1
     """From the ingress to the egress."""
     OPTIMIZER = 2
@@ -37,7 +37,7 @@ class Ring:
     Parameters
     ----------
     nodes : int
-        Nodes of the ring, at least 2.
+        Number of nodes, at least 2.
     segments : int
         Segments per block; at least 1.
     packet_words : int
@@ -64,20 +64,20 @@ class Ring:
 
     @property
     def credits(self) -> int:
-        """Packets that may be under way to a node, or in its ingress: it grants room for whole ones only."""
+        """Largest number of packets on the way to a node or in its ingress, which grants room for whole ones only."""
         return self.ingress_words // self.packet_words
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of each ring.
+    """Outcome of each ring.
 
     Parameters
     ----------
     finished : array of bool
-        Everything was sent and received.
+        All packets were sent and received.
     deadlocked : array of bool
-        Rings that can do no further step though not everything was sent and received.
+        No further event is possible, but not all packets were sent and received.
     steps : int
         Steps until the last ring had finished or was stuck.
     """
@@ -90,8 +90,8 @@ class Outcome:
 def order(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Kinds of all packets that a node sends, and of all that it receives, in order.
 
-    A phase has as many packets as the ring has other nodes. Packet k + 1 of a phase is packet k of the predecessor's,
-    forwarded.
+    A phase has as many packets as the ring has other nodes. Packet k + 1 of a phase is the forwarded packet k of the
+    predecessor.
     """
     forwards = [Kind.FORWARD] * (ring.nodes - 2)
     phases: list[tuple[list[Kind], list[Kind]]] = []
@@ -110,10 +110,10 @@ def simulate(ring: Ring, *, count: int, seed: int) -> Outcome:
     generator = np.random.default_rng(seed)
     sent_kind, received_kind = order(ring)
     packets = len(sent_kind)
-    # One more entry each, for the state after the last packet.
+    # Append an entry for the state after the last packet.
     sent_kind = np.append(sent_kind, Kind.MEMORY)
     received_kind = np.append(received_kind, Kind.MEMORY)
-    # Packets from the optimizer among the first k sent, into the optimizer among the first k received.
+    # Number of packets from the optimizer among the first k sent, and to the optimizer among the first k received.
     updates = np.concatenate([[0], np.cumsum(sent_kind == Kind.OPTIMIZER)])
     bursts = np.concatenate([[0], np.cumsum(received_kind == Kind.OPTIMIZER)])
 

@@ -1,9 +1,9 @@
-"""Runs cocotb tests of one component on Verilator.
+"""Runner for cocotb tests of one component on Verilator.
 
 Example
 -------
-A test module holds both, the tests that pytest collects and those that cocotb runs inside the simulator, which are
-decorated and do not begin with ``test``::
+A test module holds the tests that pytest collects, and those that cocotb runs inside the simulator, which are
+decorated and whose names do not begin with ``test``::
 
     @cocotb.test(timeout_time=1, timeout_unit="ms")
     async def keeps_order(dut):
@@ -39,8 +39,8 @@ __all__ = ["parameters", "run"]
 
 _TAIL = 80
 
-#: Compiler's option for the design. Tests lower it: a large unit takes ten times as long to be optimized, and cocotb
-#: takes most of a cycle of a small one.
+#: Compiler option for the design. Tests lower it: a large unit takes ten times as long to optimize, and in a small
+#: one cocotb takes most of a cycle.
 OPTIMIZATION = "-Os"
 
 _RUNTIME = ("verilated", "verilated_threads", "verilated_vpi")
@@ -48,14 +48,16 @@ _INCLUDED = ("verilated.h", "verilated_vpi.h", "memory", "string")
 
 
 def parameters() -> dict[str, Any]:
-    """Inside the simulator: the parameters given to :func:`run`."""
+    """Read the parameters given to :func:`run`, inside the simulator."""
     result: dict[str, Any] = json.loads(os.environ[simulations.PARAMETERS])
     return result
 
 
 def _control_file(design: Design) -> str:
-    """Ports are exposed in place of every signal: Amaranth's Verilog has many wires, and making all of them visible
-    slows a simulation several times."""
+    """Verilator control file that exposes the ports in place of all signals.
+
+    Amaranth's Verilog has many wires, and making all of them visible slows a simulation several times.
+    """
     lines = ["`verilator_config"]
     for port in design.ports:
         access = "public_flat_rw" if port.is_input else "public_flat_rd"
@@ -63,8 +65,8 @@ def _control_file(design: Design) -> str:
     return "\n".join([*lines, ""])
 
 
-#: Cocotb's main program for Verilator, as a function of the library, and what that program does at its end. Memory of
-#: a design is zero, as that of a fresh process is, where Verilator leaves it to the first cycle to write there.
+#: Functions of the library for Cocotb's main program for Verilator and for its final steps. The memory of a design is
+#: set to zero, as in a fresh process, since Verilator leaves some of it unwritten until the first cycle.
 _MAIN = """\
 #include <cstdlib>
 #include <cstring>
@@ -112,7 +114,7 @@ def _build(design: Design, *, waves: bool) -> Path:
 
 
 def _filter(testcase: str | Sequence[str] | None) -> str | None:
-    """Regular expression of the full names of tests, as cocotb's own runner has it."""
+    """Regular expression for the full names of tests, in the form of cocotb's own runner."""
     if testcase is None:
         return None
     names = [testcase] if isinstance(testcase, str) else testcase
@@ -135,7 +137,7 @@ def run(component: Component | Design, *, module: str, name: str | None = None,
     module : str
         Module of the tests, as imported from the repository's root: ``__name__`` of a test file.
     name : str or None
-        Name of the design's top module; by default that of the component's class.
+        Name of the design's top module; by default the name of the component's class.
     testcase : str, sequence of str or None
         Tests to run; by default all.
     parameters : mapping or None

@@ -1,11 +1,11 @@
-"""A process in which cocotb, Amaranth and the test modules are loaded once, and which forks for each simulation.
+"""Simulation server: a process that loads cocotb, Amaranth and the test modules once, and forks for each simulation.
 
-To start Python and cocotb takes several times as long as most simulations. Each of them still has a process of its
-own, with the design and Python's modules as they are at first, and the process ends with it.
+Starting Python and cocotb takes several times as long as most simulations. Each simulation still has a process of its
+own, in which the design and Python's modules are fresh and which ends with the simulation.
 
-The process that asks, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and
-reads one line when it has ended. When its end of the pipe is closed, the server ends, and ends a simulation that
-still runs.
+The client, :func:`simulate`, writes one line of JSON per simulation to the server's standard input, and reads one
+line when the simulation has ended. When the client's end of the pipe is closed, the server ends, and ends a
+simulation that still runs.
 """
 
 import atexit
@@ -31,7 +31,7 @@ PARAMETERS = "GRADRING_PARAMETERS"
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """The task of one simulation.
+    """Task of one simulation.
 
     Members
     -------
@@ -42,15 +42,15 @@ class Simulation:
     module : str
         Module of the cocotb tests.
     tests : str or None
-        Regular expression that the full names of the tests to run match; all, if None.
+        Regular expression for the full names of the tests to run; None runs all.
     parameters : str
         JSON that :func:`sim.regression.parameters` reads.
     seed : int
         Seed of cocotb's random module.
     folder : str
-        Folder it runs in. What it prints is in ``simulation.log`` there, and its results in ``results.xml``.
+        Working folder, with the output in ``simulation.log`` and the results in ``results.xml``.
     waves : bool
-        Whether the design has been built to write waveforms, and does.
+        Write waveforms; the design has been built for that.
     """
 
     library: str
@@ -63,19 +63,19 @@ class Simulation:
     waves: bool = False
 
 
-# --- the side that asks
+# --- client
 
 _server: subprocess.Popen[str] | None = None
 _seconds = 0.0
 
 
 def seconds() -> float:
-    """Processor time of the server and its simulations; the system tells of it only when the server has ended."""
+    """CPU seconds of the server and its simulations so far, which the system reports only after the server's end."""
     return _seconds
 
 
 def simulate(simulation: Simulation) -> int:
-    """Run one simulation to its end, and return its exit status, or -n where signal n has ended it."""
+    """Run one simulation to its end, and return its exit status, or -n if signal n has ended it."""
     global _seconds
     server = _running()
     assert server.stdin is not None
@@ -86,7 +86,7 @@ def simulate(simulation: Simulation) -> int:
         answer = server.stdout.readline()
     except BrokenPipeError:
         answer = ""
-    except BaseException:  # a timeout, or a key: the answer that is still to come is to no question
+    except BaseException:  # a timeout or Ctrl-C: nobody would read the answer that is still to come
         _stop()
         raise
     if not answer:
@@ -103,7 +103,7 @@ def _running() -> subprocess.Popen[str]:
         return _server
     _stop()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COCOTB_ANSI_OUTPUT": "0",
-                   # A process with threads is not forked.
+                   # No threads, since a process with threads cannot be forked safely.
                    "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     _server = subprocess.Popen([sys.executable, "-m", __name__], env=environment, text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -128,21 +128,21 @@ def _stop() -> None:
     _server = None
 
 
-# --- the server
+# --- server
 
 
 def _serve() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until the client closes the pipe."""
     from cocotb.regression import RegressionManager
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the side that asks does
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends with the client
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a module prints is no answer
-    RegressionManager.setup_pytest_assertion_rewriting()  # of the modules that are loaded from now on
+    os.dup2(2, 1)  # keep what modules print out of the answers
+    RegressionManager.setup_pytest_assertion_rewriting()  # for the modules that are loaded from now on
     RegressionManager.setup_pytest_assertion_rewriting = classmethod(lambda cls: None)
     for line in sys.stdin:
         simulation = Simulation(**json.loads(line))
-        # What is wrong with a module is told by its simulation, which loads it again.
+        # The simulation loads the module again, and reports its errors.
         with contextlib.suppress(BaseException):
             importlib.import_module(simulation.module)
         status = _forked(simulation)
@@ -153,16 +153,16 @@ def _serve() -> None:
 
 
 def _forked(simulation: Simulation) -> int:
-    """Run a simulation in a process of its own. The server ends where the side that asks has ended meanwhile."""
+    """Run a simulation in a process of its own. If the client ends meanwhile, the server ends too."""
     ended, ends = os.pipe()
     child = os.fork()
     if not child:
-        os.close(ended)  # the other end is closed when this process is gone
+        os.close(ended)  # the other end is closed when this process ends
         _simulate(simulation)
     os.close(ends)
     readable, _, _ = select.select([0, ended], [], [])
     os.close(ended)
-    if 0 in readable:  # nothing is asked before the last question is answered: it is the end
+    if 0 in readable:  # no request comes before the last answer, so that this is the end of input
         os.kill(child, signal.SIGKILL)
         os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -191,11 +191,11 @@ def _simulate(simulation: Simulation) -> NoReturn:
     })
     if simulation.tests is not None:
         os.environ["COCOTB_TEST_FILTER"] = simulation.tests
-    # With Python's lock, which cocotb takes to be free, since it begins Python, and gives away.
+    # PyDLL keeps the interpreter lock, as cocotb expects, which starts Python itself and releases the lock.
     library: Any = ctypes.PyDLL(simulation.library)
 
     def end() -> NoReturn:
-        """Leave while Python stands: cocotb would end it next, below the feet of this function's callers."""
+        """Exit before cocotb finalises Python, on which the callers of this function still run."""
         failed = library.simulation_end()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -205,7 +205,7 @@ def _simulate(simulation: Simulation) -> NoReturn:
     cocotb.simulator.stop_simulator = end
     arguments = [simulation.top, *(["--trace"] if simulation.waves else [])]
     library.simulate(len(arguments), (ctypes.c_char_p * (len(arguments) + 1))(*map(str.encode, arguments), None))
-    os._exit(1)  # without the end of a regression
+    os._exit(1)  # the regression has not come to its end
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Stream drivers for cocotb, and the stall patterns that every test of a stream uses.
 
-Reads after a rising edge see the values before it, and writes land after it, so that a driver samples and then
+Reads after a rising edge see the values before it, and writes take effect after it, so that a driver samples and then
 drives in one place per cycle. Handles are fetched once.
 
 Example
@@ -40,7 +40,7 @@ PATIENCE = 20_000
 
 
 def stalls(kind: str, *, seed: int = 1, rate: float = 0.5) -> Iterator[bool]:
-    """Whether a side is willing, cycle by cycle, without end.
+    """Endless stall pattern: for each cycle, True if a side is ready to transfer.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class _Port:
 
 
 class Source(_Port):
-    """Offers beats, and keeps the handshake: an offer stands until it is taken; the payload is noise between offers.
+    """Driver that offers beats by the rules of the handshake; between offers the payload is noise.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ class Source(_Port):
     name : str
         Flattened name of the stream, without ``__valid``.
     layout : ShapeLike
-        Payload; beats are then mappings of fields, or numbers.
+        Payload; its beats are mappings of fields, or numbers.
     stalls : iterator of bool or None
-        Whether to begin an offer, cycle by cycle; always, by default.
+        For each cycle, True if an offer may begin; always, by default.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -150,14 +150,14 @@ class Source(_Port):
 
 
 class Sink(_Port):
-    """Takes beats.
+    """Driver that takes beats.
 
     Parameters
     ----------
     dut, name, layout
-        As for :class:`Source`.
+        See :class:`Source`.
     stalls : iterator of bool or None
-        Whether to be ready, cycle by cycle while receiving; always, by default. Not ready while not receiving.
+        For each cycle of a receive, True if the sink is ready; always, by default. Otherwise it is never ready.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any, *, stalls: Iterator[bool] | None = None) -> None:
@@ -191,17 +191,17 @@ class Sink(_Port):
 
 
 class Monitor(_Port):
-    """Watches a stream from its construction on, and fails the test when the handshake's rules are broken.
+    """Monitor that watches a stream from its construction on, and fails the test at a breach of the handshake.
 
-    It samples at the falling edge, when all that the next rising edge will see is settled, so that a beat is in
-    :attr:`beats` before any driver knows that it was transferred.
+    It samples at the falling edge, when the values for the next rising edge are settled, so that a beat is in
+    :attr:`beats` before any driver knows of its transfer.
 
     Members
     -------
     beats : list
         Beats transferred.
     cycles : list of int
-        The cycle of each, counted from the monitor's construction.
+        Cycle of each transfer, counted from the monitor's construction.
     """
 
     def __init__(self, dut: Any, name: str, layout: Any) -> None:

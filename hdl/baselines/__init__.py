@@ -1,1 +1,1 @@
-"""Units that are synthesised only to be compared with those that nodes have."""
+"""Units that are synthesised only for comparison with the units of a node."""

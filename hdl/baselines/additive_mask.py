@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Masking by arithmetic, the baseline of the mask multiplexer: a mask of numbers is multiplied by and added."""
+"""Masking by floating-point arithmetic, the baseline of the mask multiplexer."""
 
 from amaranth.hdl import C, Module
 from amaranth.lib import wiring
@@ -22,17 +22,16 @@ class AdditiveMask(wiring.Component):
     """Mask fp32 elements by arithmetic: x * m + (1 - m) * alternative, where m is 1.0 or 0.0.
 
     The result of one cycle's operands is on ``o`` :attr:`latency` cycles later; operands can be given in every cycle.
-    There is no handshake, which a unit for use would need besides.
+    There is no handshake, which a unit in a node would need as well.
 
-    An infinity or a NaN that is masked becomes NaN, since it is multiplied by zero.
+    A masked infinity or NaN becomes NaN, since it is multiplied by zero.
 
     Parameters
     ----------
     lanes : int
         Elements in a beat: 1, 2, 4, 8 or 16.
     given : bool
-        Whether the added term is given in place of ``alternative``, which saves a multiplier and an adder in each
-        lane.
+        Take the added term in place of ``alternative``, which saves a multiplier and an adder in each lane.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
@@ -40,7 +39,8 @@ class AdditiveMask(wiring.Component):
     -------
     x, m : In(32).array(lanes)
     alternative : In(32).array(lanes)
-        Must not change while anything is in flight, nor differ from lane to lane; or, with ``given``, the added term.
+        Replacement, which must not change while anything is in flight, nor differ from lane to lane; with ``given``,
+        the added term.
     o : Out(32).array(lanes)
     """
 

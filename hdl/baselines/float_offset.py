@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Offsets in floating point, the baseline of integer offsets: scaled sums of codes and of inputs."""
+"""Quantisation with floating-point offsets, the baseline of integer offsets."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import wiring
@@ -21,7 +21,7 @@ __all__ = ["FloatOffset", "IntegerOffset"]
 #: Bits of a sum of inputs, signed or not.
 _INPUT_SUM_BITS = 24
 
-#: Bits of a rounded output, before it is limited.
+#: Bits of a rounded output before the limits.
 _ROUNDED_BITS = 10
 
 
@@ -38,37 +38,38 @@ def _delayed(m, name, value, cycles):
 
 
 class FloatOffset(wiring.Component):
-    """Outputs of 8 bits by plain asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
+    """Compute outputs of 8 bits by plain asymmetric quantisation: S * (bias + sum of Q * X) + W * sum of X.
 
-    Integers are exact until they are converted; products and their sum are binary32, rounded to nearest even, and
-    so is the integer that is made of them. A beat is taken in every cycle, and the output of the last one is on ``o``
-    :attr:`latency` cycles later. There is no handshake, which a unit for use would need besides.
+    Integers are exact until they are converted. Products and their sum are binary32, rounded to nearest even, and
+    the conversion of the sum to an integer rounds likewise. A beat is taken in every cycle, and the output of the
+    last one is on ``o`` :attr:`latency` cycles later. There is no handshake, which a unit in a node would need as
+    well.
 
     Parameters
     ----------
     lanes : int
         Multiplications per cycle: 1, 2, 4, 8, 16 or 32.
     bits : int
-        Of a code.
+        Bits per code.
     offset : bool
-        Whether there is an offset at all. Without one, weights are codes, and only scaled.
+        Add the term of the offset. Without it, weights are codes, and only scaled.
     dsps : int
         DSP blocks each floating-point multiplier may use: 4, 2 or 1.
 
     Members
     -------
     valid, last : In(1)
-        There is a beat; it is the last one of its output.
+        There is a beat in this cycle, and it is the last one of its output.
     codes : In(bits).array(lanes)
     inputs : In(8).array(lanes)
     int8 : In(1)
         Inputs are signed.
     bias : In(signed(32))
-        Of an output, with its first beat.
+        Bias of an output, with its first beat.
     scale, offset : In(32)
         S and W of an output, binary32, with its last beat.
     relu : In(1)
-        The limits are 0 and 255, in place of -128 and 127; with the last beat.
+        Limit to 0 and 255, in place of -128 and 127; with the last beat.
     o : Out(signed(9))
     o_valid : Out(1)
     """
@@ -83,7 +84,7 @@ class FloatOffset(wiring.Component):
 
     @property
     def summed(self):
-        """Cycles from the last beat to its sums."""
+        """Cycles from the last beat of an output to its sums."""
         return 2 + self._lanes.bit_length()
 
     @property
@@ -144,21 +145,21 @@ def _limited(value, relu):
 
 
 class IntegerOffset(wiring.Component):
-    """The same outputs by integer offsets, of the units that a node has, without stalls, for comparison.
+    """Compute the same outputs with integer offsets, by the units of a node without stalls, for comparison.
 
     Parameters
     ----------
     lanes, bits : int
-        As those of :class:`FloatOffset`.
+        See :class:`FloatOffset`.
 
     Members
     -------
     valid, last, codes, inputs, int8, bias, relu, o, o_valid
-        As those of :class:`FloatOffset`.
+        See :class:`FloatOffset`.
     offset : In(signed(bits + 1))
-        Of an output, with all of its beats.
+        Offset of an output, with all of its beats.
     multiplier, shift : In(16), In(6)
-        With the last beat.
+        Scale of an output, with its last beat.
     """
 
     def __init__(self, *, lanes, bits=8):

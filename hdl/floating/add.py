@@ -15,7 +15,7 @@ class FloatAdder(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given in every cycle. Nothing is reset, and nothing needs to be.
+    later; a pair can be given in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -46,10 +46,10 @@ class FloatAdder(wiring.Component):
         format = self._format
         layout = format.layout
 
-        # 1: which operand has the larger magnitude? Then nothing below is ever negated.
+        # 1: compare the magnitudes. With the larger one first, no difference is ever negated.
         ordered = register(m, "ordered", a=self.a, b=self.b, swap=self.a[:-1] < self.b[:-1])
 
-        # 2: order the operands; distance of their exponents. A subnormal number has the exponent of the smallest
+        # 2: order the operands and subtract their exponents. A subnormal number has the exponent of the smallest
         # normal one, so its field is one too small, unless the other operand is subnormal as well.
         large = Signal(layout)
         small = Signal(layout)
@@ -74,9 +74,9 @@ class FloatAdder(wiring.Component):
             infinite=large_special,
             nan=large_special & (large.fraction.any() | (subtract & small.exponent.all())))
 
-        # 3: align the smaller operand, with two bits below the larger one's lowest and a sticky bit below those.
-        # An operand beyond the reach of the shifter is too small to change the rounded result, by itself or by the
-        # sticky bit.
+        # 3: align the smaller operand, with a guard and a round bit below the larger one's lowest bit, and a sticky
+        # bit below those. An operand beyond the reach of the shifter is too small to change the rounded result, by
+        # itself or by the sticky bit.
         value = Cat(C(0, 2), opened.small)
         amount = opened.distance[:(len(value) - 1).bit_length()]
         shifted, lost = shift_right(m, value, amount, width=len(value))
@@ -87,8 +87,8 @@ class FloatAdder(wiring.Component):
             lost=lost, subtract=opened.subtract,
             sign=opened.sign, exponent=opened.exponent, infinite=opened.infinite, nan=opened.nan)
 
-        # 4: add or subtract. What the sticky bit stands for is below the sum: subtracting it leaves one less and a
-        # sticky bit again. The position below the sum makes the carry in.
+        # 4: add or subtract. The bits that the sticky bit stands for lie below the sum: subtracting them takes one
+        # from the sum and leaves a sticky bit again. The position below the sum makes the carry in.
         sticky = aligned.lost.any()
         total = (Cat(C(1, 1), C(0, 2), aligned.large, C(0, 1)) +
                  Cat(aligned.subtract & ~sticky, aligned.small, aligned.subtract))[1:len(value) + 2]
@@ -100,7 +100,7 @@ class FloatAdder(wiring.Component):
             largest=aligned.exponent == format.exponent_ones - 1,
             sign=aligned.sign, exponent=aligned.exponent, infinite=aligned.infinite, nan=aligned.nan)
 
-        # 5: how far to normalise. The exponent overflows only by a carry out of the sum.
+        # 5: count the leading zeros. The exponent overflows only by a carry out of the sum.
         amount, none = leading_zeros(m, summed.total | mark.place(summed.rows, summed.columns))
         counted = register(
             m, "counted",

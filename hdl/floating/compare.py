@@ -15,7 +15,7 @@ class FloatComparator(wiring.Component):
 
     Negative and positive zero are equal, and a NaN is unordered with everything, itself included. The relation of the
     operands of one cycle is on the outputs :attr:`latency` cycle later; a pair can be given in every cycle. Where no
-    output is high, ``a`` is greater. Nothing is reset, and nothing needs to be.
+    output is high, ``a`` is greater. No register is reset.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class MagnitudeLimiter(wiring.Component):
     all its bits. A NaN becomes :attr:`FloatFormat.canonical_nan`. A limit of infinity or NaN passes every number.
 
     The result of the inputs of one cycle is on ``o`` :attr:`latency` cycles later; a pair can be given in every
-    cycle. Nothing is reset, and nothing needs to be.
+    cycle. No register is reset.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class MagnitudeLimiter(wiring.Component):
     -------
     i : In(format.width)
     limit : In(format.width)
-        Its sign is ignored.
+        Largest magnitude; the sign is ignored.
     o : Out(format.width)
     """
 

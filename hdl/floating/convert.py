@@ -14,11 +14,11 @@ class FloatConverter(wiring.Component):
     """Convert from one floating-point format to another, rounding to nearest even.
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754. A number too large for the target becomes
-    infinity, and every NaN :attr:`FloatFormat.canonical_nan`. Where the target has at least as many bits of exponent
-    and of fraction, every number keeps its value.
+    infinity, and every NaN becomes :attr:`FloatFormat.canonical_nan`. If exponent and fraction of the target are at
+    least as wide as those of the source, every number keeps its value.
 
     The result of the number of one cycle is on ``o`` :attr:`latency` cycles later; a number can be given in every
-    cycle. Nothing is reset, and nothing needs to be.
+    cycle. No register is reset.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class FloatConverter(wiring.Component):
 
     @property
     def _lost(self):
-        """Bits of fraction that the target lacks; negative if it has more."""
+        """Fraction bits that the conversion drops; negative if the target has more of them."""
         return self._source.fraction_bits - self._target.fraction_bits
 
     def elaborate(self, platform):
@@ -90,7 +90,7 @@ class FloatConverter(wiring.Component):
         normal = i.exponent.any()
         special = i.exponent.all()
         significand = Cat(i.fraction, normal)
-        # Numbers that are normal stay so, and the others become it, as far as the target's exponent allows: a one
+        # Normal numbers stay normal, and subnormal ones are normalised as far as the target's exponent allows: a one
         # stops the count there.
         offset = target.bias - source.bias
         mark = source.fraction_bits - offset
@@ -101,7 +101,7 @@ class FloatConverter(wiring.Component):
             infinite=special, nan=special & i.fraction.any())
 
         shifted = Signal(len(significand))
-        # One less than the exponent's field, unless the result is subnormal or zero.
+        # The exponent field less one, unless the result is subnormal or zero.
         exponent = Signal(target.exponent_bits)
         m.d.comb += [
             shifted.eq(shift_left(m, counted.significand, counted.amount)),
@@ -136,7 +136,8 @@ class FloatConverter(wiring.Component):
         i = data.View(source.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
-        # One less than the exponent's field; negative where the result is subnormal, and then how far below.
+        # The exponent field less one; if the result is subnormal, a negative number: its distance below the normal
+        # numbers.
         offset = source.bias - target.bias
         exponent = Signal(signed(source.exponent_bits + 1))
         below = Signal(signed(source.exponent_bits + 1))
@@ -149,7 +150,7 @@ class FloatConverter(wiring.Component):
             significand=Cat(i.fraction, normal), exponent=exponent, below=below, sign=i.sign,
             infinite=special, nan=special & i.fraction.any())
 
-        # Hidden bit, fraction and guard bit of the result. Whatever is moved out of all these places rounds to zero.
+        # Shift to hidden bit, fraction and guard bit of the result. A number that leaves all of them rounds to zero.
         width = target.fraction_bits + 2
         excess = max(source.fraction_bits + 1 - width, 0)
         value = Cat(C(0, width - (source.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -172,8 +173,7 @@ class FloatToInteger(wiring.Component):
     """Convert a floating-point number to a signed integer, rounding to nearest even.
 
     A number out of range becomes the nearest integer, and NaN becomes zero. The result of the number of one cycle is
-    on the outputs :attr:`latency` cycles later; a number can be given in every cycle. Nothing is reset, and nothing
-    needs to be.
+    on the outputs :attr:`latency` cycles later; a number can be given in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class FloatToInteger(wiring.Component):
     i : In(format.width)
     o : Out(signed(width))
     invalid : Out(1)
-        The number was a NaN, or out of range when rounded.
+        The number is a NaN, or out of range after rounding.
     """
 
     latency = 4
@@ -212,7 +212,7 @@ class FloatToInteger(wiring.Component):
         m = Module()
         format, width = self._format, self._width
 
-        # 1: open the number. How far is its leading one below the highest place of the integer's magnitude?
+        # 1: open the number and find the distance of its leading one from the highest bit of the integer's magnitude.
         i = data.View(format.layout, self.i)
         normal = i.exponent.any()
         special = i.exponent.all()
@@ -224,7 +224,8 @@ class FloatToInteger(wiring.Component):
             significand=Cat(i.fraction, normal), below=below, sign=i.sign, special=special,
             nan=special & i.fraction.any())
 
-        # 2: move it there. Magnitude and guard bit; whatever is moved out of all these places rounds to zero.
+        # 2: shift by that distance, to magnitude and guard bit. A number that is shifted out of all of these bits
+        # rounds to zero.
         places = width + 1
         excess = max(format.fraction_bits + 1 - places, 0)
         value = Cat(C(0, places - (format.fraction_bits + 1 - excess)), opened.significand[excess:])
@@ -260,7 +261,7 @@ class IntegerToFloat(wiring.Component):
     """Convert a signed integer to a floating-point number, rounding to nearest even.
 
     An integer too large for the format becomes infinity. The result of the integer of one cycle is on ``o``
-    :attr:`latency` cycles later; an integer can be given in every cycle. Nothing is reset, and nothing needs to be.
+    :attr:`latency` cycles later; an integer can be given in every cycle. No register is reset.
 
     Parameters
     ----------
@@ -297,17 +298,17 @@ class IntegerToFloat(wiring.Component):
         m = Module()
         format, width = self._format, self._width
 
-        # 1: magnitude.
+        # 1: take the magnitude.
         sign = self.i[-1]
         magnitude = Signal(width)
         m.d.comb += magnitude.eq((self.i.as_unsigned() ^ sign.replicate(width)) + sign)
         split = register(m, "split", magnitude=magnitude, sign=sign)
 
-        # 2: place of the leading one.
+        # 2: count the leading zeros.
         amount, none = leading_zeros(m, split.magnitude)
         counted = register(m, "counted", magnitude=split.magnitude, amount=amount, none=none, sign=split.sign)
 
-        # 3: normalise. The exponent is one less than its field.
+        # 3: normalise. The exponent here is the exponent field less one.
         highest = width - 1 + format.bias - 1
         exponent = Signal(max(highest.bit_length(), format.exponent_bits))
         m.d.comb += exponent.eq(Mux(counted.none, 0, highest - counted.amount))
@@ -336,17 +337,17 @@ def _check(format, width):
 
 
 def shorten(m, value, *, source, target):
-    """Round to nearest even, to fewer bits of fraction in an equally wide exponent.
+    """Round to nearest even, to a format with fewer fraction bits and the same exponent width.
 
-    This takes no register: it is one addition. A number that rounds above the largest of the target becomes infinity,
-    and every NaN the canonical one.
+    The logic is one addition without a register. A number that rounds above the largest of the target becomes
+    infinity, and every NaN becomes the canonical one.
 
     Parameters
     ----------
     value : Value
         Encoding in ``source``.
     source, target : FloatFormat
-        Of equal exponent width; the target has fewer fraction bits.
+        Formats of equal exponent width; the target has fewer fraction bits.
 
     Returns
     -------
@@ -355,8 +356,8 @@ def shorten(m, value, *, source, target):
     drop = source.fraction_bits - target.fraction_bits
     opened = data.View(source.layout, value)
     nan = opened.exponent.all() & opened.fraction.any()
-    # What is below half of the last place matters only in whether it is zero. Ones in all of these positions, and one
-    # more if the last place is odd, carry into the half what rounds up, and that may run on into the exponent.
+    # The bits below the guard bit matter only as a sticky bit. Ones added in all of these positions, and one more if
+    # the last fraction bit is odd, carry into the guard bit and round up; the carry may run on into the exponent.
     groups = Cat(value[start:min(start + 4, drop - 1)].any() for start in range(0, drop - 1, 4))
     total = Signal(1 + len(groups) + target.width, name="total")
     result = Signal(target.width, name="shortened")

@@ -17,11 +17,11 @@ class FloatDivider(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given every ``interval`` cycles. Nothing is reset, and nothing needs to be.
+    later; a pair can be given every ``interval`` cycles. No register is reset.
 
-    With an interval of 1 each trial has its own subtraction. With a longer one quotients go round and round through
-    ``1 / interval`` of them, and every ``interval`` cycles, for ever or in any case while quotients are under way, a
-    pair enters: in the cycles of ``load``.
+    With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
+    folded: a quotient goes ``interval`` times round a ring with ``1 / interval`` of the subtractors. A pair enters in
+    each cycle of ``load``, which must be high every ``interval`` cycles, at least while quotients are under way.
 
     Parameters
     ----------
@@ -70,11 +70,11 @@ class FloatDivider(wiring.Component):
 
     @property
     def _exponent_bits(self):
-        """Width of the exponent on its way.
+        """Width of the exponent between the subtraction of exponents and the rounding.
 
-        It is the field of a quotient below 1, less two: so it needs no more than its bits inverted for how far below
-        the normal numbers a result is. Half of all numbers above zero, out of reach of any sum, stand for infinity,
-        and half of those below for zero.
+        The exponent is the exponent field of a quotient below 1, less two, so that its inverted bits are the distance
+        of a subnormal result from the normal numbers. The upper half of the positive numbers, which no sum reaches,
+        stands for infinity, and the lower half of the negative ones for zero.
         """
         format = self._format
         width = format.fraction_bits + 1
@@ -161,13 +161,13 @@ class FloatDivider(wiring.Component):
         return SimpleNamespace(a=a.significand, b=b.significand), passing
 
     def _difference(self, m, passing):
-        """Put what the counts of the shifts differ by in their place."""
+        """Replace the two shift counts by their difference."""
         count = Signal(signed(len(passing["a_count"]) + 1))
         m.d.comb += count.eq(passing.pop("b_count") - passing.pop("a_count"))
         return {**passing, "count": count}
 
     def _locate(self, m, passing):
-        """Add that difference to the exponent, and put infinity and zero into it."""
+        """Add the difference of the shift counts to the exponent, and encode infinity and zero in it."""
         exponent = Signal(self._exponent_bits)
         m.d.comb += exponent.eq(passing["exponent"] + passing["count"])
         infinite, zero = passing["infinite"], passing["zero"]
@@ -176,7 +176,7 @@ class FloatDivider(wiring.Component):
             sign=passing["sign"], nan=passing["nan"])
 
     def _divide_in_turns(self, m, normal, passing):
-        """Trials that are undone where they end below zero, on few subtractions."""
+        """Divide by restoring trials: a ring of few subtractors, which each quotient passes several times."""
         width = self._format.fraction_bits + 1
         stages = fold(width + 2, self._interval)
         trials = self._interval * sum(stages)
@@ -191,14 +191,14 @@ class FloatDivider(wiring.Component):
                 dividend = Signal(width + 1, name=f"dividend{stage}_{row}")
                 total = Signal(width + 2, name=f"total{stage}_{row}")
                 m.d.comb += [dividend.eq(remainder), total.eq(dividend - divisor)]
-                # Less than the divisor, and doubled.
+                # Restore a remainder below zero, and double it.
                 remainder = Cat(C(0, 1), Mux(total[-1], dividend, total)[:width])
                 quotient = Cat(~total[-1], quotient)[:trials]
             turn = register(m, f"turn{stage}", remainder=remainder, divisor=divisor, quotient=quotient)
             remainder, divisor, quotient = turn.remainder, turn.divisor, turn.quotient
         m.d.comb += [end.remainder.eq(remainder), end.divisor.eq(divisor), end.quotient.eq(quotient)]
 
-        # What does not go round moves on as a new pair comes.
+        # The values beside the ring move on when a new pair enters it.
         passing = self._difference(m, passing)
         for number in range(len(stages)):
             later = {}
@@ -212,21 +212,21 @@ class FloatDivider(wiring.Component):
         return SimpleNamespace(quotient=end.quotient[beyond:], **passing), exact
 
     def _divide(self, m, normal, passing):
-        """A subtraction for each trial."""
+        """Divide by non-restoring trials, with a subtractor for each."""
         width = self._format.fraction_bits + 1
 
-        # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not undone: it
-        # gives a zero of the quotient, and the next trial, of the doubled remainder, adds the divisor instead. That
-        # is to subtract its complement and one more, which the lowest position of the subtraction borrows.
+        # The first trial subtracts the divisor from the dividend. A trial that ends below zero is not restored: its
+        # quotient bit is zero, and the next trial adds the divisor to the doubled remainder instead. Adding is
+        # subtracting the complement and one more, which the lowest position of the subtraction borrows.
         #
-        # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these in turn.
-        # The lowest bit of the operand stays that of the divisor, and its highest one is left out.
+        # So a trial is a choice of the operand and a subtraction, and a stage has room for three of these steps. The
+        # lowest bit of the operand stays that of the divisor, and its highest one is left out.
         passing = self._difference(m, passing)
         remainder, operand, quotient = normal.a, normal.b[:-1], []
         halves = [(index, choice) for index in range(width + 2) for choice in (True, False)][1:]
         for number, (index, choice) in enumerate(halves, 1):
             if choice:
-                # The operand is still the one of the trial before.
+                # The operand is still the one of the previous trial.
                 before = quotient[1] if index > 1 else C(1, 1)
                 operand = Cat(operand[0], *(bit ^ before ^ quotient[0] for bit in operand[1:]))
             elif index == 0:
@@ -234,8 +234,9 @@ class FloatDivider(wiring.Component):
                 m.d.comb += total.eq(remainder - Cat(operand, C(0b11, 2)))
                 remainder, quotient = total[:-1], [total[-1]]
             else:
-                # The sign of the remainder is inverted at both ends: it is the quotient's new bit. The two highest
-                # bits of what is subtracted, zero and one or their complements, are so with the sign inverted, too.
+                # The sign of the remainder is inverted, in the minuend and in the difference: it is then the new bit
+                # of the quotient. The two highest bits of the subtrahend, zero and one or their complements, allow
+                # for the inversion.
                 positive = quotient[0]
                 total = Signal(width + 2, name=f"total{index}")
                 m.d.comb += total.eq(Cat(positive, C(0, 1), remainder) - Cat(C(1, 1), operand, positive, positive))
@@ -248,9 +249,8 @@ class FloatDivider(wiring.Component):
                 if "count" in passing:
                     passing = self._locate(m, passing)
 
-        # Nothing remains of the dividend if the last trial, which is beyond the last place of any exact quotient,
-        # ends as far below zero as the divisor: then each place of their sum is zero, with the carries that make it
-        # so.
+        # The quotient is exact if the last trial, which lies beyond the last bit of any exact quotient, leaves the
+        # negated divisor: then every bit of their sum is zero, which shows in each position and its carry.
         divisor = Cat(operand[0], *(bit ^ ~quotient[1] for bit in operand[1:]), C(1, 1))
         return trial, ~quotient[0] & ((remainder[1:] ^ divisor[1:]) == (remainder[:-1] | divisor[:-1]))
 
@@ -259,7 +259,8 @@ class FloatDivider(wiring.Component):
         format = self._format
         width = format.fraction_bits + 1
 
-        # Shift: below the normal numbers as far as the exponent says, else by one place if the quotient is 1 or more.
+        # Shift a subnormal result right by its distance from the normal numbers, any other by one place if the
+        # quotient is 1 or more.
         exponent = trial.exponent
         negative, carry = exponent[-1], trial.quotient[-1]
         normal = ~negative | exponent.all()
@@ -269,7 +270,7 @@ class FloatDivider(wiring.Component):
         m.d.comb += amount.eq(below | far.replicate(len(amount)) | (normal & carry))
         coarse, coarse_lost = shift_right(m, trial.quotient, Cat(C(0, 2), amount[2:]), width=width + 2)
 
-        # Only results below the normal numbers can be halfway between two numbers.
+        # Only subnormal results can be halfway between two numbers.
         largest = exponent[2:format.exponent_bits].all() & (exponent[:2].any() | carry)
         moved = register(
             m, "moved",
@@ -283,8 +284,8 @@ class FloatDivider(wiring.Component):
             increment=Cat(Mux(moved.normal, moved.carry, window[-1]), moved.normal),
             sign=moved.sign, infinite=moved.infinite, nan=moved.nan)
 
-        # Round, as in `round_and_pack`; and to the exponent of a normal result add two, or three if the quotient is 1
-        # or more.
+        # Round as `round_and_pack` does, and add two to the exponent of a normal result, or three if the quotient is
+        # 1 or more.
         result = Signal(format.layout, name="result", reset_less=True)
         rounded = Signal(1 + format.fraction_bits + format.exponent_bits)
         sticky = shifted.lost.any() | shifted.window[1]

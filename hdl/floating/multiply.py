@@ -16,14 +16,14 @@ class FloatMultiplier(wiring.Component):
 
     Subnormal numbers, signed zeros and infinities are as in IEEE 754; every NaN result is
     :attr:`FloatFormat.canonical_nan`. The result of the operands of one cycle is on ``o`` :attr:`latency` cycles
-    later; a pair can be given in every cycle. Nothing is reset, and nothing needs to be.
+    later; a pair can be given in every cycle. No register is reset.
 
     Parameters
     ----------
     format : FloatFormat
         Format of both operands and of the result; at most 35 bits of fraction.
     dsps : int
-        Number of 18 by 18 multiplier blocks to use at most: 4, 2 or 1. The rest of the product is made of logic.
+        Largest number of 18 by 18 multiplier blocks to use: 4, 2 or 1. The rest of the product is made of logic.
 
     Members
     -------
@@ -49,7 +49,7 @@ class FloatMultiplier(wiring.Component):
 
     @property
     def dsps(self):
-        """Number of multiplier blocks used at most."""
+        """Largest number of multiplier blocks used."""
         return self._dsps
 
     @property
@@ -75,8 +75,8 @@ class FloatMultiplier(wiring.Component):
             a_special=a.exponent.all(), a_fraction=a.fraction.any(),
             b_special=b.exponent.all(), b_fraction=b.fraction.any())
 
-        # Multiply the significands. Meanwhile, add the exponents: the sum is that of a product whose highest bit is
-        # its leading one, less one.
+        # Multiply the significands. Meanwhile, add the exponents: the sum is the exponent of a product whose highest
+        # bit is its leading one, less one.
         m.submodules.product = multiplier = product.Product(width=width, dsps=self._dsps)
         m.d.comb += [multiplier.a.eq(opened.a), multiplier.b.eq(opened.b)]
         a_zero = ~(opened.a[-1] | opened.a_fraction)
@@ -98,11 +98,11 @@ class FloatMultiplier(wiring.Component):
         m.d.comb += exponent.eq(passing.exponent - unbias)
         m.d.comb += lowest.eq(passing.exponent - (unbias + width))
 
-        # The result is a window of the product, as wide as hidden bit, fraction and guard. With operands that are
-        # normal it begins at the product's highest or second bit. A subnormal operand makes leading zeros, by which
-        # the window moves down as far as the exponent allows: it begins at one of the highest `places` bits. If the
-        # exponent is negative the result is subnormal; then the window begins above the product, and the product
-        # is moved down below those places instead, by one place less than is missing.
+        # The result is a window of the product, as wide as hidden bit, fraction and guard. For normal operands it
+        # begins at the product's highest or second bit. A subnormal operand makes leading zeros, by which the window
+        # moves down as far as the exponent allows: it begins at one of the highest `places` bits. If the exponent is
+        # negative the result is subnormal; then the window begins above the product, and the product is moved down
+        # below those places instead, by one place less than is missing.
         negative = exponent[-1]
         mark = Mark(exponent[:-1], places)
         missing = ~exponent[:index_bits] | (~exponent[index_bits:].all()).replicate(index_bits)
@@ -111,7 +111,7 @@ class FloatMultiplier(wiring.Component):
             negative=negative, missing=Mux(negative, missing, 0), rows=Mux(negative, 0, mark.rows),
             columns=mark.columns, lowest=lowest, sign=passing.sign, infinite=passing.infinite, nan=passing.nan)
 
-        # Where the window begins, from the lowest of its places; 0 where the exponent is negative.
+        # Find the start of the window, counted from the lowest of its places; 0 if the exponent is negative.
         marked = Mux(located.negative, 0, multiplier.o[-places:]) | mark.place(located.rows, located.columns)
         zeros, none = leading_zeros(m, Cat(marked, C(0, (1 << index_bits) - places)))
         index = ~zeros

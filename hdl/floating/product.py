@@ -19,8 +19,8 @@ def latency(*, width, dsps):
 class Product(wiring.Component):
     """Multiply two unsigned integers.
 
-    Operands wider than a multiplier block are cut into a low part as wide as a block and a high part. The partial
-    products that find no block are sums of shifted rows. The product of the operands of one cycle is on ``o``
+    Operands wider than a multiplier block are cut into a low part as wide as a block and a high part. Partial
+    products without a block are sums of shifted rows. The product of the operands of one cycle is on ``o``
     :attr:`latency` cycles later: 2 where every partial product has its block, else 3.
 
     Parameters
@@ -28,7 +28,7 @@ class Product(wiring.Component):
     width : int
         Width of an operand; at most 36.
     dsps : int
-        Number of multiplier blocks to use at most: 4, 2 or 1.
+        Largest number of multiplier blocks to use: 4, 2 or 1.
 
     Members
     -------
@@ -56,9 +56,9 @@ class Product(wiring.Component):
         b_low, b_high = self.b[:BLOCK_WIDTH], self.b[BLOCK_WIDTH:]
 
         def total(terms):
-            """Sum on carry chains, one per addition.
+            """Sum terms on carry chains, one per addition.
 
-            The position below keeps Yosys from making one tree of full adders, twice as large, of all of them.
+            The extra position below keeps Yosys from merging all terms into one tree of full adders, twice as large.
             """
             result, *rest = terms
             for term in rest:
@@ -66,7 +66,7 @@ class Product(wiring.Component):
             return result
 
         def rows(value, digits):
-            """Half as many terms as there are digits, each the sum of two rows."""
+            """Partial products of ``value``: half as many terms as digits, each the sum of two rows."""
             row = [Mux(digit, value, 0) for digit in digits] + [C(0, 1)]
             pairs = range(0, len(digits), 2)
             return [(row[index] + row[index + 1].shift_left(1)).shift_left(index) for index in pairs]

@@ -9,21 +9,20 @@ from .stages import check_interval, fold, normalise, normalising_steps, register
 
 __all__ = ["FloatSquareRoot"]
 
-#: Trials of which two fit one stage.
+#: Number of the last trial that shares a stage with another one.
 IN_PAIRS = 16
 
 
 class FloatSquareRoot(wiring.Component):
     """Extract the square root of a floating-point number, rounding to nearest even.
 
-    The root of a negative zero is a negative zero. That of any other negative number is
+    The root of a negative zero is a negative zero. The root of any other negative number is
     :attr:`FloatFormat.canonical_nan`, as is every NaN result. The result of the operand of one cycle is on ``o``
-    :attr:`latency` cycles later; an operand can be given every ``interval`` cycles. Nothing is reset, and nothing
-    needs to be.
+    :attr:`latency` cycles later; an operand can be given every ``interval`` cycles. No register is reset.
 
-    With an interval of 1 each trial has its own subtraction. With a longer one roots go round and round through
-    ``1 / interval`` of them, and every ``interval`` cycles, for ever or in any case while roots are under way, an
-    operand enters: in the cycles of ``load``.
+    With an interval of 1 each trial of the recurrence has its own subtractor. With a longer one the recurrence is
+    folded: a root goes ``interval`` times round a ring with ``1 / interval`` of the subtractors. An operand enters in
+    each cycle of ``load``, which must be high every ``interval`` cycles, at least while roots are under way.
 
     Parameters
     ----------
@@ -70,12 +69,12 @@ class FloatSquareRoot(wiring.Component):
         return len(normalising_steps(width)) + 1 + trials + self._deep + 1
 
     def _ends_stage(self, index):
-        """Whether a stage ends with this trial. The first ones are short enough for two of them in one stage."""
+        """Tell whether a stage ends with this trial. The first trials are narrow enough for two in one stage."""
         return index > IN_PAIRS or index % 2 == 0 or index == self._format.fraction_bits + 1
 
     @property
     def _deep(self):
-        """Whether roots can be subnormal: where the subnormal numbers reach down more than twice as far."""
+        """True if roots can be subnormal: the format's fraction is at least as wide as its bias is large."""
         return self._format.bias <= self._format.fraction_bits
 
     def elaborate(self, platform):
@@ -103,8 +102,8 @@ class FloatSquareRoot(wiring.Component):
             normal = register(m, "normal", significand=significand, count=Cat(count, normal.count), **passing)
             passing = {name: getattr(normal, name) for name in passing}
 
-        # Halve the exponent, and with it move the binary point to an even place: the radicand is from 1 to 4. The
-        # sum is twice the exponent of the root, and one more where the significand doubles.
+        # Halve the exponent; if it is odd, double the significand, so that the radicand is from 1 to 4. The sum is
+        # twice the exponent of the root, plus one if the significand is doubled.
         #
         # A zero, an infinity and NaN go on as radicands whose roots have the fractions of the results, 1 and 1.5.
         lifted = Cat(passing["exponent"][:-1], ~passing["exponent"][-1], passing["exponent"][-1])
@@ -127,13 +126,13 @@ class FloatSquareRoot(wiring.Component):
         return m
 
     def _extract_in_turns(self, m, aligned):
-        """Trials that are undone where they end below zero, on few subtractions."""
+        """Extract by restoring trials: a ring of few subtractors, which each root passes several times."""
         width = self._format.fraction_bits + 1
         stages = fold(width, self._interval)
         trials = self._interval * sum(stages)
         load = wait(m, "load", self.load, len(normalising_steps(width)))
 
-        # The first bit of the root is a one. What is subtracted is four times the root so far, and one.
+        # The first bit of the root is a one. The subtrahend is four times the root so far, plus one.
         places = len(aligned["radicand"]) - 2
         first = aligned["radicand"][places:]
         enters = dict(radicand=aligned["radicand"][:places], remainder=Cat(~first[0], first.all()), root=C(1, 1))
@@ -158,10 +157,10 @@ class FloatSquareRoot(wiring.Component):
             m.d.sync += [entry[name].eq(value) for name, value in enters.items()]
         with m.Else():
             m.d.sync += [entry["radicand"].eq(radicand), entry["remainder"].eq(remainder), entry["root"].eq(root)]
-        # Where the trials are more than the places, those beyond are dropped.
+        # Drop the bits of trials beyond the last place of the root.
         ended = register(m, "ended", root=root[trials - width:])
 
-        # What does not go round moves on as a new operand comes.
+        # The values beside the ring move on when a new operand enters it.
         passing = dict(exponent=aligned["exponent"], sign=aligned["sign"])
         for number in range(len(stages) + 1):
             later = {}
@@ -173,22 +172,22 @@ class FloatSquareRoot(wiring.Component):
         return list(ended.root), passing
 
     def _extract(self, m, aligned):
-        """A subtraction for each trial."""
+        """Extract by non-restoring trials, with a subtractor for each."""
         width = self._format.fraction_bits + 1
         pairs = len(aligned["radicand"]) // 2
         aligned = register(m, "aligned", **aligned)
 
-        # One trial per bit of the root but the first, which is a one. A trial that ends below zero is not undone: it
-        # gives a zero of the root, and the next one adds instead of subtracting. What is subtracted is four times the
-        # root so far, and one; what is added is two more, so that to add is to subtract the complement of the root
+        # Each bit of the root but the first, which is a one, takes one trial. A trial that ends below zero is not
+        # restored: its root bit is zero, and the next trial adds instead of subtracting. The subtrahend is four times
+        # the root so far, plus one; the addend is two more, so that adding is subtracting the complement of the root
         # with the same one below it.
         passing = dict(exponent=aligned.exponent, sign=aligned.sign)
         radicand = aligned.radicand[:-2]
         remainder = Cat(~aligned.radicand[-2], aligned.radicand[-2:].all())
         root = [C(1, 1)]
         for index in range(1, width + 1):
-            # The sign of the remainder is inverted at both ends: it is the root's new bit. Where the complement of
-            # the root is subtracted, the lowest bit and the highest one are known.
+            # The sign of the remainder is inverted, in the minuend and in the difference: it is then the root's new
+            # bit. If the complement of the root is subtracted, its lowest and its highest bit are known.
             positive = root[0]
             subtrahend = Cat(C(1, 1), *(~(bit ^ positive) for bit in root[1:-1]), *[positive] * min(index, 2))
             total = Signal(index + 3, name=f"total{index}")
@@ -196,8 +195,8 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # Behind the last pair of the radicand the lowest places always borrow, and leave ones. So from the
-                # second such trial on the borrow comes upon a one, and both are left out.
+                # After the last pair of the radicand the lowest places always borrow and leave ones. From the second
+                # such trial on the borrow meets a one, and both are left out.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3
                 upper = Signal(index + len(borrow), name=f"upper{index}")
@@ -229,8 +228,8 @@ class FloatSquareRoot(wiring.Component):
                 m, "shifted", root=window, exponent=Mux(subnormal, 0, passing["exponent"]), sign=passing["sign"])
             root, passing = shifted.root, vars(shifted)
 
-        # A root is never halfway between two numbers: the bit below its last place alone decides. No root is rounded
-        # up to a power of two, unless it is subnormal.
+        # A root is never halfway between two numbers: the guard bit alone decides. No root is rounded up to a power
+        # of two, unless it is subnormal.
         result = Signal(format.layout, name="result", reset_less=True)
         m.d.sync += result.sign.eq(passing["sign"])
         if self._deep:

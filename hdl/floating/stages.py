@@ -12,9 +12,9 @@ __all__ = [
 
 
 def register(m, stage, **values):
-    """Carry values over the end of a pipeline stage.
+    """Register values at the end of a pipeline stage.
 
-    The registers have no reset: a pipeline without handshakes holds nothing but numbers on their way.
+    The registers have no reset: a pipeline without handshakes has no state but the numbers in flight.
 
     Returns
     -------
@@ -29,23 +29,24 @@ def register(m, stage, **values):
 
 
 def wait(m, name, value, cycles):
-    """A value so many cycles later."""
+    """Delay a value by ``cycles`` registers."""
     for _ in range(cycles):
         value = register(m, name, later=value).later
     return value
 
 
 def check_interval(interval):
-    """Raise a ``ValueError`` unless a recurrence can be folded so."""
+    """Raise ValueError unless a recurrence can be folded to ``interval`` cycles."""
     if interval not in (1, 2, 4, 8):
         raise ValueError(f"Interval must be 1, 2, 4 or 8, not {interval!r}")
 
 
 def fold(trials, interval):
-    """Trials in each stage of a ring, which numbers go round ``interval`` times.
+    """Trials in each stage of a ring that every number passes ``interval`` times.
 
-    One enters every ``interval`` cycles. Where one enters, none that is under way may pass: the number of stages and
-    the interval have no common divisor. So the stages are an odd number, and the last one may have two trials.
+    A number enters every ``interval`` cycles. No number under way may pass the entry in that cycle, so the number of
+    stages and the interval must have no common divisor. The number of stages is therefore odd, and the last stage may
+    have two trials.
     """
     rows = -(-trials // interval)
     return [1] * rows if rows % 2 else [*[1] * (rows - 2), 2]
@@ -65,7 +66,7 @@ def leading_zeros(m, value):
         return C(0, 0), ~value[0]
     if len(value) == 2:  # without the zero-width multiplexer of two single bits, which Verilog cannot express
         return ~value[1], ~value.any()
-    # A slice of an expression is all of the expression once more, in the Verilog: here that would be for every bit.
+    # In Verilog, a slice of an expression repeats the whole expression, here once for every bit.
     bits = Signal(len(value), name=f"bits{len(value)}")
     m.d.comb += bits.eq(value)
     value = bits
@@ -81,11 +82,11 @@ def leading_zeros(m, value):
 
 
 class Mark:
-    """A one as many places below the highest as a number says, if there are so many places.
+    """One-hot mark at ``number`` places below the highest one; no mark if ``number`` is too large.
 
-    Normalising must stop where the exponent is used up, for there begin the subnormal numbers: a count of leading
-    zeros that runs into this mark is the smaller of the two. The mark is decoded in one stage into rows and columns,
-    and made from them in the next one, where this hides in the logic of the count.
+    Normalisation must stop at exponent zero, where the subnormal numbers begin: the leading-zero count of a number
+    ORed with this mark is at most ``number``. One stage decodes the mark into rows and columns, and the next
+    stage combines them within the logic of the count.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class Mark:
         self.columns = Cat(number[:3] == column for column in range(8))
 
     def place(self, rows, columns):
-        """The mark, from registered rows and columns."""
+        """Build the mark from registered rows and columns."""
         return Cat(row & column for row in rows for column in columns)[:self._width][::-1]
 
 
@@ -117,7 +118,7 @@ def shift_left(m, value, amount):
 def normalising_steps(width):
     """Steps by which :func:`normalise` brings any number but zero to the top: one list per pipeline stage.
 
-    The first stage has room for one step, behind whatever else opens an operand, and each other one for two.
+    The first stage, which also opens an operand, has room for one step, and each other stage for two.
     """
     steps = [1 << bit for bit in reversed(range(ceil_log2(width)))]
     return [steps[:1], *(steps[index:index + 2] for index in range(1, len(steps), 2))]
@@ -126,8 +127,8 @@ def normalising_steps(width):
 def normalise(m, value, steps):
     """Shift left, within the width of ``value``, by each step in turn that shifts nothing but zeros out.
 
-    Coarse steps first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can go on over several stages, and
-    every step counts for itself.
+    Coarse steps come first. Unlike :func:`leading_zeros` with :func:`shift_left`, this can be spread over several
+    stages, and every step yields its own bit of the count.
 
     Returns
     -------
@@ -149,14 +150,15 @@ def normalise(m, value, steps):
 
 
 def shift_right(m, value, amount, *, width):
-    """Shift right, coarse steps first, and see whether ones are lost at the bottom.
+    """Shift right, coarse steps first, and detect ones that are lost at the bottom.
 
     Returns
     -------
     window : Value
-        The lowest ``width`` bits of the result. What lies above is dropped, and not seen.
+        The lowest ``width`` bits of the result. The bits above are dropped without notice.
     lost : Value
-        One bit per step: it shifted a one out. To be reduced a stage later, since this one is deep enough.
+        One bit per step: the step shifted a one out. Reduce these bits in the next stage, since this one is deep
+        enough.
     """
     lost = []
     for bit in reversed(range(len(amount))):
@@ -169,20 +171,20 @@ def shift_right(m, value, amount, *, width):
 
 
 def round_and_pack(m, format, *, sign, exponent, significand, sticky, infinite, nan):
-    """Last stage: round to nearest even and assemble the result.
+    """Round to nearest even and assemble the result, in the last stage of a pipeline.
 
     The exponent counts from the hidden bit: its field is ``exponent + 1`` for a normal number, and 0, with
-    ``exponent`` 0, for a subnormal one. So the hidden bit, the carry of the rounding and the exponent meet in one
-    addition, and a subnormal number rounded up to the smallest normal one needs no care.
+    ``exponent`` 0, for a subnormal one. So one addition combines the hidden bit, the carry of the rounding and the
+    exponent, and a subnormal number rounded up to the smallest normal one is no special case.
 
     Parameters
     ----------
     exponent : Value
-        One less than the exponent field of a normal result.
+        Exponent field of a normal result, less one.
     significand : Value
         Hidden bit, fraction and one guard bit.
     sticky : Value
-        Some bit below the guard bit is one.
+        OR of all bits below the guard bit.
     infinite : Value
         Overrides the number with an infinity.
     nan : Value

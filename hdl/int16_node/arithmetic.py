@@ -1,4 +1,4 @@
-"""The arithmetic of the reduced node: one multiplier, one rounding adder and one saturation, for all it computes."""
+"""Arithmetic of the int16 node: one multiplier, one rounding adder and one saturation, shared by all operations."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import enum, wiring
@@ -9,12 +9,12 @@ from hdl.optimizer.fixed_point import FRACTION_BITS, SCALAR_WIDTH
 
 __all__ = ["Arithmetic", "Term"]
 
-# All bits of a product that round it: its whole part, and the half.
+# Bits of a product from its half up: the integer part and one guard bit.
 _PRODUCT = SCALAR_WIDTH + WIDTH - FRACTION_BITS + 1
 
 
 class Term(enum.Enum, shape=2):
-    """What is combined with the base."""
+    """Second operand of the addition: a product, a negated product, or the addend."""
 
     PLUS_PRODUCT = 0
     MINUS_PRODUCT = 1
@@ -22,7 +22,7 @@ class Term(enum.Enum, shape=2):
 
 
 class Arithmetic(wiring.Component):
-    """Add to a 16-bit number, or subtract from it; where that is beyond 16 bits, give the nearest such number.
+    """Add a term to a 16-bit number or subtract one from it, with saturation to 16 bits.
 
     The product of one cycle's ``factor`` and ``value`` is a term of the next cycle, rounded half up to an integer.
     ``o`` depends combinationally on ``base``, ``addend`` and ``term``.
@@ -30,7 +30,7 @@ class Arithmetic(wiring.Component):
     Members
     -------
     factor : In(signed(18))
-        With 16 bits of fraction.
+        Factor with 16 bits of fraction.
     value : In(signed(16))
     base, addend : In(signed(16))
     term : In(Term)

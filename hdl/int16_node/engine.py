@@ -1,4 +1,4 @@
-"""The engine of the reduced node: runs one command after the other, an element at a time."""
+"""Engine of the int16 node: it runs one command after the other, an element at a time."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, wiring
@@ -13,57 +13,57 @@ from hdl.optimizer.fixed_point import SCALAR_WIDTH
 
 __all__ = ["COUNTERS", "GROUP", "Engine", "sparsify_cycles", "update_cycles"]
 
-#: Elements under one word of marks.
+#: Elements per group, which share one word of marks.
 GROUP = 32
 
-#: Names of the registers that the engine counts in.
+#: Names of the engine's counter registers.
 COUNTERS = ("compressed_words", "elements_encoded", "command_cycles", "elements_masked")
 
-#: Half words of the longest compressed group: marks, and values.
+#: Half words of the longest compressed group: its marks and its values.
 _HALVES = GROUP // WIDTH + GROUP
 
 
 def update_cycles(length, nonzero):
-    """Cycles of FUSED_UPDATE, in its event: of so many gradients, of which some are not zero."""
+    """Cycles of FUSED_UPDATE, as in its event, for ``length`` gradients of which ``nonzero`` are not zero."""
     groups, halves = -(-length // GROUP), -(-length // WIDTH)
     return (2 * GROUP + 2) * groups + 2 * halves + length + 4 * nonzero + 1
 
 
 def sparsify_cycles(length):
-    """Cycles of SPARSIFY, in its event."""
+    """Cycles of SPARSIFY, as in its event, for ``length`` elements."""
     return 3 * length + 1
 
 
 class Engine(wiring.Component):
-    """Run commands between the memories of a reduced node.
+    """Run FUSED_UPDATE and SPARSIFY between the memories of an int16 node.
 
     FUSED_UPDATE takes gradients in groups of 32. A group is encoded into a buffer, as the half words of zero-value
     compression: its marks, and its values that are not zero. It is then decoded from there, and each value changes
-    its weight; one that is zero would not, and is passed over. SPARSIFY takes three cycles per element.
+    its weight; zeros are skipped, since they would change nothing. SPARSIFY takes three cycles per element.
 
-    The memories are the engine's whenever it wants them.
+    The memories serve the engine in every cycle in which it accesses them.
 
     Parameters
     ----------
     config : NodeConfig
-        With ``reduced``.
+        Configuration with ``reduced``.
 
     Members
     -------
     word, fields, operation, start, done, status, detail
-        As those of :class:`~hdl.int16_node.queue.CommandQueue`, which has checked the command. From ``start`` to
-        ``done`` it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 where there is nothing to be done.
-        The detail is the number of elements that SPARSIFY has dropped.
+        Ports to :class:`~hdl.int16_node.queue.CommandQueue`, which has checked the command. From ``start`` to
+        ``done`` it takes :func:`update_cycles` or :func:`sparsify_cycles`, or 1 if the length is zero. The detail is
+        the number of elements that SPARSIFY has dropped.
     gradient_scale, learning_rate : In(18)
-        Signed, with 16 bits of fraction.
+        Signed settings with 16 bits of fraction.
     threshold : In(16)
         Least magnitude of an element that SPARSIFY keeps.
     link_reset : In(1)
-        While held, FUSED_UPDATE ends with LINK_RESET at its next gradient.
+        While this is high, FUSED_UPDATE ends with LINK_RESET at its next gradient.
     weight_version : Out(32)
-        Commands that have changed weights since reset.
+        Number of commands since reset that have changed weights.
     count : Out(struct of one bit for each of COUNTERS)
-        The last one is that of SPARSIFY, and is not there without it.
+        Increments of the counters; the last one belongs to SPARSIFY, and is absent without it.
     gradients, weights : Out(port_signature)
     """
 
@@ -88,13 +88,13 @@ class Engine(wiring.Component):
         store, fetch = buffer.write_port(), buffer.read_port(transparent_for=())
         gradients, weights = self.gradients, self.weights
 
-        left = Signal(range(self._config.gradient_words + 1))  # elements, that at the addresses included
-        position = Signal(range(GROUP))  # in the group
+        left = Signal(range(self._config.gradient_words + 1))  # elements left, including the current one
+        position = Signal(range(GROUP))  # element in its group
         marks = Signal(WIDTH)
-        place = Signal(range(_HALVES))  # of the next value in the buffer
+        place = Signal(range(_HALVES))  # place of the next value in the buffer
         value = Signal(signed(WIDTH))
         fused = Signal()
-        # Settings of the moment at which the command starts; the first is a scale, or a threshold.
+        # Settings, sampled at the start of the command; the first is a scale, or a threshold.
         first, rate = Signal(SCALAR_WIDTH), Signal(SCALAR_WIDTH)
         inside = Signal()
         nonzero = Signal()
@@ -131,7 +131,7 @@ class Engine(wiring.Component):
             ]
 
         def advance():
-            """To the next element of a group that is decoded."""
+            """Move to the next element of a group that is decoded."""
             m.d.sync += [
                 marks.eq(marks >> 1), position.eq(position + 1), left.eq(left - 1),
                 weights.address.eq(weights.address + 1),
@@ -166,7 +166,7 @@ class Engine(wiring.Component):
                     with m.If(~fused):
                         m.d.sync += first.eq(self.threshold)
 
-            # A group of gradients into the buffer.
+            # Encode a group of gradients into the buffer.
             with m.State("Read"):
                 m.d.comb += gradients.en.eq(1)
                 m.next = "Pack"
@@ -196,7 +196,7 @@ class Engine(wiring.Component):
                     m.d.sync += place.eq(GROUP // WIDTH)
                     m.next = "Load"
 
-            # And from there to the weights.
+            # Decode the group from the buffer and update its weights.
             with m.State("Load"):
                 m.d.comb += fetch.addr.eq(position[4])
                 m.next = "Take"

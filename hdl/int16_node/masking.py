@@ -1,4 +1,4 @@
-"""MASK on a reduced node: a list of jobs, each element of which is compared with its parameters one by one."""
+"""MASK on an int16 node: each element of a list of jobs is compared with the mask's parameters one by one."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,19 +12,19 @@ from hdl.masking.mask import INDEX_BITS, KINDS
 
 __all__ = ["JOB_ELEMENTS", "Masker", "mask_cycles"]
 
-#: Elements of memory that a job takes.
+#: Memory elements per job.
 JOB_ELEMENTS = mask_job_layout().size // WIDTH
 
 
 def _field(name):
-    """The first element of a field of a job."""
+    """Position of a field's first element within a job."""
     return mask_job_layout()[name].offset // WIDTH
 
 
 _LAST_FIELD = _field("width")
 
-# Per step, the field that is compared with an index or a difference: whether that is of the column, the other one
-# that is taken from it, and whether it may be equal.
+# Comparison of each step: the field, whether the column index is compared with it in place of the row index, whether
+# the other index is subtracted first, and whether equality counts as below.
 _STEPS = (
     ("diagonal", True, True, True),
     ("length_rows", False, False, False),
@@ -39,7 +39,7 @@ _STEPS = (
 
 
 def mask_cycles(jobs):
-    """Cycles of MASK, in its event: with jobs of so many ``(rows, columns, count)``, all of them right."""
+    """Cycles of MASK, as in its event, for valid jobs of the shapes ``(rows, columns, count)``."""
     return 2 + sum(_LAST_FIELD + 3 + 2 * count * rows + (len(_STEPS) + 5) * count * rows * columns
                    for rows, columns, count in jobs)
 
@@ -47,26 +47,25 @@ def mask_cycles(jobs):
 class Masker(wiring.Component):
     """Mask matrices in the gradient memory, in place, by a list of jobs in the weight memory.
 
-    A job is looked through field by field. Then all of its elements are counted, as they are passed over once: so its
-    ``elements`` are compared with its rows, columns and matrices, and with what is left of the length, and nothing
-    has to be multiplied. After that each of them is compared with every parameter of the mask, which come from memory
-    once more: no parameter is kept in registers.
+    A job is first checked field by field. Then a pass over its elements counts them, which compares ``elements`` with
+    rows, columns and matrices, and with the rest of the length, without a multiplication. A second pass compares each
+    element with every parameter of the mask, read from memory again: no parameter is kept in registers.
 
-    Nothing of a job is changed before all of it has been found right. The host has a turn at the weight memory with
-    each element that is masked, and none while a job is looked through and counted.
+    No element of a job is changed before the whole job has been checked. The host can access the weight memory once
+    per masked element, but not while a job is checked and counted.
 
     Parameters
     ----------
     config : NodeConfig
-        With ``reduced`` and ``masking``.
+        Configuration with ``reduced`` and ``masking``.
 
     Members
     -------
     word, fields, operation, start, done, status, detail
-        As those of :class:`~hdl.int16_node.queue.CommandQueue`. From ``start`` to ``done`` it takes
-        :func:`mask_cycles`. The detail is the number of elements replaced, or that of the job that is wrong.
+        Ports to :class:`~hdl.int16_node.queue.CommandQueue`. From ``start`` to ``done`` it takes :func:`mask_cycles`.
+        The detail is the number of elements replaced, or the number of the job that is wrong.
     alternative : In(16)
-        What takes the place of an element that is not kept.
+        Replacement for an element that is not kept.
     count : Out(struct of one bit for each of "command_cycles", "elements_masked")
     gradients, weights : Out(port_signature)
     """
@@ -87,21 +86,21 @@ class Masker(wiring.Component):
         q = weights.q
         job_bits = JOB_ELEMENTS.bit_length() - 1
 
-        alternative = Signal(WIDTH)  # of the moment at which the command starts
+        alternative = Signal(WIDTH)  # sampled at the start of the command
         left = Signal(range(config.gradient_words + 1))  # elements that no job has taken yet
-        job = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # its place
-        number = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # in the list
+        job = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # place of the job in the weight memory
+        number = Signal(range(config.weight_words // JOB_ELEMENTS + 1))  # number of the job in the list
         replaced = Signal.like(left)
         field, following = Signal(job_bits), Signal(job_bits)
         kinds = Signal(len(KINDS) - 1)
-        matrices, elements = Signal(WIDTH), Signal(WIDTH)  # to come, this one included
+        matrices, elements = Signal(WIDTH), Signal(WIDTH)  # left, including the current one
         row, column = Signal(INDEX_BITS), Signal(INDEX_BITS)
         counting = Signal()
         step = Signal(range(len(_STEPS)))
         kept, within = Signal(), Signal()
         fault = Signal()
 
-        # One comparison: of a row or a column, or their difference, with what comes from memory.
+        # The one comparator: a row or column index, or their difference, against a field from memory.
         of_column, difference, equal = Signal(), Signal(), Signal()
         below = Signal()
         index = Mux(of_column, column, row)
@@ -124,14 +123,14 @@ class Masker(wiring.Component):
             m.d.comb += [weights.en.eq(1), following.eq(_field(name))]
 
         def advance():
-            """To the next element, of this job or of the next one."""
+            """Move past an element, and fetch the field that tells whether it ends its row."""
             m.d.sync += elements.eq(elements - 1)
             fetch("columns")
             m.d.sync += column.eq(column + 1)
             m.next = "Row"
 
         def proceed():
-            """From one element to the next."""
+            """Return to the pass that is under way, counting or masking."""
             m.next = "Count"
             with m.If(~counting):
                 m.next = "Element"
@@ -182,14 +181,14 @@ class Masker(wiring.Component):
                 with m.Elif(field == _LAST_FIELD):
                     m.next = "Count"
 
-            # Elements of a job, to see whether it is right.
+            # First pass: count the elements of a job, to check it.
             with m.State("Count"):
                 m.d.sync += left.eq(left - 1)
                 advance()
                 with m.If((left == 0) | (elements == 0)):
                     m.next = "Bad"
 
-            # And to mask them.
+            # Second pass: mask the elements.
             with m.State("Element"):
                 m.d.sync += [step.eq(0), kept.eq(1), within.eq(1)]
                 fetch("diagonal")
@@ -224,7 +223,7 @@ class Masker(wiring.Component):
                 m.d.sync += [gradients.address.eq(gradients.address + 1), replaced.eq(replaced + drop)]
                 advance()
 
-            # Whether something is fetched must not depend on a comparison: it decides when the host has its turn.
+            # Fetches must not depend on a comparison, since they decide in which cycles the host has its turn.
             with m.State("Row"):
                 m.d.comb += of_column.eq(1)
                 fetch("rows")

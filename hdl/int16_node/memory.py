@@ -1,4 +1,4 @@
-"""Memories of the reduced node: an element of 16 bits per cycle, for the engine first and then for the host."""
+"""Memories of the int16 node: one element of 16 bits per cycle, for the engine first and then for the host."""
 
 from amaranth.hdl import Cat, ClockSignal, Const, Instance, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ from hdl.streams.stream import word_layout
 
 __all__ = ["WIDTH", "ElementMemory", "HostAccess", "port_signature"]
 
-#: Bits of an element.
+#: Bits per element.
 WIDTH = 16
 
 #: Elements in a single-port memory of an iCE40 UP.
@@ -18,8 +18,10 @@ _SPRAM_WORDS = 1 << 14
 
 
 def port_signature(words):
-    """User's side of a memory port: an element is written, or is there in ``q`` from the next cycle until the one
-    after the next access, in each cycle in which ``en`` and ``ready`` are high."""
+    """User's side of a memory port, which accesses an element in each cycle in which ``en`` and ``ready`` are high.
+
+    The element is written, or read: then it is on ``q`` from the next cycle until the one after the next access.
+    """
     return wiring.Signature({
         "en": Out(1),
         "ready": In(1),
@@ -31,16 +33,16 @@ def port_signature(words):
 
 
 class ElementMemory(wiring.Component):
-    """Memory with one port, which two users share.
+    """Single-port memory, which the engine and the host share.
 
     The engine is always served at once, and the host in the other cycles: ``host.ready`` depends combinationally on
-    ``engine.en``. On an iCE40 UP this is one of its single-port memories, which nothing initialises; everywhere else
-    it is zero at the beginning.
+    ``engine.en``. On an iCE40 UP this is one of its single-port memories, whose initial content is unspecified;
+    everywhere else the initial content is zero.
 
     Parameters
     ----------
     words : int
-        Elements, 2 to 16,384.
+        Number of elements, 2 to 16,384.
 
     Members
     -------
@@ -92,10 +94,10 @@ def _spram(*, en, write, address, data, q):
 
 
 class HostAccess(wiring.Component):
-    """Serves the host port's bursts from the memories, an element per word.
+    """Serve the host port's bursts from the memories, one element per word.
 
-    Of a word that is written the low half is kept; what is read is extended by its sign. A write takes a cycle per
-    word, a read :attr:`interval`, and more where the engine has the memory.
+    A write keeps the low half of each word; a read extends each element by its sign. A write takes one cycle per
+    word, a read :attr:`interval`, and both take longer while the engine has the memory.
 
     Reads go on until the next request: the host port takes as many words as it has asked for.
 
@@ -108,7 +110,7 @@ class HostAccess(wiring.Component):
     -------
     read : In(signature of ``request``: Out(stream of access_layout()), ``data``: In(stream of word_layout()))
     write : In(signature of ``request``: Out(stream of access_layout()), ``data``: Out(stream of word_layout()))
-        As those of :class:`~hdl.control.host_port.HostPort`, which has checked spaces and ranges.
+        Ports to :class:`~hdl.control.host_port.HostPort`, which has checked spaces and ranges.
     memory_0, memory_1 : Out(port_signature)
     """
 

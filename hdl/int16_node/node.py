@@ -1,4 +1,4 @@
-"""The reduced node: what a full node does, on 16-bit integers, in a ring of one, and on a fraction of the area."""
+"""The int16 node: the commands of a full node on 16-bit integers, in a ring of one, on a fraction of the area."""
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import stream, wiring
@@ -18,19 +18,21 @@ __all__ = ["Int16Node"]
 
 
 class Int16Node(wiring.Component):
-    """One accelerator, alone. The host speaks to it as to any node; docs/int16_node.md has what is different.
+    """Single accelerator with 16-bit integer elements and the host protocol of any node.
+
+    docs/int16_node.md lists the differences from a full node.
 
     Parameters
     ----------
     config : NodeConfig
-        With ``element`` "int16".
+        Configuration with ``element`` "int16".
 
     Members
     -------
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
     ring_i, ring_o : In, Out(LinkSignature())
-        As those of :class:`~hdl.node.Node`; nothing is ever sent, and what comes in is not looked at.
+        Links as of :class:`~hdl.node.Node`; nothing is ever sent, and received words are ignored.
     """
 
     def __init__(self, config):
@@ -50,7 +52,7 @@ class Int16Node(wiring.Component):
 
     @property
     def memories(self):
-        """Name of the submodule that holds each memory space, in order."""
+        """Names of the submodules that hold the memory spaces, in order."""
         return ("gradients", "weights")
 
     def elaborate(self, platform):
@@ -99,7 +101,7 @@ class Int16Node(wiring.Component):
         return m
 
     def _engines(self, m, queue, registers, memories, units):
-        """Connect engines, of which that runs whose condition holds."""
+        """Connect the engines; the memories and the queue belong to the engine whose condition holds."""
         counts = {}
         for unit, mine in units:
             ports = unit.gradients, unit.weights

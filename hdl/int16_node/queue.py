@@ -1,4 +1,4 @@
-"""The way of a command through a reduced node, and of its event: both stay in memory, and are looked at by words."""
+"""Command queue of the int16 node: commands and events stay in memory and are processed word by word."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,17 +11,17 @@ from hdl.optimizer.rules import Rule
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 
-# Words of a descriptor.
+# Positions of the words of a descriptor.
 _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(DESCRIPTOR_WORDS)
 
 
 def fields_layout():
-    """A strobe for each field of a command that an engine takes, as it is checked."""
+    """Layout of strobes, one for each command field that an engine takes, high while the field is checked."""
     return data.StructLayout(dict.fromkeys(("gradient_base", "weight_base", "length"), 1))
 
 
 def engine_signature(config):
-    """What lies between the queue and each engine, as the queue has it."""
+    """Signature of the interface between the queue and each engine, from the queue's side."""
     return wiring.Signature({
         "word": Out(32),
         "fields": Out(fields_layout()),
@@ -36,37 +36,37 @@ def engine_signature(config):
 class CommandQueue(wiring.Component):
     """Queue, check, hold and start commands, and queue their events, one command after the other.
 
-    This does what :class:`hdl.control.command_queue.CommandQueue` does for a full node: the same verdicts in the same
-    order, the same flags and time-outs. It keeps a command in memory until its event has been written, and compares a
-    word at a time as it comes from there.
+    The unit behaves as :class:`hdl.control.command_queue.CommandQueue` does in a full node, with the same verdicts in
+    the same order, the same flags and time-outs. A command stays in memory until its event has been written, and is
+    checked word by word as it is read from there.
 
     Parameters
     ----------
     config : NodeConfig
-        With ``reduced``.
+        Configuration with ``reduced``.
 
     Members
     -------
     commands : In(stream of descriptor_layout())
-        From the host, the words of each command. Without its last word it is none, and leaves nothing behind.
+        Words of each command, from the host. A command without its last word is discarded.
     full : Out(1)
         ``commands`` is not ready.
     word : Out(32)
-        Of the command that is checked.
+        Word of the command that is checked.
     fields : Out(fields_layout())
-        What ``word`` is; a command that is checked again after a wait gives it again.
+        Field that ``word`` is, if an engine takes it; repeated when a command is checked again after a wait.
     operation : Out(4)
     start : Out(1)
-        For one cycle: the command is to run from the next cycle on.
+        High for one cycle: the command runs from the next cycle on.
     done : In(1)
-        For one cycle, the last one of the command.
+        High for one cycle, the last one of the command.
     status : In(EventStatus)
     detail : In(range(max(config.memories.words) + 1))
-        Of the event, with ``done``: a number of elements, or of a job in the weight memory.
+        Detail of the event, taken with ``done``: a number of elements, or the number of a job.
     events : Out(stream of 32 bits)
-        To the host, the words of each event.
+        Words of each event, to the host.
     rule : In(Rule)
-        The optimizer's.
+        Rule of the optimizer.
     link_reset : In(1)
     timeout : In(32)
         Cycles that a command waits for its flags.
@@ -79,7 +79,7 @@ class CommandQueue(wiring.Component):
     queue_status : Out(queue_status_layout())
     """
 
-    #: Commands that wait, and events. A power of two.
+    #: Largest number of waiting commands, and of events; a power of two.
     depth = QUEUE_DEPTH
 
     def __init__(self, *, config):
@@ -102,7 +102,7 @@ class CommandQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, depth = self._config, self.depth
-        # The one that runs has a place beside those that wait.
+        # The running command has a place beside those that wait.
         m.submodules.waiting = waiting = Memory(
             shape=32, depth=2 * depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
         m.submodules.ended = ended = Memory(
@@ -110,24 +110,24 @@ class CommandQueue(wiring.Component):
         put, get = waiting.write_port(), waiting.read_port(transparent_for=())
         store, fetch = ended.write_port(), ended.read_port(transparent_for=())
 
-        place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
+        place = Signal(range(DESCRIPTOR_WORDS))  # place of the word from the host
         tail, front = Signal(range(2 * depth)), Signal(range(2 * depth))
         level = Signal(range(depth + 1))  # commands that wait
         added, removed = Signal(), Signal()
         newest = Signal(range(depth))  # event that is written
-        number = Signal(range(EVENT_WORDS))  # word of it
-        oldest = Signal(range(depth * EVENT_WORDS))  # word of one that is popped
+        number = Signal(range(EVENT_WORDS))  # word of that event
+        oldest = Signal(range(depth * EVENT_WORDS))  # next word to be popped
         events = Signal(range(depth + 1))
         queued, popped = Signal(), Signal()
         settled = Signal()  # the word of an event has been fetched
 
-        field = Signal(range(DESCRIPTOR_WORDS))  # word that is there in the next cycle
-        memory = Signal(range(3))  # whose base is compared: gradient, weight, list of external masks
+        field = Signal(range(DESCRIPTOR_WORDS))  # command word to read for the next cycle
+        memory = Signal(range(3))  # memory whose base is compared: gradient, weight, list of external masks
         room_bits = max(config.memories.words).bit_length()
         room = Signal(room_bits)
         status = Signal(5)
         detail = Signal(32)
-        cycles = Signal(32)  # of the wait, and then of the command
+        cycles = Signal(32)  # cycles of the wait, and then of the command
         ran, waited = Signal(), Signal()
         taken, given, missing = Signal(16), Signal(16), Signal(16)
 
@@ -245,7 +245,7 @@ class CommandQueue(wiring.Component):
                         m.d.sync += cycles.eq(cycles)
                         reject(EventStatus.WAIT_TIMEOUT)
                 with m.Elif(waited):
-                    # Settings may have changed.
+                    # Check the command again, since settings may have changed during the wait.
                     m.d.sync += waited.eq(0)
                     m.d.comb += field.eq(_OPERATION)
                     m.next = "Operation"
@@ -260,7 +260,7 @@ class CommandQueue(wiring.Component):
                 with m.If(self.done):
                     reject(self.status)
 
-            # The words of the event.
+            # Write the words of the event.
             with m.State("Report"):
                 m.d.comb += [
                     self.queue_status.running.eq(ran), field.eq(_TAG), number.eq(0),

@@ -1,4 +1,4 @@
-"""The mask circuit: matrices stream through it, and what a mask does not keep is replaced on the way."""
+"""Mask circuit: a stream of matrices whose elements are replaced wherever the mask does not keep them."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import enum, stream, wiring
@@ -20,26 +20,26 @@ class _State(enum.Enum):
 
 
 class MaskCircuit(wiring.Component):
-    """Mask batches of matrices, whose jobs tell shape and mask.
+    """Mask batches of matrices by jobs that give their shape and mask.
 
     A job's data is one packet: the rows of its matrices one after the other, each begun in a beat of its own, and
-    ``last`` on the last beat of all. The beats that come out have the job's ``keep``. That of the data is ignored,
-    as are elements that do not exist: they come out as the alternative.
+    ``last`` on the last beat of all. The beats that come out have the job's ``keep``. The ``keep`` of the data is
+    ignored, as are elements beyond the end of a row: they come out as the alternative.
 
     The first beat of a job can leave :attr:`latency` cycles after the job was taken, and from there on one in every
     cycle, from job to job. A beat of data waits for its mask, and is offered :attr:`data_latency` cycle after it was
     taken. ``i.ready`` depends combinationally on ``o.ready``; ``jobs.ready`` and ``words.ready`` depend on registers
     alone.
 
-    Data that ends too early or too late is told by ``error``, in the cycle after the beat that shows it was taken.
-    What follows is not affected:
+    Data that ends too early or too late raises ``error``, in the cycle after the beat that shows it was taken. Later
+    jobs are not affected:
 
     - if ``last`` comes too early, the beat that has it leaves with ``last``; the job's remaining mask beats are
       discarded, one per cycle, and with them the remaining words of an external mask;
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
       with the next one that has it.
 
-    So packets and jobs belong together one by one whatever the lengths, and every packet out has one ``last``.
+    So each packet belongs to one job whatever the lengths, and every packet out has one ``last``.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class MaskCircuit(wiring.Component):
     Members
     -------
     alternative : In(width)
-        Takes the place of what is not kept; taken with each beat of data.
+        Replacement for elements that are not kept; taken with each beat of data.
     jobs : In(stream of job_layout(index_bits))
     i : In(stream of beat_layout(lanes, width))
     words : In(stream of 32)
@@ -104,7 +104,7 @@ class MaskCircuit(wiring.Component):
         m = Module()
         m.submodules.generator = generator = MaskGenerator(lanes=self._lanes, index_bits=self._index_bits)
         m.submodules.source = source = MaskSource(lanes=self._lanes)
-        # Between the handshakes of the jobs, the words and the data, so that none waits for another in one cycle.
+        # Skid buffers separate the handshakes of jobs, words and data, so that no ready signal depends on the others.
         m.submodules.generated = generated = SkidBuffer(shape=generator.o.payload.shape())
         m.submodules.masks = masks = SkidBuffer(shape=source.o.payload.shape())
         m.submodules.multiplexer = multiplexer = MaskMultiplexer(lanes=self._lanes, width=self._width)

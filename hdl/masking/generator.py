@@ -1,4 +1,4 @@
-"""Mask bits made from the indices of the elements they belong to."""
+"""Generator of mask bits from the row and column indices of their elements."""
 
 from amaranth.hdl import Module, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -11,14 +11,14 @@ __all__ = ["MaskGenerator"]
 
 
 class MaskGenerator(wiring.Component):
-    """Walk through the matrices of a job, row by row, and tell what each of the mask's kinds but the external keeps.
+    """Generate the mask bits of a job's matrices, row by row, for all kinds of mask but the external one.
 
     The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
     cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices makes no beat.
     ``jobs.ready`` depends combinationally on ``o.ready``.
 
-    Bounds are compared once per beat, to the beat's first column; in the beat in which a bound lies, its low bits
-    tell the lanes apart.
+    Bounds are compared once per beat, with the beat's first column; in the beat that contains a bound, its low bits
+    select the lanes.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class MaskGenerator(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, bits = self._lanes, self._index_bits
-        places = (lanes - 1).bit_length()  # low bits of a column, which are its lane
+        places = (lanes - 1).bit_length()  # low bits of a column index, which are the lane
         given = self.jobs.payload
 
-        # The job, and where it is: every register below follows one beat behind the other. What ends with the beat is
-        # known one beat ahead, from the last beat, row and matrix but one.
+        # First stage: the job and the position in it. Flags for the last beat, row and matrix are registers, set one
+        # beat ahead by comparing with the last beat, row and matrix but one.
         mask = Signal.like(given.mask)
         active = Signal()
         row = Signal(bits)
@@ -110,8 +110,8 @@ class MaskGenerator(wiring.Component):
                 matrix_last.eq(given.count == 1),
             ]
 
-        # The bounds of this row's columns, and whether any are kept. Those of the diagonal and of the band's end are
-        # the last columns kept, and so need no increment; others are the columns after those.
+        # Second stage: the column bounds of this row. The diagonal and the band's end are the last kept columns,
+        # which saves an increment; the other upper bounds are the columns after the last kept one.
         bounded = Signal(data.StructLayout({
             "beat": bits - places, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
             "triangle": 1, "triangle_inverse": 1, "padding": 1, "rectangle": 1, "band": 1, "external": 1,
@@ -138,7 +138,7 @@ class MaskGenerator(wiring.Component):
                 *(bounded.keep[lane].eq(~beat_last | (tail == 0) | (tail > lane)) for lane in range(lanes)),
             ]
 
-        # Where the beat is with respect to each bound: wholly below, or around it, and then up to which lane.
+        # Third stage: compare the beat with each bound. It lies below the bound, or contains it, at `lane`.
         names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
         position = data.StructLayout({"below": 1, "around": 1, "lane": max(places, 1)})
         compared = Signal(data.StructLayout({
@@ -148,7 +148,7 @@ class MaskGenerator(wiring.Component):
         compared_valid = Signal()
 
         def locate(name, enable=None, disabled=0):
-            """Compare the beat to a bound; without the mask that has it, it is below the bound, or it is not."""
+            """Compare the beat with a bound; if the bound's mask is not enabled, `below` is ``disabled``."""
             bound = bounded[name]
             target = compared[name]
             around = bound[places:].as_signed() if bound.shape().signed else bound[places:]
@@ -174,7 +174,7 @@ class MaskGenerator(wiring.Component):
             locate("end_column")
 
         def reaches(name, lane, *, inclusive=False):
-            """Whether a lane is below a bound, or at it."""
+            """True if a lane is below a bound, or with ``inclusive`` at it."""
             bound = compared[name]
             in_beat = lane <= bound.lane if inclusive else lane < bound.lane
             return bound.below | (bound.around & in_beat)

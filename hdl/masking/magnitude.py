@@ -1,4 +1,4 @@
-"""A mask of magnitudes with error feedback: what is large is kept and sent, what is small waits for the next time."""
+"""Magnitude mask with error feedback: large sums are kept and sent, small ones wait for the next step."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,23 +14,23 @@ __all__ = ["MagnitudeMask"]
 
 
 class MagnitudeMask(wiring.Component):
-    """Add gradients to the errors that earlier steps have left, and part the sums by their magnitude.
+    """Add gradients to the errors of earlier steps, and separate the sums by magnitude.
 
-    In each lane the sum is that of binary32, rounded to nearest even. Its magnitude is its bits but the sign, an
-    integer: where this is at least that of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0; elsewhere
-    ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are canonical,
-    above infinities; a threshold of zero keeps all, -0.0 included.
+    In each lane the sum is that of binary32, rounded to nearest even. Its magnitude is the integer of its bits
+    without the sign: if this is at least the magnitude of ``threshold``, ``kept`` has the sum and ``dropped`` +0.0;
+    otherwise ``kept`` has +0.0 and ``dropped`` the sum. So infinities are above all numbers, and NaNs, which are
+    canonical, above infinities; a threshold of zero keeps all sums, -0.0 included.
 
     Beats are taken in pairs, the n-th of ``gradients`` with the n-th of ``errors``, whose framing should be the same:
-    ``keep`` and ``last`` of the results are those of the gradients, and those of the errors are ignored. If packets
-    differ in length, nothing hangs and nothing tells it: the rest of the longer one is paired with the packet after
+    ``keep`` and ``last`` of the results are those of the gradients, and those of the errors are ignored. Packets of
+    different lengths cause neither a hang nor an error: the rest of the longer one is paired with the packet after
     the shorter. Elements whose keep bit is clear are computed as all others, but do not count as replaced.
 
     A pair that finds both queues empty is offered by both outputs :attr:`latency` cycles after it was taken;
-    throughput is one beat per cycle. No ready runs through the arithmetic: a pair is taken when both queues of
-    results have a place for it, of :attr:`depth` each, so that either output may stall by itself for so many beats.
+    throughput is one beat per cycle. The arithmetic has no handshake: a pair is taken when both result queues, of
+    :attr:`depth` beats each, have a place for it, so that either output may stall by itself for as many beats.
     ``gradients.ready`` depends combinationally on ``errors.valid``, and ``errors.ready`` on ``gradients.valid``;
-    all else depends on registers alone, and the outputs are registers.
+    all other outputs are registers or depend on registers alone.
 
     Parameters
     ----------
@@ -40,18 +40,18 @@ class MagnitudeMask(wiring.Component):
     Members
     -------
     threshold : In(32)
-        A binary32 number, whose sign is ignored. It is compared :attr:`threshold_latency` cycles after a pair was
-        taken, and so must hold until the last one has been offered.
+        Least magnitude to keep, a binary32 number whose sign is ignored. It is compared :attr:`threshold_latency`
+        cycles after a pair was taken, and so must hold until the last result has been offered.
     gradients, errors : In(stream of beat_layout(lanes))
     kept, dropped : Out(stream of beat_layout(lanes))
     replaced : Out(range(lanes + 1))
-        Elements dropped of the pair that was taken ``latency - 1`` cycles ago, and so one cycle before it can be
-        offered; 0 if none was.
+        Number of elements dropped from the pair that was taken ``latency - 1`` cycles ago, and so one cycle before it
+        can be offered; 0 if no pair was taken.
     """
 
     threshold_latency = FloatAdder.latency
     latency = threshold_latency + 1 + MaskMultiplexer.latency + 1
-    #: Beats that a queue has places for: those under way at full rate, as a multiple of LUT memory.
+    #: Beats that a queue holds: enough for those in flight at full rate, rounded up to fill LUT memory.
     depth = 17
 
     def __init__(self, *, lanes):
@@ -74,7 +74,7 @@ class MagnitudeMask(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        room = Signal(2)  # of each queue
+        room = Signal(2)  # each queue has a place
         taken = Signal()
         m.d.comb += [
             self.gradients.ready.eq(self.errors.valid & room.all()),
@@ -82,7 +82,7 @@ class MagnitudeMask(wiring.Component):
             taken.eq(self.gradients.valid & self.errors.valid & room.all()),
         ]
 
-        # Whether there is a beat must be known from reset on, and goes through flip-flops.
+        # `valid` must be known from reset on, and so passes flip-flops with a reset in place of a delay line.
         valid = taken
         for cycle in range(self.threshold_latency + 1):
             following = Signal(name=f"valid_{cycle + 1}")
@@ -112,7 +112,7 @@ class MagnitudeMask(wiring.Component):
             m.d.comb += [
                 queue.i.valid.eq(multiplexer.o.valid),
                 queue.i.payload.eq(multiplexer.o.payload),
-                multiplexer.o.ready.eq(1),  # the queue has a place
+                multiplexer.o.ready.eq(1),  # the place in the queue is reserved
                 multiplexer.i.valid.eq(valid),
                 multiplexer.i.payload.elements.eq(sums),
                 multiplexer.i.payload.mask.eq(mask),

@@ -1,4 +1,4 @@
-"""Masks as numbers: what is kept of a matrix, the jobs of a mask circuit, and the beats of mask bits.
+"""Layouts of masks, of the jobs of a mask circuit, and of beats of mask bits.
 
 Elements have a row i and a column j, both from zero. Each kind of mask that a job enables keeps some elements:
 
@@ -8,8 +8,8 @@ Elements have a row i and a column j, both from zero. Each kind of mask that a j
 - ``band``: abs(i - j) <= width;
 - ``external``: the elements whose bit is set in a stream of words.
 
-An element is kept when each of the enabled kinds keeps it: without any, all are. Kinds that share parameters may both
-be enabled.
+An element is kept if each enabled kind keeps it; without an enabled kind, all elements are kept. Kinds that share
+parameters may both be enabled.
 """
 
 from amaranth.hdl import signed, unsigned
@@ -29,18 +29,18 @@ INDEX_BITS = 12
 #: Width of the number of matrices in a job.
 COUNT_BITS = 16
 
-#: Most lanes of a mask beat.
+#: Largest number of lanes of a mask beat.
 MOST_LANES = 16
 
 
 def check_index_bits(index_bits):
-    """Refuse a width that indices of rows and columns cannot have."""
+    """Raise ValueError unless the width of row and column indices is 5 to 16 bits."""
     if not isinstance(index_bits, int) or not 5 <= index_bits <= 16:
         raise ValueError(f"Index width must be 5 to 16 bits, not {index_bits!r}")
 
 
 def mask_layout(index_bits):
-    """What a mask keeps: an enable of each kind, and the parameters; see this module's description.
+    """Layout of a mask: an enable for each kind, and the parameters; see this module's description.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def mask_layout(index_bits):
 
 
 def job_layout(index_bits):
-    """A batch of ``count`` matrices of ``rows`` rows and ``columns`` columns each, under one mask.
+    """Layout of a job: a batch of ``count`` matrices of ``rows`` rows and ``columns`` columns, under one mask.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ def job_layout(index_bits):
 
 
 def mask_beat_layout(lanes):
-    """Mask bits of consecutive elements of one row.
+    """Layout of a mask beat: the mask bits of consecutive elements of one row.
 
-    ``keep`` tells which lanes exist: all, except in the last beat of a row, marked ``row_end``; there those from lane
-    0 on. ``mask`` is clear for a lane that does not exist. ``external`` tells that the bits are still to be combined
-    with those of the words. ``last`` marks the end of a job.
+    ``keep`` marks the lanes that hold an element: all lanes, except in the last beat of a row, marked ``row_end``,
+    where they are contiguous from lane 0. ``mask`` is clear for all other lanes. ``external`` means that the bits are
+    still to be combined with those of the external words. ``last`` marks the end of a job.
 
     Parameters
     ----------

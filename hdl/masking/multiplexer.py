@@ -1,4 +1,4 @@
-"""The mask at work: a value passes, or another takes its place."""
+"""Mask multiplexer: each element passes, or an alternative takes its place."""
 
 from amaranth.hdl import Module, Mux
 from amaranth.lib import data, stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["MaskMultiplexer", "masked_beat_layout"]
 
 
 def masked_beat_layout(lanes, width=32):
-    """A beat of elements, each with the bit that tells whether it passes.
+    """Layout of a beat of elements, each with its mask bit.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class MaskMultiplexer(wiring.Component):
     Members
     -------
     alternative : In(width)
-        Taken with each beat.
+        Replacement for masked elements, taken with each beat.
     i : In(stream of masked_beat_layout(lanes, width))
     o : Out(stream of beat_layout(lanes, width))
     """

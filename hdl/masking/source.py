@@ -1,4 +1,4 @@
-"""Mask bits that come from memory, and how they join those that are made."""
+"""Source of external mask bits: words from memory, combined with generated mask bits."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -13,7 +13,7 @@ _WORD = 32
 
 
 class MaskSource(wiring.Component):
-    """Cut words into the lanes of mask beats, and combine both by AND where a beat is ``external``.
+    """Cut words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
 
     The bits of a job follow each other without gaps, row after row and matrix after matrix, from bit 0 of the first
     word; a row may begin within a word. A job begins with a word of its own, and what is left of its last word is
@@ -33,7 +33,7 @@ class MaskSource(wiring.Component):
     i : In(stream of mask_beat_layout(lanes))
     words : In(stream of 32)
     o : Out(stream of mask_beat_layout(lanes))
-        Without ``external``, which is done with.
+        The beats with ``external`` clear.
     """
 
     latency = 1
@@ -54,11 +54,11 @@ class MaskSource(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         given = self.i.payload
-        # The last bit used of the word that was taken last.
+        # Position of the last bit used in the most recent word.
         used = Signal(range(_WORD), init=_WORD - 1)
-        held = Signal(_WORD - 1, reset_less=True)  # that word without bit 0, which is used when the word is taken
+        held = Signal(_WORD - 1, reset_less=True)  # the word without bit 0, which is used when the word is taken
 
-        # Lanes exist from lane 0 on, so that their number follows from where keep ends.
+        # The kept lanes are contiguous from lane 0, so that their number follows from the end of `keep`.
         ends = given.keep & ~(given.keep >> 1)
         count = Signal(range(self._lanes + 1))
         following = Signal(range(2 * _WORD))

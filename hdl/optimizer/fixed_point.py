@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
-"""The optimizer's arithmetic in fixed point, for small FPGAs: the sum over workers, and the datapath of one lane."""
+# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
+"""Fixed-point arithmetic of the optimizer, for small FPGAs: the sum over workers, and the datapath of one lane."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ __all__ = ["FRACTION_BITS", "INT16", "INT18", "SCALAR_WIDTH", "FixedFormat", "Fi
 
 #: Width of a scalar, and of both operands of a multiplier block.
 SCALAR_WIDTH = 18
-#: Of a scalar: so it is in [-2, 2).
+#: Fraction bits of a scalar, whose range is therefore [-2, 2).
 FRACTION_BITS = 16
 
 _ADDER_LATENCY = 1
@@ -26,14 +26,14 @@ _SATURATION_LATENCY = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FixedFormat:
-    """Elements as signed integers, in two's complement.
+    """Format of elements as signed integers, in two's complement.
 
-    Where their binary point is, is the host's affair: an update is linear in gradients, weights and state.
+    The host chooses the binary point: an update is linear in gradients, weights and state.
 
     Parameters
     ----------
     width : int
-        Bits of an element, 8 to 18.
+        Bits per element, 8 to 18.
     """
 
     width: int
@@ -48,7 +48,7 @@ INT18 = FixedFormat(width=18)
 
 
 def fixed_settings_layout():
-    """The scalars of an update: signed, with :data:`FRACTION_BITS` bits of fraction."""
+    """Layout of an update's scalars: signed, with :data:`FRACTION_BITS` bits of fraction."""
     scalar = signed(SCALAR_WIDTH)
     return data.StructLayout({"rule": Rule, "gradient_scale": scalar, "learning_rate": scalar, "momentum": scalar})
 
@@ -61,14 +61,14 @@ class MultiplierBlock(wiring.Component):
     Parameters
     ----------
     primitive : bool
-        Whether to instantiate MULT18X18D and use its own registers, which Yosys does not do by itself. Simulators
-        then need a model of it. Both ways agree in every cycle.
+        Instantiate MULT18X18D and use its own registers, which Yosys does not do by itself. Simulators then need a
+        model of the primitive. Both variants agree in every cycle.
 
     Members
     -------
     a, b : In(signed(18))
     clear : In(1)
-        The product that appears in the next cycle is zero instead.
+        Replace the product that appears in the next cycle by zero.
     o : Out(signed(36))
     """
 
@@ -107,7 +107,7 @@ class MultiplierBlock(wiring.Component):
 
 
 class FixedReducer(wiring.Component):
-    """Adds one element of every worker in a balanced tree over the worker index.
+    """Add one element of every worker in a balanced tree over the worker index.
 
     Each level adds one bit, so that nothing saturates and the order does not matter. One worker's element passes as
     it is. Latency is :attr:`latency` cycles, one per level; throughput is one sum per cycle. There is no handshake,
@@ -165,36 +165,36 @@ class FixedReducer(wiring.Component):
 
 
 class FixedLane(wiring.Component):
-    """One new weight per cycle, from the sum of its gradients, in fixed point.
+    """Compute one new weight per cycle from the sum of its gradients, in fixed point.
 
-    With round(x) = floor(x + 1/2), which is half up, and sat() the nearest number of the format,
+    With round(x) = floor(x + 1/2), which is half up, and sat(x) the nearest number of the format,
 
     - :attr:`Rule.SGD` has d = sat(round(gradient_scale * sum));
     - :attr:`Rule.MOMENTUM` has d = sat(round(momentum * state + gradient_scale * sum)), which is also the new state;
 
     and the new weight is sat(weight - round(learning_rate * d)). Sums and products are exact: each of the two steps
-    rounds once and saturates once. Dampening is a factor of gradient_scale, for the host to multiply in.
+    rounds once and saturates once. The host multiplies dampening into gradient_scale.
 
-    Half up is what an adder does: the half of the first step is the low bit of a carry chain, and that of the second
-    is the borrow of the subtraction, which costs nothing. It is unbiased but for ties, which are one in 65,536 of
-    evenly spread products.
+    Rounding half up costs no logic: the half of the first step is the low bit of a carry chain, and the half of the
+    second is the borrow of the subtraction. It is unbiased but for ties, which are one in 65,536 of evenly spread
+    products.
 
-    Operands are taken, and results appear, where the arithmetic has them: counted from the cycle of ``total``, the
-    planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles later; the new
-    state appears :attr:`state_latencies` and the new weight :attr:`latency` cycles later. There is no handshake, and
-    nothing is reset. ``settings`` must not change while anything is in flight, and ``settings.rule`` must be one of
-    ``rules``.
+    Operands are taken, and results appear, in the cycles in which the arithmetic has them: counted from the cycle of
+    ``total``, the planes of the state are taken :attr:`state_offsets` and the weight :attr:`weight_offset` cycles
+    later; the new state appears :attr:`state_latencies` and the new weight :attr:`latency` cycles later. There is no
+    handshake, and nothing is reset. ``settings`` must not change while anything is in flight, and ``settings.rule``
+    must be one of ``rules``.
 
     Parameters
     ----------
     format : FixedFormat
-        Of gradients, weights and state.
+        Format of gradients, weights and state.
     workers : int
         Gradients in a sum, 1 to 8.
     rules : tuple of Rule
         Rules to choose from: :attr:`Rule.SGD`, :attr:`Rule.MOMENTUM` or both.
     primitive : bool
-        As of :class:`MultiplierBlock`.
+        See :class:`MultiplierBlock`.
 
     Members
     -------
@@ -231,7 +231,7 @@ class FixedLane(wiring.Component):
 
     @property
     def format(self):
-        """Of gradients, weights and state."""
+        """Format of gradients, weights and state."""
         return self._format
 
     @property
@@ -253,17 +253,17 @@ class FixedLane(wiring.Component):
 
     @property
     def _step_latency(self):
-        """Cycles from the sum to d. Rounding is an addition, and so is that of the momentum, where there is one."""
+        """Cycles from the sum to d: the product, the addition that rounds and, with momentum, one more addition."""
         return self.multiplier_latency + (self.planes + 1) * _ADDER_LATENCY + _SATURATION_LATENCY
 
     @property
     def state_offsets(self):
-        """Per plane, cycles from the sum to the state that belongs to it."""
+        """Cycles from the sum to the state of each plane."""
         return (0,) * self.planes
 
     @property
     def state_latencies(self):
-        """Per plane, cycles from the sum to the new state."""
+        """Cycles from the sum to the new state of each plane."""
         return (self._step_latency,) * self.planes
 
     @property
@@ -283,8 +283,8 @@ class FixedLane(wiring.Component):
         width = self._format.width
         scalars = self.settings
 
-        # A sum of up to 18 bits fits the block. The block takes the low 18 of a wider one as if they were signed; the
-        # rest, digits of -2 to 2, is multiplied beside it and meets the product where that is rounded.
+        # A sum of up to 18 bits fits the block. The block takes the low 18 bits of a wider sum as a signed number;
+        # the upper bits, as Booth digits of -2 to 2, are multiplied beside it, and the rounding addition joins them.
         low = self.total[:SCALAR_WIDTH].as_signed()
         m.d.comb += [scale.a.eq(scalars.gradient_scale), scale.b.eq(low)]
         product = scale.o
@@ -302,7 +302,7 @@ class FixedLane(wiring.Component):
         else:
             half = C(1, signed(2))
 
-        # A product reaches 2 ** total_width, that end included. Where a second one is as large, it takes a bit more.
+        # A product reaches 2 ** total_width, inclusive. If a second product is as large, the sum takes one bit more.
         step_width = self._total_width + 2 + (self.planes and self._total_width == width)
         rounded = Signal(signed(step_width + 1))
         m.d.comb += rounded.eq(product[FRACTION_BITS - 1:].as_signed() + half)
@@ -322,10 +322,10 @@ class FixedLane(wiring.Component):
 
 
 def _saturate(m, stage, value, width):
-    """The nearest number of so many bits, two cycles later.
+    """Saturate to ``width`` bits, within two cycles.
 
-    Both ends are made by the set and the reset of the flip-flops, one after the other, and so without LUTs. Yosys
-    takes them for that where their initial value is that of the set or the reset.
+    The reset and then the set of flip-flops make the two ends of the range, without LUTs. Yosys infers them if the
+    initial value of the flip-flops is that of the reset or the set.
     """
     sign = value[-1]
     beyond = Signal(name=f"{stage}_beyond")
@@ -337,10 +337,10 @@ def _saturate(m, stage, value, width):
 
 
 def _times_digits(m, factor, digits, latency):
-    """``factor`` times ``floor((digits + 1) / 2)``, so many cycles later.
+    """Multiply ``factor`` by ``floor((digits + 1) / 2)``, within ``latency`` cycles.
 
-    The number is cut into digits of -2 to 2, each of two bits and the highest one below them, and the multiples that
-    they choose are added from the top.
+    The number is recoded into radix-4 Booth digits of -2 to 2, each from two bits and the bit below them, and the
+    multiples that the digits select are added from the top.
     """
     digits = Cat(digits, digits[-1])
     count = (len(digits) - 1) // 2
@@ -356,7 +356,7 @@ def _times_digits(m, factor, digits, latency):
     for done, row in enumerate(reversed(rows)):
         for _ in range(done):
             row = register(m, "row", **vars(row))
-        # The position below makes the carry that a negative multiple lacks.
+        # The extra position below makes the carry in that completes the negation of a multiple.
         result = register(m, "multiples", sum=(
             Cat(row.negative, C(0, 2), result).as_signed() + Cat(row.negative, row.multiple).as_signed())[1:]
         ).sum.as_signed()

@@ -1,4 +1,4 @@
-"""The banks in which a burst's operands wait: filled by a stream, drained once, and gone."""
+"""Banked buffer for a burst's operands: a stream fills a bank, and a burst drains it once."""
 
 import functools
 import operator
@@ -15,15 +15,15 @@ __all__ = ["GradientBuffer"]
 
 
 class GradientBuffer(wiring.Component):
-    """A ring of banks, each holding the elements of one burst from one stream.
+    """Ring of banks, each holding the elements of one burst from one stream.
 
-    A fill ends at the beat with ``last``; of a longer fill than a bank holds, the rest is taken and ignored. A filled
-    bank is first claimed, when the burst that will drain it begins, and then drained by ``take``, the elements of one
-    ``read_lanes``-wide slice per cycle. The take with ``finish`` discards the bank: nothing that was in it can be
-    read again, and it can be filled from the next cycle on. Elements that the fill did not bring read as +0.0.
+    A fill ends at the beat with ``last``; the excess of a fill that is longer than a bank is taken and ignored. A
+    filled bank is first claimed, when the burst that will drain it begins, and then drained by ``take``, the elements
+    of one ``read_lanes``-wide slice per cycle. The take with ``finish`` discards the bank: its elements cannot be
+    read again, and it can be filled from the next cycle on. Elements missing from the fill read as +0.0.
 
     Gradients are claimed and taken at once, and two banks keep their stream and the burst busy in every cycle.
-    Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: then it takes ``2
+    Weights and state are taken ``delay`` cycles after the claim, when the arithmetic needs them: this takes ``2
     + ceil(delay / (depth / read_lanes))`` banks, and no delay line.
 
     Latency is :attr:`latency` cycles from ``take`` to ``o``; throughput is one beat per cycle in and one slice per
@@ -36,17 +36,17 @@ class GradientBuffer(wiring.Component):
     depth : int
         Elements in a bank; a positive multiple of ``lanes``.
     banks : int
-        At least 2.
+        Number of banks; at least 2.
     read_lanes : int or None
         Elements in a slice: 1, 2, 4 or 8, at most ``lanes``, which is the default.
     width : int
-        Bits of one element.
+        Bits per element.
 
     Members
     -------
     i : In(stream of beat_layout(lanes, width))
     filled : Out(1)
-        A bank is filled that no burst has claimed.
+        There is a filled bank that no burst has claimed.
     claim : In(1)
         Claim the oldest such bank. Only while ``filled``.
     take : In(1)
@@ -54,7 +54,7 @@ class GradientBuffer(wiring.Component):
     finish : In(1)
         With ``take``: this slice is the burst's last.
     o : Out(ArrayLayout(width, read_lanes))
-        The slice taken :attr:`latency` cycles ago, or zeros if none was.
+        The slice taken :attr:`latency` cycles ago, or zeros if no slice was taken.
     """
 
     latency = 3
@@ -98,22 +98,22 @@ class GradientBuffer(wiring.Component):
         r_bank = Signal(range(banks))
         r_row = Signal(range(rows + 1))
         r_slice = Signal(range(max(slices, 2)))
-        # Of each bank, the last row that was filled, and which elements the fill brought of it.
+        # The last filled row of each bank, and the keep bits of its elements.
         final_rows = Array(Signal(range(max(rows, 2)), name=f"final_row_{bank}") for bank in range(banks))
         final_keeps = Array(Signal(self._lanes, name=f"final_keep_{bank}") for bank in range(banks))
-        passed = Signal()  # the slices to come are beyond that row
+        passed = Signal()  # the slices to come are beyond the last filled row
         occupied = Signal(range(banks + 1))  # banks filled and not yet discarded
         unclaimed = Signal(range(banks + 1))
 
-        # A row's address is its bank and its row side by side, so that no depth needs a multiplier. Each slice of the
-        # rows is a memory of its own, with one row of zeros more: those that are not asked read it, so that the one
-        # that is needs no multiplexer.
+        # An address is the concatenation of bank and row, so that no depth needs a multiplier. Each slice of the rows
+        # is a memory of its own, with an extra row of zeros: the memories that are not addressed read that row, so
+        # that an OR replaces the multiplexer.
         row_bits = ceil_log2(rows)
         zeros = banks << row_bits
         slice_shape = data.ArrayLayout(self._width, self._read_lanes)
         writes, reads = [], []
         for part in range(slices):
-            # A bank is filled or drained, never both, so nothing depends on what a read beside a write returns.
+            # A bank is filled or drained, never both, so that no read collides with a write to the same address.
             m.submodules[f"memory_{part}"] = memory = Memory(
                 shape=slice_shape, depth=zeros + (slices > 1), init=[], attrs={"no_rw_check": 1}
             )
@@ -170,7 +170,8 @@ class GradientBuffer(wiring.Component):
         with m.If(filling_ends ^ self.claim):
             m.d.sync += self.filled.eq(filling_ends | (unclaimed != 1))
 
-        # A cycle each for the memory, whose output comes late, for the slice of the row, and for zeros in its place.
+        # The pipeline has one cycle for the memory, whose output comes late, one for the OR of the slices, and one
+        # for the zeros in place of missing elements.
         present = Signal(self._read_lanes)
         present_slice = Signal(self._read_lanes)
         keep = final_keeps[r_bank].word_select(r_slice, self._read_lanes) if slices > 1 else final_keeps[r_bank]

@@ -1,4 +1,4 @@
-"""Moments as they lie in memory, as fp32 or as pairs of bf16, and as the optimizer's arithmetic takes them."""
+"""Conversion of moments between memory, as fp32 or pairs of bf16, and the optimizer's arithmetic."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,7 +12,7 @@ __all__ = ["MomentPacker", "MomentUnpacker"]
 
 
 class MomentUnpacker(wiring.Component):
-    """Rows of memory into beats of fp32 moments.
+    """Unpack rows of memory into beats of fp32 moments.
 
     With ``packed_state``, each word of a row holds two bf16 moments, the even element in its low half: a row of
     ``lanes`` words becomes two beats of ``lanes`` elements, whose low 16 bits are zero. A word's keep bit counts for
@@ -59,8 +59,8 @@ class MomentUnpacker(wiring.Component):
         row = self.i.payload
         moments = Signal.like(self.o.payload, name="moments", reset_less=True)
         m.d.comb += self.o.payload.eq(moments)
-        upper = Signal()  # of the row on offer, the lower half has been taken
-        more = Signal()  # its upper half follows
+        upper = Signal()  # the lower half of the row on offer has been taken
+        more = Signal()  # the upper half of the row follows
         m.d.comb += more.eq(self.packed_state & ~upper & (row.keep[lanes // 2] | ~row.last))
         with m.If(self.o.ready | ~self.o.valid):
             m.d.comb += self.i.ready.eq(self.i.valid & ~more)
@@ -81,7 +81,7 @@ class MomentUnpacker(wiring.Component):
 
 
 class MomentPacker(wiring.Component):
-    """Beats of fp32 moments into rows of memory.
+    """Pack beats of fp32 moments into rows of memory.
 
     With ``packed_state``, each element is rounded to bf16, to nearest even and with 0x7fc0 for every NaN; two beats
     make a row, whose words hold two elements each, the even one in the low half. A beat with ``last`` that would be
@@ -133,7 +133,8 @@ class MomentPacker(wiring.Component):
             short = shorten(m, given.elements[n], source=FP32, target=BF16)
             m.d.comb += rounded[16 * n:][:16].eq(Mux(given.keep[n], short, 0))
 
-        # A beat, or the half of a row, rounded: then in the lower half, and what is in the upper one does not matter.
+        # A beat; with `packed_state`, half a row: the rounded elements fill the lower half, and the upper half is
+        # ignored.
         beat = Signal.like(given, reset_less=True)
         beat_valid = Signal()
         advance = Signal()
@@ -143,7 +144,7 @@ class MomentPacker(wiring.Component):
             with m.If(self.packed_state):
                 m.d.sync += beat.elements.as_value()[:half].eq(rounded)
 
-        # The lower half of a row, which follows the beats for as long as it is not one that waits for its upper half.
+        # The spare register is the lower half of a row. It follows the beats until it waits for an upper half.
         lower, upper = beat.elements.as_value()[:half], beat.elements.as_value()[half:]
         spare = Signal(half, reset_less=True)
         spare_keep = Signal(lanes, reset_less=True)

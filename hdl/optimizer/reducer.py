@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
-"""The sum of one element over all workers."""
+# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
+"""Floating-point sum of one element over all workers."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import data, wiring
@@ -14,7 +14,7 @@ __all__ = ["Reducer"]
 
 
 class Reducer(wiring.Component):
-    """Adds one element of every worker in a balanced tree over the worker index.
+    """Add one element of every worker in a balanced tree over the worker index.
 
     A level adds neighbours, (0, 1), (2, 3), and so on, and an odd last one waits for the next level: the order of the
     additions, and so every rounding, is part of the contract. One worker's element passes as it is.

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
-"""What an update computes: the rules, their settings, and the datapath of one lane."""
+# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
+"""Update rules, their settings, and the floating-point datapath of one lane."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Rule(enum.Enum, shape=unsigned(2)):
-    """How a weight follows its gradient."""
+    """Update rule: the computation of a new weight from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -33,16 +33,16 @@ class Rule(enum.Enum, shape=unsigned(2)):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What the burst and the datapath need to know of a rule.
+    """Traits of a rule, for the burst and the datapath.
 
     Parameters
     ----------
     planes : int
         State planes that the rule reads and writes, from plane 0.
     adaptive : bool
-        Whether the step is divided by the root of the second plane.
+        The step is divided by the root of the second plane.
     decoupled : bool
-        Whether weight decay acts on the weight, and not on the gradient.
+        Weight decay acts on the weight, and not on the gradient.
     """
 
     planes: int
@@ -63,14 +63,14 @@ MOST_PLANES = max(traits.planes for traits in RULES.values())
 
 
 def planes_used(rule, planes):
-    """Which of the first so many state planes a rule uses, a bit for each."""
+    """Bit mask of the state planes that a rule uses, out of the first ``planes``."""
     return Cat(
         Cat(rule == each for each, traits in RULES.items() if traits.planes > plane).any() for plane in range(planes)
     )
 
 
 def check_rules(rules):
-    """Raise a ``ValueError`` unless this is a tuple of rules, at least one, and none twice."""
+    """Raise ValueError unless ``rules`` is a tuple of one or more different rules."""
     if (
         not isinstance(rules, tuple)
         or not rules
@@ -81,7 +81,7 @@ def check_rules(rules):
 
 
 def settings_layout():
-    """What an update is told, as the registers hold it: floats as bits. docs/optimizer/rules.md has the equations."""
+    """Layout of the settings of an update, with floats as bits; docs/optimizer/rules.md has the equations."""
     return data.StructLayout(
         {
             "rule": Rule,
@@ -99,36 +99,37 @@ def settings_layout():
     )
 
 
-#: Bits of the number 1, and of a sign alone, which is -0.0.
+#: Encodings of 1.0 and of -0.0, which is the sign bit alone.
 ONE = FP32.bias << FP32.fraction_bits
 SIGN = 1 << FP32.width - 1
 
 
 class UpdateLane(wiring.Component):
-    """One new weight per cycle, from the sum of its gradients.
+    """Compute one new weight per cycle from the sum of its gradients.
 
-    From the gradient g = limit(gradient_scale * sum), to which weight_factor * weight is added unless weight decay
-    is off or decoupled, follows a step d, and from this the new weight:
+    The gradient is g = limit(gradient_scale * sum), plus weight_factor * weight unless weight decay is off or
+    decoupled. The rule makes a step d of it:
 
-    - of :attr:`Rule.SGD`, d = g;
-    - of :attr:`Rule.MOMENTUM`, m' = first_decay * m + first_gain * g and d = m', or with ``nesterov`` d =
+    - :attr:`Rule.SGD` has d = g;
+    - :attr:`Rule.MOMENTUM` has m' = first_decay * m + first_gain * g and d = m', or with ``nesterov`` d =
       first_decay * m' + g;
-    - of :attr:`Rule.ADAM` and :attr:`Rule.ADAMW`, m' as above, v' = second_decay * v + (second_gain * g) * g, and d =
-      m' / (sqrt(v') + epsilon);
-    - the new weight is weight - learning_rate * d, where ADAMW begins with weight_factor * weight.
+    - :attr:`Rule.ADAM` and :attr:`Rule.ADAMW` have m' as above, v' = second_decay * v + (second_gain * g) * g, and
+      d = m' / (sqrt(v') + epsilon).
 
-    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic, and have one latency: what
-    a rule does without adds -0.0, or divides by 1.0, which leaves every number as it is. A rule that the lane was
-    not made for has an unspecified result.
+    The new weight is weight - learning_rate * d, in which ADAMW replaces weight by weight_factor * weight.
 
-    Operands are taken, and results appear, where the arithmetic has them: all the properties below count from the
-    cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in flight, nor in
-    the cycle before.
+    Each operation rounds once, to nearest even. The rules of a lane share its arithmetic, and have one latency: an
+    operation that a rule does not use adds -0.0, multiplies by 1.0 or divides by 1.0, which changes no number. A rule
+    that the lane was not made for has an unspecified result.
+
+    Operands are taken, and results appear, in the cycles in which the arithmetic has them: all the properties below
+    count from the cycle of ``total``. There is no handshake. ``settings`` must not change while anything is in
+    flight, nor in the cycle before.
 
     Parameters
     ----------
     rules : tuple of Rule
-        What there is arithmetic for: SGD takes three multipliers and two adders, momentum six and four (of which
+        Rules that the lane can compute: SGD takes three multipliers and two adders, momentum six and four (of which
         Nesterov's step is one and one); Adam and AdamW eight and five, a square root and a divider.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
@@ -151,7 +152,7 @@ class UpdateLane(wiring.Component):
         self._adaptive = any(RULES[rule].adaptive for rule in rules)
         self._decoupled = any(RULES[rule].decoupled for rule in rules)
         self._dsps = dsps
-        # One of each, to be asked for its latency.
+        # One unit of each kind, to read its latency.
         self._multiplier = FloatMultiplier(dsps=dsps)
         self._adder = FloatAdder()
         self._limiter = MagnitudeLimiter()
@@ -254,7 +255,7 @@ class UpdateLane(wiring.Component):
             return line.o
 
         def chosen(trait):
-            """Whether the rule of this command has a trait; registered, for it holds as long as the command."""
+            """Flag for a trait of the command's rule; a register, since the rule holds as long as the command."""
             flag = Signal(name=trait)
             with m.Switch(settings.rule):
                 for rule in self._rules:
@@ -266,7 +267,7 @@ class UpdateLane(wiring.Component):
         couples = Signal()
         m.d.sync += couples.eq(~decoupled & settings.weight_factor[:-1].any())
 
-        # The gradient: scaled, clipped, and with weight decay. The decayed weight is of use to either kind of decay.
+        # The gradient: scaled, clipped, and with weight decay. Both kinds of decay use the decayed weight.
         scaled = multiply("scale", settings.gradient_scale, self.total)
         m.submodules.limiter = limiter = MagnitudeLimiter()
         m.d.comb += [limiter.i.eq(scaled), limiter.limit.eq(settings.clip)]
@@ -298,7 +299,7 @@ class UpdateLane(wiring.Component):
                 square = multiply("square", gain, late)
                 late = delay("later_gradient_line", late, self.multiplier_latency)
                 straight = delay("first_line", first, self.multiplier_latency)
-                ahead = Signal()  # the second plane, or a step ahead; else what is added to is -0.0
+                ahead = Signal()  # Nesterov's step; with neither it nor a second plane, the first addend is -0.0
                 m.d.sync += ahead.eq(settings.nesterov & stateful & ~adaptive)
                 again = multiply(
                     "second_decay", Mux(adaptive, settings.second_decay, settings.first_decay),

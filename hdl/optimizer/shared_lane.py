@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
-# The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
-"""One lane of the update whose operations share their units."""
+# The constructor builds the arithmetic, since its latencies are needed even if nothing is elaborated.
+"""Update lane whose operations share arithmetic units."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import wiring
@@ -18,22 +18,22 @@ from hdl.streams.delay import DelayLine
 
 __all__ = ["SharedLane", "operations"]
 
-#: Parameters from which a memory is smaller than registers that each hand a value on to the next one.
+#: Delay in parameters from which a memory is smaller than a chain of registers.
 _MEMORY = 8
 
 
 def operations(rules, workers):
-    """The operations of an update, in order of their claim to a slot, and the name of the sum of all gradients.
+    """Operations of an update, in order of their claim to a slot, and the name of the sum of all gradients.
 
-    Names of what is taken from outside: ``gradient_0`` and so on, ``weight``, ``state_0`` and ``state_1``, the
-    settings, and the numbers 0 and 1. Conditions are those of :class:`SharedLane`.
+    The inputs from outside are named ``gradient_0`` and so on, ``weight``, ``state_0`` and ``state_1``, the settings,
+    and the numbers 0 and 1. Conditions are those of :class:`SharedLane`.
     """
     adaptive = {RULES[rule].adaptive for rule in rules}
     decoupled = {RULES[rule].decoupled for rule in rules}
     stateful = {bool(RULES[rule].planes) for rule in rules}
 
     def either(traits, name, one, other):
-        """What an operand is if the rule has a trait, or else: with a condition only where rules differ."""
+        """Operand ``one`` if the rule has a trait, else ``other``; conditional only if the rules differ in it."""
         if len(traits) == 1:
             return one if True in traits else other
         return {one: name, other: f"not_{name}"}
@@ -54,7 +54,7 @@ def operations(rules, workers):
         Operation("gradient", "add", {"decayed": "couples", "-0": "not_couples"}, "limited"),
     ]
     def choose(name, traits, trait, one, other):
-        """The name of what is one thing if the rule has a trait, or else the other."""
+        """Name of the value that is ``one`` if the rule has a trait, else ``other``."""
         choice = either(traits, trait, one, other)
         if isinstance(choice, dict):
             listed.append(Operation(name, "choose", choice))
@@ -84,7 +84,7 @@ def operations(rules, workers):
             step = "quotient"
             again, second, added = "kept_second", "state_1", "square"
             if False in adaptive:
-                # The second plane's arithmetic makes momentum's look ahead.
+                # The arithmetic of the second plane computes Nesterov's step.
                 again = {"kept_second": "keeps", "-0": "straight"}
                 second = {"state_1": "adaptive", "first": "not_adaptive"}
                 added = {"square": "adaptive", "gradient": "looks", "first": "straight"}
@@ -110,19 +110,19 @@ def operations(rules, workers):
 
 
 class SharedLane(wiring.Component):
-    """One new weight every ``interval`` cycles, from the gradients of all workers.
+    """Compute one new weight every ``interval`` cycles from the gradients of all workers.
 
-    The same equations, and the same bits, as of :class:`~hdl.optimizer.reducer.Reducer` and
-    :class:`~hdl.optimizer.rules.UpdateLane`, but the operations share their units: each has a slot, a unit in one
-    cycle of every ``interval``, by :attr:`timetable`. Square root and divider, which have one operation each, take
-    ``interval`` cycles for it.
+    Equations and bits equal those of :class:`~hdl.optimizer.reducer.Reducer` and
+    :class:`~hdl.optimizer.rules.UpdateLane`, but the operations share their units: :attr:`timetable` gives each a
+    slot, which is a unit in one cycle of every ``interval``. Square root and divider, which have one operation each,
+    take ``interval`` cycles for it.
 
     In front of a unit each operand of each operation has a register, which is loaded in the slot before and is zero
-    in all others; the unit takes what the registers have together. Until then a value waits in registers that are
-    loaded once for each parameter, or in a memory.
+    in all others; the unit takes the OR of these registers. Until then a value waits in registers that are loaded
+    once for each parameter, or in a memory.
 
-    Gradients of a parameter, all in one cycle, are taken in the cycles of ``phase[0]``. The properties below are as
-    of an :class:`~hdl.optimizer.rules.UpdateLane`: they count from the cycle of the sum, which is
+    The gradients of a parameter are all taken in one cycle of ``phase[0]``. The properties below are those of an
+    :class:`~hdl.optimizer.rules.UpdateLane`: they count from the cycle of the sum, which is
     :attr:`reducer_latency` later. There is no handshake. ``settings`` must not change while anything is in flight,
     nor in the cycle before.
 
@@ -133,7 +133,7 @@ class SharedLane(wiring.Component):
     workers : int
         Gradients of a parameter, 1 to 8.
     rules : tuple of Rule
-        As for :class:`~hdl.optimizer.rules.UpdateLane`.
+        See :class:`~hdl.optimizer.rules.UpdateLane`.
     dsps : int
         DSP blocks each multiplier may use: 4, 2 or 1.
 
@@ -141,7 +141,7 @@ class SharedLane(wiring.Component):
     -------
     settings : In(settings_layout())
     phase : In(interval)
-        One bit: how many cycles ago, modulo the interval, gradients were taken.
+        One-hot: bit n is high if gradients were taken n cycles ago, modulo the interval.
     gradients : In(32).array(workers)
     weight : In(32)
     state : In(32).array(planes)
@@ -246,7 +246,7 @@ class SharedLane(wiring.Component):
                 results[operation.name] = Signal(FP32.width, name=operation.name)
             else:
                 results[operation.name] = self._units[operation.kind, table.slots[operation.name].unit].o
-        # What comes from outside, and the cycle in which it does; what is always there has none.
+        # Inputs and results, each with the cycle in which it is there, or None if it is always there.
         sources = {f"gradient_{worker}": (self.gradients[worker], 0) for worker in range(self._workers)}
         sources["weight"] = self.weight, min(table.uses("weight"))
         for plane in range(self._planes):
@@ -268,7 +268,7 @@ class SharedLane(wiring.Component):
             for index, operand in enumerate(operation.operands):
                 for source, condition in operand.items():
                     value, parameters = waiting[source.removeprefix("-")](cycle)
-                    # Of two operations that take the same in other slots, one register serves both.
+                    # Two operations that take the same value in different slots share one register.
                     loads = ports.setdefault((operation.kind, unit, index), {}).setdefault(
                         (source, parameters, condition), (value, []))[1]
                     loads.append(self.phase[cycle % interval])
@@ -297,7 +297,7 @@ class SharedLane(wiring.Component):
         return m
 
     def _conditions(self, m):
-        """What an operand may depend on; registered, for it holds as long as the command."""
+        """Conditions of operands; registers, since the settings hold as long as the command."""
         settings = self.settings
         chosen = {}
         for trait in ("planes", "adaptive", "decoupled"):
@@ -325,9 +325,9 @@ class SharedLane(wiring.Component):
         return conditions
 
     def _wait(self, m, name, value, ready):
-        """Let a value that is there in one cycle wait for all that take it.
+        """Hold a value, which is there in one cycle, for all operations that take it.
 
-        Returns a function of the cycle: what has it then, and after how many parameters.
+        Return a function of the cycle that gives the holding register and its delay in parameters.
         """
         if ready is None:
             return lambda cycle: (value, 0)
@@ -335,7 +335,7 @@ class SharedLane(wiring.Component):
         held = {0: value}
         for parameters in sorted({-(-(cycle - ready) // interval) for cycle in self._timetable.uses(name)} - {0}):
             before = max(held)
-            # A step of all short waits, or one memory for a long one.
+            # A long delay is one memory, a short one a chain of registers.
             steps = [parameters] if parameters - before >= _MEMORY else range(before + 1, parameters + 1)
             for step in steps:
                 before = max(held)

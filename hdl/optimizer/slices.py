@@ -1,4 +1,4 @@
-"""Between rows of memory and the slices of them that enter the arithmetic."""
+"""Conversion between rows of memory and the slices that enter the arithmetic."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["RowJoiner", "RowSplitter"]
 
 
 def _signatures(lanes, slice_lanes, width):
-    """Streams of rows and of slices, of lane counts that are checked."""
+    """Check both lane counts, and return the stream signatures of rows and of slices."""
     check_lanes(lanes)
     if slice_lanes not in (1, 2, 4, 8) or slice_lanes > lanes:
         raise ValueError(f"Slice lane count must be 1, 2, 4 or 8 and at most {lanes}, not {slice_lanes!r}")
@@ -18,13 +18,13 @@ def _signatures(lanes, slice_lanes, width):
 
 
 class RowSplitter(wiring.Component):
-    """Rows into slices, lowest lane first.
+    """Split rows into slices, lowest lane first.
 
-    Every row becomes ``lanes / slice_lanes`` slices, however many of its elements are kept; those that are not are
-    zero. So no slice depends on what the row has, and ``i.ready`` depends combinationally on ``o.ready`` alone.
+    Every row becomes ``lanes / slice_lanes`` slices, however many of its elements are kept; the others are zero. So
+    the slices do not depend on the row's ``keep``, and ``i.ready`` depends combinationally on ``o.ready`` alone.
 
-    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The row is held by its source, and there is
-    no register for it: it is taken along with its last slice.
+    Latency is :attr:`latency` cycles; throughput is one slice per cycle. The source holds the row, without a register
+    here: the row is taken along with its last slice.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class RowSplitter(wiring.Component):
     slice_lanes : int
         Elements in a slice: 1, 2, 4 or 8, at most ``lanes``.
     width : int
-        Bits of an element.
+        Bits per element.
 
     Members
     -------
@@ -77,7 +77,7 @@ class RowSplitter(wiring.Component):
 
 
 class RowJoiner(wiring.Component):
-    """Slices into rows, the first slice in the lowest lanes.
+    """Join slices into rows, the first slice in the lowest lanes.
 
     Latency is :attr:`latency` cycle from the slice that completes a row. Throughput is one slice per cycle, but for
     the cycles in which a row waits to be taken, of which each has at least one: ``i.ready`` is a register.
@@ -89,12 +89,12 @@ class RowJoiner(wiring.Component):
     slice_lanes : int
         Elements in a slice: 1, 2, 4 or 8, at most ``lanes``.
     width : int
-        Bits of an element.
+        Bits per element.
 
     Members
     -------
     i : In(stream of beat_layout(slice_lanes, width))
-        A slice with ``last`` completes its row; every other one has all its elements.
+        A slice with ``last`` completes its row; every other slice has all its elements.
     o : Out(stream of beat_layout(lanes, width))
     """
 
@@ -108,10 +108,10 @@ class RowJoiner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         given, parts = self.i.payload, self._parts
-        # Elements mean nothing before they are kept, and are not reset.
+        # Elements that are not kept mean nothing, and so are not reset.
         row = Signal.like(self.o.payload, name="row", reset_less=True)
         m.d.comb += self.o.payload.eq(row)
-        here = Signal(parts, init=1)  # which part comes next: one bit
+        here = Signal(parts, init=1)  # the next part, one-hot
         m.d.comb += self.i.ready.eq(~self.o.valid)
         with m.If(self.o.ready):
             m.d.sync += self.o.valid.eq(0)
@@ -122,7 +122,7 @@ class RowJoiner(wiring.Component):
                 with m.If(here[part]):
                     m.d.sync += row.elements.as_value().word_select(part, len(given.elements.as_value())).eq(
                         given.elements)
-                # What a new row has not reached yet is not kept.
+                # The first slice of a new row clears the keep bits of all others.
                 with m.If(here[part] | here[0]):
                     m.d.sync += row.keep.word_select(part, len(given.keep)).eq(Mux(here[part], given.keep, 0))
         return m

@@ -1,4 +1,4 @@
-"""When each operation of an update runs, and on which of the units that the operations share."""
+"""Timetable of an update: the cycle and the shared unit of each operation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ __all__ = ["Operation", "Slot", "Timetable", "plan"]
 
 
 class Operation:
-    """One operation of an update, on each parameter.
+    """Operation of an update, which runs once for each parameter.
 
     Parameters
     ----------
     name : str
-        Of the operation and of its result.
+        Name of the operation and of its result.
     kind : str
-        Of the unit that it needs.
+        Kind of the unit that it needs.
     operands : str or dict
-        What each operand is: the result of an operation or, by any other name, something from outside. Where this
-        depends on the rule, a dict of conditions by what the operand then is. A minus in front inverts the sign.
+        Name of each operand: the result of an operation or, by any other name, an input from outside. An operand that
+        depends on the rule is a dict from each possible name to its condition. A minus in front inverts the sign.
     beside : str or None
-        An operation that this one need not run before, as what it takes from outside can be had at any time.
+        Operation before whose cycle this one does not run, although its inputs from outside are there at any time.
     """
 
     def __init__(self, name, kind, *operands, beside=None):
@@ -30,13 +30,13 @@ class Operation:
 
     @property
     def sources(self):
-        """Names of all that its operands may be, without signs."""
+        """Names of all possible operands, without signs."""
         return [source.removeprefix("-") for operand in self.operands for source in operand]
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A unit of the kind, by its number, and the cycle in which the operands are there."""
+    """Slot of an operation: the number of a unit of its kind, and the cycle in which the operands are there."""
 
     unit: int
     cycle: int
@@ -44,14 +44,14 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """A slot for each operation, such that a new parameter can follow every ``interval`` cycles.
+    """Slots of all operations, with which a new parameter can follow every ``interval`` cycles.
 
     Operands wait in front of a unit in a register, which takes a cycle.
 
     Raises
     ------
     ValueError
-        If two operations have one unit in the same cycle, counted modulo the interval, or an operation runs before
+        If two operations take one unit in the same cycle, counted modulo the interval, or if an operation runs before
         its operands are there.
     """
 
@@ -74,31 +74,31 @@ class Timetable:
                                      f"{source} is ready, not in cycle {slot.cycle}")
 
     def ready(self, name):
-        """The cycle in which the result of an operation leaves its unit; 0 for what comes from outside."""
+        """Cycle in which the result of an operation leaves its unit; 0 for an input from outside."""
         if name not in self.slots:
             return 0
         kind = next(operation.kind for operation in self.operations if operation.name == name)
         return self.slots[name].cycle + self.latencies[kind]
 
     def loaded(self, name):
-        """The cycle in which the operands of an operation are taken."""
+        """Cycle in which the operands of an operation are taken."""
         return self.slots[name].cycle - 1
 
     @property
     def units(self):
-        """Units of each kind."""
+        """Number of units of each kind."""
         units = {}
         for operation in self.operations:
             units[operation.kind] = max(units.get(operation.kind, 0), self.slots[operation.name].unit + 1)
         return units
 
     def uses(self, source):
-        """The cycles in which operations take something."""
+        """Cycles in which operations take a value."""
         return [self.loaded(operation.name) for operation in self.operations if source in operation.sources]
 
 
 def plan(operations, *, latencies, interval):
-    """Let each operation, in the order given, run as early as it can, on as few units of each kind as will do."""
+    """Schedule each operation, in the order given, as early as possible, on the fewest units of each kind."""
     kinds = [operation.kind for operation in operations]
     slots = {}
     ready = {}

@@ -1,4 +1,4 @@
-"""Layers off a list in memory, each checked against the node before anything of it is done."""
+"""Reader for a list of layers in memory, which checks each layer against the node before it is run."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,23 +11,23 @@ from hdl.streams.stream import beat_layout
 __all__ = ["INPUT_ROWS", "LayerReader", "checked_layer_layout", "flags_layout"]
 
 INPUT_ROWS = 256
-"""Most memory rows of inputs that a sample has."""
+"""Largest number of memory rows for the inputs of a sample."""
 
-#: Bits of numbers of a layer.
+#: Bits of the numbers in a layer's record.
 _BITS = 16
 
 
 def flags_layout():
-    """What is the same for all beats of a layer, by the names of
+    """Flags that hold for all beats of a layer, by the names of
     :func:`~hdl.quantization.layer_list.layer_layout`."""
     return data.StructLayout({"wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1})
 
 
 def checked_layer_layout(config):
-    """A layer in rows of the memories: where its parts begin, and how many rows and elements they have.
+    """Layout of a checked layer: the first memory row of each part, and the parts' sizes in rows and elements.
 
-    ``input_rows`` are those of one sample, and as many beats make an output; of the last of them, the bytes in
-    ``tail`` are inputs.
+    ``input_rows`` is the number of input rows per sample, and so of beats per output; ``tail`` marks the bytes of the
+    last row that are inputs.
     """
     lanes = config.lanes
     gradient_rows, weight_rows = config.gradient_words // lanes, config.weight_words // lanes
@@ -42,17 +42,17 @@ def checked_layer_layout(config):
 
 
 class LayerReader(wiring.Component):
-    """Take layers off a list, one after the other, and let through those that are right, up to the final one.
+    """Read the layers of a list one after the other, and offer each valid layer, up to the final one.
 
     A layer is wrong
 
     - if it has no inputs or outputs, or more inputs than :data:`INPUT_ROWS` memory rows;
     - if one of its addresses is not that of the first element of a memory row;
     - if its codes, or those parts of the gradient memory that it reads and writes, end beyond the memory;
-    - if samples are more than 16 bits count;
+    - if the number of samples exceeds 16 bits;
     - if the list has ended before it.
 
-    Reserved bits are not looked at. A layer is offered :meth:`latency` cycles after its first beat was taken.
+    Reserved bits are ignored. A layer is offered :meth:`latency` cycles after its first beat was taken.
     ``i.ready`` depends on registers alone, and ``o`` holds registers.
 
     Parameters
@@ -64,14 +64,14 @@ class LayerReader(wiring.Component):
     start : In(1)
         Begin a list. Only the first one after reset counts.
     samples : In(32)
-        Held from ``start`` on.
+        Number of samples, held from ``start`` on.
     empty : In(1)
-        There is no list, and no beat will come; taken with ``start``.
+        The list is empty, and no beat will come; taken with ``start``.
     i : In(stream of beat_layout(lanes))
         The list; its end has ``last``.
     o : Out(stream of checked_layer_layout(config))
     bad : Out(1)
-        The next layer is wrong; no other will come.
+        The next layer is wrong; no further layer is offered.
     """
 
     def __init__(self, *, config):
@@ -106,7 +106,7 @@ class LayerReader(wiring.Component):
         def rows_of(count, per_row):
             return (count + (per_row - 1)) >> exact_log2(per_row)
 
-        # What is compared with the memories, one part after the other: a product of rows, and where it begins.
+        # Each part in turn is compared with its memory: the product of count and rows, added to the first row.
         step = Signal(range(4))
         input_rows, code_rows = Signal(_BITS), Signal(_BITS)
         parameter_rows, output_rows = Signal(_BITS + 1), Signal(_BITS)

@@ -1,4 +1,4 @@
-"""Sums of products of integer weights and inputs, an output after the other."""
+"""Matrix-vector product of integer weights and inputs, one output after the other."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed, unsigned
 from amaranth.lib import data, stream, wiring
@@ -12,18 +12,18 @@ __all__ = ["MOST_LANES", "MatrixVector", "latency", "operand_layout", "sum_layou
 #: Lanes of the widest unit.
 MOST_LANES = 32
 
-#: Bits of a sum of inputs of the longest output, signed or not.
+#: Bits of the longest sum of inputs, signed or unsigned.
 _INPUT_SUM_BITS = (LENGTH_MAX * ((1 << INPUT_BITS) - 1)).bit_length() + 1
 
-#: Bits of that which go into one multiplier, the others into a second one.
+#: Bits of that sum that go into one multiplier; the others go into a second one.
 _LOW_BITS = 17
 
 
 def operand_layout(lanes, bits, offset_bits):
-    """Payload of a row of the matrix: so many codes of it, and the inputs that they are for.
+    """Payload of a beat of a matrix row: ``lanes`` codes, and the inputs that they multiply.
 
-    ``signed`` makes inputs int8 in place of uint8, and ``subtract`` weights Z - Q in place of Z + Q. Offset and bias
-    are those of the output in all of its beats; ``last`` is on the last of them.
+    ``signed`` makes inputs int8 in place of uint8, and ``subtract`` weights Z - Q in place of Z + Q. All beats of an
+    output carry its offset and bias; ``last`` is on the last of them.
     """
     return data.StructLayout({
         "codes": data.ArrayLayout(unsigned(bits), lanes), "inputs": data.ArrayLayout(unsigned(INPUT_BITS), lanes),
@@ -31,7 +31,7 @@ def operand_layout(lanes, bits, offset_bits):
 
 
 def sum_layout():
-    """Payload of an output, as it is added up."""
+    """Payload of the sum of an output."""
     return data.StructLayout({"sum": signed(ACCUMULATOR_BITS)})
 
 
@@ -41,12 +41,12 @@ def latency(*, lanes, form):
 
 
 class MatrixVector(wiring.Component):
-    """Multiply weights and inputs, a beat in every cycle, and add up what belongs to one output.
+    """Multiply weights and inputs, a beat in every cycle, and add up the products of each output.
 
     In the adjusted form each lane has an adder, which makes the weight A = Z + Q or Z - Q, and multiplies that. In
-    the separate form lanes multiply codes, inputs are added up beside, and their sum is multiplied by Z once per
-    output. Both give the same numbers where every A has at most ``bits`` + 1 bits; sums wrap at 32, and those that
-    :mod:`hdl.quantization.arithmetic` bounds do not reach that.
+    the separate form lanes multiply codes, the inputs have a sum of their own, and that is multiplied by Z once per
+    output. Both give the same numbers if every A has at most ``bits`` + 1 bits. Sums wrap at 32 bits, which the sums
+    bounded by :mod:`hdl.quantization.arithmetic` never reach.
 
     One beat is taken per cycle, without a bubble between outputs, and a sum is offered :attr:`latency` cycles after
     the last beat of its output. All stages move together when the output is free: ``i.ready`` depends combinationally
@@ -57,9 +57,9 @@ class MatrixVector(wiring.Component):
     lanes : int
         Multiplications per cycle: 1, 2, 4, 8, 16 or 32.
     bits : int
-        Of a code: 4 or 8.
+        Bits per code: 4 or 8.
     offset_bits : int or None
-        Of an offset, at least 2 and at most 16; by default one more than of a code.
+        Bits per offset, at least 2 and at most 16; by default one more than ``bits``.
     form : Form
 
     Members
@@ -107,7 +107,7 @@ class MatrixVector(wiring.Component):
                 m.d.sync += later.eq(value)
             return later
 
-        # What goes beside the products: whether there is a beat, and whether it is the first or the last of its sum.
+        # Marks that travel beside the products: a valid beat, the first and the last beat of its sum.
         ended = Signal(init=1)  # the next beat is the first of a sum
         with m.If(free & self.i.valid):
             m.d.sync += ended.eq(given.last)
@@ -129,7 +129,7 @@ class MatrixVector(wiring.Component):
             if separate:
                 factors.append(register(code, f"factor_{lane}"))
                 continue
-            # One adder: the complement of the code, and what it lacks to the negative as a carry from below.
+            # One adder for Z + Q and Z - Q: subtracting is adding the complement of the code and a carry from below.
             negated = Cat(code, C(0, 1)) ^ given.subtract.replicate(self._bits + 1)
             total = Cat(given.subtract, negated) + Cat(given.subtract, given.offset)
             factors.append(register(total[1:self._bits + 2].as_signed(), f"factor_{lane}"))
@@ -140,7 +140,7 @@ class MatrixVector(wiring.Component):
         move()
 
         def halved(values, name):
-            """Sums of neighbours, a stage on."""
+            """Add neighbours, with a register behind each sum."""
             return [register(values[place] + values[place + 1], f"{name}_{len(values)}_{place}")
                     for place in range(0, len(values), 2)]
 

@@ -1,4 +1,4 @@
-"""From rows of memory to operands: jobs for each sample, inputs that stay for all outputs, and their parameters."""
+"""Operands from memory rows: jobs for each sample, a buffer that holds its inputs, and the outputs' parameters."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -14,12 +14,12 @@ __all__ = ["InputBuffer", "ParameterUnpacker", "SampleJobs", "input_layout", "ru
 
 
 def run_layout(rows, elements):
-    """Rows that each sample of a layer needs: a job, and how far the next one is from it."""
+    """Layout of the rows that each sample of a layer needs: the first job, and the row step to the next one."""
     return data.StructLayout({"job": job_layout(rows, elements), "step": range(rows)})
 
 
 class SampleJobs(wiring.Component):
-    """Ask a reader for rows of a layer, once for each sample.
+    """Make the read jobs of a layer, one for each sample.
 
     Latency is :attr:`latency` cycle from a layer to its first job; there is no bubble between jobs, nor between
     layers. ``layer.ready`` depends combinationally on ``job.ready`` and ``allow``.
@@ -27,14 +27,14 @@ class SampleJobs(wiring.Component):
     Parameters
     ----------
     rows, elements : int
-        Of the reader.
+        Rows of the reader's memory, and elements of its largest job.
 
     Members
     -------
     samples : In(16)
-        At least 1; held.
+        Number of samples, at least 1; held.
     allow : In(1)
-        The next job may be offered; must stay until it is taken.
+        The next job may be offered; must stay high until it is taken.
     layer : In(stream of run_layout(rows, elements))
     job : Out(stream of job_layout(rows, elements))
     """
@@ -68,27 +68,27 @@ class SampleJobs(wiring.Component):
 
 
 def shape_layout(lanes):
-    """What the buffer is told of a layer: its flags, the last output and row of inputs, and the bytes of that."""
+    """Layout of a layer's shape: its flags, last output and last row of inputs, and the input bytes in that row."""
     return data.StructLayout({
         "flags": flags_layout(), "last_output": 16, "last_row": range(INPUT_ROWS), "tail": 4 * lanes})
 
 
 def input_layout(lanes):
-    """Payload of inputs on their way to the multipliers: a memory row of them.
+    """Payload of inputs on their way to the multipliers: one memory row.
 
     ``odd`` is on every other beat of an output, from the second one on; ``last`` is on the last beat of an output,
-    and ``end`` on the last one of a sample. Bytes that are no inputs are zero.
+    and ``end`` on the last one of a sample. Bytes beyond the inputs are zero.
     """
     return data.StructLayout({
         "inputs": data.ArrayLayout(8, 4 * lanes), "flags": flags_layout(), "odd": 1, "last": 1, "end": 1})
 
 
 class InputBuffer(wiring.Component):
-    """Hold the inputs of a sample while all outputs are made of them, and take those of the next one meanwhile.
+    """Double buffer: repeat the inputs of a sample for each of its outputs while the next sample is taken.
 
-    The first beat of a sample is offered :attr:`latency` cycles after its last row was taken, and the layer before
-    that; throughput is one beat per cycle, with no bubble between outputs, samples or layers. ``i.ready`` depends on
-    registers alone, and ``layer.ready`` combinationally on ``o.ready``.
+    The first beat of a sample is offered :attr:`latency` cycles after its last row was taken, if the layer was taken
+    before that; throughput is one beat per cycle, with no bubble between outputs, samples or layers. ``i.ready``
+    depends on registers alone, and ``layer.ready`` combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class InputBuffer(wiring.Component):
     Members
     -------
     samples : In(16)
-        At least 1; held.
+        Number of samples, at least 1; held.
     i : In(stream of beat_layout(lanes))
         Inputs, four in an element; each sample ends with ``last``.
     layer : In(stream of shape_layout(lanes))
@@ -118,7 +118,7 @@ class InputBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # A half is never read while it is written.
+        # No half of the memory is read while it is written.
         m.submodules.memory = memory = Memory(
             shape=32 * lanes, depth=2 * INPUT_ROWS, init=[], attrs={"no_rw_check": 1})
         write, read = memory.write_port(), memory.read_port()
@@ -142,7 +142,7 @@ class InputBuffer(wiring.Component):
         left = Signal.like(self.samples)
         r_half, r_row = Signal(), Signal(range(INPUT_ROWS))
         output = Signal.like(layer.last_output)
-        at_last, at_end = Signal(), Signal()  # row and output are the last ones
+        at_last, at_end = Signal(), Signal()  # this is the last row, the last output
         fetched = Signal()
         loading, fetching = Signal(), Signal()
         last, end = Signal(), Signal()
@@ -190,10 +190,10 @@ class InputBuffer(wiring.Component):
 
 
 class ParameterUnpacker(wiring.Component):
-    """Beats into parameters of outputs, of two elements each.
+    """Unpack beats into the parameters of outputs, two elements each.
 
-    Latency is :attr:`latency` cycle; throughput is one output per cycle, or with one lane every other. ``i.ready``
-    depends combinationally on ``o.ready``.
+    Latency is :attr:`latency` cycle; throughput is one output per cycle, or with one lane one every other cycle.
+    ``i.ready`` depends combinationally on ``o.ready``.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class ParameterUnpacker(wiring.Component):
     Members
     -------
     i : In(stream of beat_layout(lanes))
-        An even number of elements is kept.
+        Parameters; an even number of elements is kept.
     o : Out(stream of output_parameter_layout())
     """
 
@@ -236,7 +236,7 @@ class ParameterUnpacker(wiring.Component):
 
         records = lanes // 2
         elements = Signal(32 * lanes)
-        keep = Signal(records)  # outputs still to give, the lowest one next
+        keep = Signal(records)  # outputs still to offer, the lowest one next
         emptied = Signal()
         m.d.comb += [
             self.o.valid.eq(keep[0]),

@@ -1,4 +1,4 @@
-"""Sums into the inputs of the next layer: one multiplication, a rounded shift, and limits."""
+"""Requantisation of sums to the inputs of the next layer: one multiplication, a rounded shift, and limits."""
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -13,10 +13,10 @@ _LOW_BITS = 16
 
 
 def scaled_layout():
-    """Payload of a sum, and what is to become of it.
+    """Payload of a sum with its multiplier, shift and marks.
 
     Limits are 0 and 255 with ``relu``, and -128 and 127 without. With ``raw`` the sum stays as it is. ``last`` goes
-    with it.
+    through unchanged.
     """
     return data.StructLayout({
         "sum": signed(ACCUMULATOR_BITS), "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "relu": 1, "raw": 1,
@@ -24,15 +24,15 @@ def scaled_layout():
 
 
 def result_layout():
-    """Payload of an output: a number of 32 bits, of which the lowest eight are all that it needs unless ``raw``."""
+    """Payload of an output: a number of 32 bits, of which the lowest eight suffice unless it is ``raw``."""
     return data.StructLayout({"value": signed(ACCUMULATOR_BITS), "raw": 1, "last": 1})
 
 
 class Requantizer(wiring.Component):
-    """Multiply a sum, round at a shift, half up, and limit the result.
+    """Multiply a sum, shift it with rounding half up, and limit the result.
 
-    That is (sum * multiplier + 2 ** (shift - 1)) >> shift, and without a shift the product itself, between the
-    limits.
+    The result is (sum * multiplier + 2 ** (shift - 1)) >> shift, or for a shift of 0 the product itself, limited to
+    8 bits.
 
     Latency is :attr:`latency` cycles; throughput is one sum per cycle. All stages move together when the output is
     free: ``i.ready`` depends combinationally on ``o.ready``.
@@ -69,13 +69,13 @@ class Requantizer(wiring.Component):
                      for name, value in marks.items()}
             stage += 1
 
-        # A raw sum is one that is multiplied by one, and not shifted.
+        # A raw sum is multiplied by one and not shifted.
         multiplier = Mux(given.raw, 1, given.multiplier)
         shift = register(Mux(given.raw, 0, given.shift), "shift")
         low = register(given.sum[:_LOW_BITS] * multiplier, "low")
         high = register(given.sum[_LOW_BITS:].as_signed() * multiplier, "high")
         move()
-        # One bit below the product is enough to round it, whatever the shift: a half is added behind that.
+        # One guard bit below the product is enough to round it, whatever the shift: the half is added there.
         width = 1 + ACCUMULATOR_BITS + MULTIPLIER_BITS
         product = Signal(signed(width - 1), name="product", reset_less=True)
         with m.If(free):
@@ -84,7 +84,7 @@ class Requantizer(wiring.Component):
         move()
 
         def shifted(value, amounts, first, name):
-            """Shifted right within its width, signed."""
+            """Shift right arithmetically, within the width of ``value``."""
             for bit in range(len(amounts)):
                 step = 1 << first + bit
                 result = Signal(signed(len(value)), name=f"{name}_{step}")
@@ -97,7 +97,7 @@ class Requantizer(wiring.Component):
         coarse = register(shifted(whole, shift[3:], 3, "coarse"), "coarse")
         shift = register(shift[:3], "shift_coarse")
         move()
-        # All that is left is below 18 bits, or beyond every limit.
+        # A number that exceeds 18 bits here is beyond every limit.
         fine = register(shifted(coarse[:18], shift, 0, "fine"), "fine")
         wide = register(~(coarse[17:].all() | ~coarse[17:].any()), "wide")
         negative = register(coarse[-1], "negative")

@@ -1,4 +1,4 @@
-"""Results into rows of memory, in the form in which the next layer reads them."""
+"""Writer of results into rows of memory, in the form in which the next layer reads them."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -12,13 +12,14 @@ __all__ = ["ResultWriter", "target_layout"]
 
 
 def target_layout(rows):
-    """Where the results of a layer go, and whether it is the last one."""
+    """Layout of a layer's target: the first row of its results, and whether the layer is the final one."""
     return data.StructLayout({"row": range(rows), "final": 1})
 
 
 class ResultWriter(wiring.Component):
-    """Write results, four in an element or one where they are raw; each sample begins in a new row, and what is left
-    of its last one becomes zero.
+    """Write results, four to an element, or one if they are raw.
+
+    Each sample begins in a new row, and the rest of its last row is filled with zeros.
 
     Latency is :attr:`latency` cycle from the result that completes a row to the port; throughput is one result per
     cycle, with no bubble between samples or layers. ``i.ready`` depends combinationally on ``port.ready``.
@@ -26,23 +27,23 @@ class ResultWriter(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Those of the memory.
+        Rows and lanes of the memory.
 
     Members
     -------
     samples : In(16)
-        At least 1; held.
+        Number of samples, at least 1; held.
     layer : In(stream of target_layout(rows))
         ``layer.ready`` depends combinationally on ``i.valid`` and ``port.ready``.
     i : In(stream of result_layout())
-        Each sample ends with ``last``.
+        Results; each sample ends with ``last``.
     port : Out(write_signature(rows, lanes))
     written : Out(1)
         The last row of a sample is in memory in the next cycle.
     ended : Out(1)
-        Nothing of its layer is still to be written, either.
+        The sample, as ``written``, is the last one of its layer.
     done : Out(1)
-        And it was the final one.
+        The layer, as ``ended``, is the final one.
     """
 
     latency = 1
@@ -67,12 +68,12 @@ class ResultWriter(wiring.Component):
         left = Signal.like(self.samples)
         row = Signal.like(self.port.row)
         final = Signal()
-        place = Signal(range(count))  # of the next result, in bytes
+        place = Signal(range(count))  # byte of the next result in its row
         element = place[2:] if self._lanes > 1 else C(0, 1)
         final_element = element.all() if self._lanes > 1 else C(1, 1)
         staged, merged = Signal(data.ArrayLayout(8, count)), Signal(data.ArrayLayout(8, count))
         completes, taken, closes = Signal(), Signal(), Signal()
-        # What the row at the port ends: its sample, its layer, the command.
+        # The row at the port is the last one of its sample, of its layer, of the command.
         marks = Signal(data.StructLayout({"written": 1, "ended": 1, "done": 1}))
         granted = Signal()
         m.d.comb += [

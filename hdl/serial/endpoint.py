@@ -1,4 +1,4 @@
-"""One node's end of the serial link: its packets in both directions, each word once and in order."""
+"""Endpoint of one node on the serial link: packets in both directions, each word once and in order."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,13 +12,13 @@ from hdl.streams.stream import word_layout
 __all__ = ["VERSION", "Endpoint", "check_sizes"]
 
 VERSION = 1
-"""Of the protocol of docs/serial.md; in the answer to OPEN."""
+"""Version of the protocol of docs/serial.md; part of the answer to OPEN."""
 
-_COUNT = 16  # bits of the number of a word
+_COUNT = 16  # bits of a word's sequence number
 
 
 def check_sizes(nodes, buffer_words, frame_words):
-    """Refuse parameters of a link that cannot be."""
+    """Raise ValueError if a link cannot have these numbers of nodes, buffer words and frame words."""
     if not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
         raise ValueError(f"Node count must be between 1 and {MOST_NODES}, not {nodes!r}")
     if not isinstance(frame_words, int) or not 1 <= frame_words <= MOST_WORDS:
@@ -30,53 +30,54 @@ def check_sizes(nodes, buffer_words, frame_words):
 
 
 class Endpoint(wiring.Component):
-    """Keeps what comes for a node until the node takes it, and what the node says until the host has it.
+    """Buffer received words until the node takes them, and sent words until the host acknowledges them.
 
-    The words of each direction are numbered, modulo 65,536, since the host opened the link. A frame is taken if it
-    begins with the word that is due and there is room for all of it; so a frame that comes again does nothing, and a
-    request is executed once. What was sent is kept until the host acknowledges it, and is sent from there on again
-    when the host says so; there is no clock on this side. docs/serial.md has the whole protocol.
+    The words of each direction are numbered, modulo 65,536, since the host opened the link. A frame is accepted if it
+    begins with the word that is due and the buffer has room for all of it; a repeated frame therefore does nothing,
+    and a request is executed once. Sent words stay in the buffer until the host acknowledges them. At the host's
+    request they are sent again, from the first unacknowledged word on; this side has no timer. docs/serial.md has the
+    whole protocol.
 
-    No throughput is lost to the node's side as long as a word on the wire takes at least 16 cycles: it takes about
-    four per word.
+    The node's side takes about four cycles per word, and so loses no throughput as long as a word on the wire takes
+    at least 16 cycles.
 
     Parameters
     ----------
     number : int
-        Of the node, 0 to 15.
+        Number of the node, 0 to 15.
     nodes : int
-        On the link, as OPEN is answered.
+        Number of nodes on the link, part of the answer to OPEN.
     buffer_words : int
-        Words kept in each direction: a power of two, at least two frames.
+        Words in the buffer of each direction: a power of two, at least two frames.
     frame_words : int
         Payload words of the longest frame that is sent, 1 to 127.
 
     Members
     -------
     header : In(header_layout())
-        Of the frame that comes in, which is for this node or not.
+        Header of the received frame, which may be for another node.
     started, write, good : In(1)
     word : In(32)
     index : In(7)
-        All as of :class:`~hdl.serial.frame.FrameReceiver`.
+        Outputs of :class:`~hdl.serial.frame.FrameReceiver`.
     wanted : Out(1)
         A frame is to be sent.
     o_header : Out(header_layout())
-        Its header, which may change until it is taken.
+        Header of the frame to be sent, which may change until it is taken.
     taken : In(1)
-        It is being sent.
+        The header is taken in this cycle.
     o_payload : Out(stream of 32)
-        Its words.
+        Payload words of the frame.
     to_node : Out(stream of word_layout())
         Request packets.
     from_node : In(stream of word_layout())
         Response packets, one to each request.
     repeated : Out(1)
-        A frame has come again.
+        A repeated frame has been received.
     gap : Out(1)
-        A frame is missing in front of one that has come.
+        A frame has been received whose predecessor is missing.
     busy : Out(1)
-        The node has a request, or is about to get one, or something is to be sent.
+        The node has a request, or is about to get one, or a frame is to be sent.
     """
 
     def __init__(self, *, number, nodes=1, buffer_words=512, frame_words=64):
@@ -111,29 +112,29 @@ class Endpoint(wiring.Component):
         words = self._buffer_words
         address = words.bit_length() - 1
 
-        # Numbers of words, of the host's: due from it, and gone to the node.
+        # Sequence numbers of words from the host: the next that is due, and the next that goes to the node.
         expected = Signal(count)
         consumed = Signal(count)
-        # And of the node's: come from it, acknowledged by the host, and next to be sent.
+        # Sequence numbers of words from the node: the next to come, to be acknowledged, and to be sent.
         written = Signal(count)
         acknowledged = Signal(count)
         position = Signal(count)
 
         nonce = Signal(16)
-        opening = Signal()  # nothing is taken; the node is being made ready for its next request
+        opening = Signal()  # no frame is accepted; the node is being made ready for its next request
         opened = Signal()  # OPEN is to be answered
         acknowledge = Signal()
-        missing = Signal()  # a frame has not come, and the host is not yet told
-        told = Signal()  # it is, so that frames behind the same gap do not tell it again
+        missing = Signal()  # a frame is missing, and the host does not know yet
+        told = Signal()  # the gap has been noticed, so that further frames behind it do not report it again
         back = Signal()
         quiet = Signal()
 
-        # What a frame says. Its header is there long before its end, and so is all that is derived from it.
-        settled = Signal(3)  # a moment after `started`
+        # Decoded header of the received frame. It is complete long before the frame's end.
+        settled = Signal(3)  # `started`, delayed until the decoded header is stable
         mine = Signal()
         accepting = Signal()
         stored = Signal(count)
-        ahead = Signal(count)  # of what is due
+        ahead = Signal(count)  # distance of the frame's first word from the one that is due
         progress = Signal(count)
         valid_progress = Signal()
         has_words = Signal()
@@ -147,7 +148,7 @@ class Endpoint(wiring.Component):
             valid_progress.eq(progress <= unacknowledged),
             has_words.eq(self.header.length != 0),
         ]
-        # Room may come while the frame does: the decision is made once.
+        # Decide once per frame, since the buffer may get room while the frame arrives.
         with m.If(settled[-1]):
             m.d.sync += accepting.eq(mine & has_words & (self.header.kind == FrameKind.DATA) & (ahead == 0)
                                      & (stored + self.header.length <= words))
@@ -155,7 +156,7 @@ class Endpoint(wiring.Component):
             m.d.sync += accepting.eq(0)
         self._receive(m, address, accepting, expected, consumed, opening, quiet)
 
-        # What the node says.
+        # Words from the node to the host.
         m.submodules.kept = kept = Memory(shape=word_layout(), depth=words, init=[], attrs={"no_rw_check": 1})
         keep = kept.write_port()
         fetch = kept.read_port()
@@ -217,7 +218,7 @@ class Endpoint(wiring.Component):
                 with m.Elif(acknowledge):
                     m.next = "Offer"
 
-            # The frame ends with the packet, if that ends soon enough: its words are looked at once before.
+            # The frame ends with the packet if that is short enough: read ahead through its words to find the length.
             with m.State("Measure"):
                 m.next = "Look"
             with m.State("Look"):
@@ -258,7 +259,7 @@ class Endpoint(wiring.Component):
                     m.d.sync += position.eq(place)
                     m.next = "Idle"
 
-        # A frame that ends wins over what has just been sent.
+        # The end of a received frame wins over the flags that a sent frame has just cleared.
         with m.If(self.good & mine):
             with m.If(self.header.kind == FrameKind.OPEN):
                 with m.If(self.header.again):
@@ -286,13 +287,13 @@ class Endpoint(wiring.Component):
         return m
 
     def _receive(self, m, address, accepting, expected, consumed, opening, quiet):
-        """Words from the wire to the node."""
+        """Store accepted words and hand them to the node."""
         m.submodules.stored = stored = Memory(
             shape=word_layout(), depth=self._buffer_words, init=[], attrs={"no_rw_check": 1})
         write = stored.write_port()
         read = stored.read_port()
         inside = Signal()  # the node has a part of a packet
-        requests = Signal(4)  # that the node has and has not answered
+        requests = Signal(4)  # requests that the node has not answered yet
         idle = Signal()
         took = Signal()
         gave = Signal()
@@ -313,7 +314,7 @@ class Endpoint(wiring.Component):
                 m.d.comb += idle.eq(1)
                 with m.If(opening):
                     with m.If(inside):
-                        # What is left of the packet will not come: it ends here, and the node refuses it.
+                        # The rest of the packet will not come: end it here, and the node refuses it.
                         m.d.sync += [
                             self.to_node.valid.eq(1), self.to_node.payload.data.eq(0),
                             self.to_node.payload.last.eq(1),

@@ -1,8 +1,8 @@
-"""Frames: pieces of packets on a wire of bytes, found again after any damage; docs/serial.md has their layout.
+"""Frames: pieces of packets on a wire of bytes, delimited by flags; docs/serial.md has their layout.
 
 A frame is a flag, then its header, its payload words and a CRC-32 as little-endian bytes, in which a flag or an
-escape is sent as an escape and the byte with bit 5 inverted. So a flag is the start of a frame wherever it comes, and
-what went before is forgotten.
+escape is sent as an escape and the byte with bit 5 inverted. A flag is therefore always the start of a frame, so that
+the receiver synchronises again after any damage and forgets the bytes before the flag.
 """
 
 import contextlib
@@ -17,28 +17,28 @@ __all__ = ["ESCAPE", "FLAG", "INVERTED", "MOST_WORDS", "FrameKind", "FrameReceiv
            "header_layout"]
 
 FLAG = 0x7E
-"""Begins a frame. Neither this nor the escape is common among the bytes of binary32 numbers near 1."""
+"""First byte of a frame. Flag and escape are both rare among the bytes of binary32 numbers near 1."""
 
 ESCAPE = 0x7D
-"""The byte behind it has bit 5 inverted."""
+"""Escape byte: the byte after it has bit 5 inverted."""
 
 INVERTED = 0x20
 
 MOST_WORDS = 127
-"""Payload words that a header can tell."""
+"""Most payload words that a header can give."""
 
-_RESIDUE = 0xDEBB20E3  # what the CRC register is after a right CRC
+_RESIDUE = 0xDEBB20E3  # value of the CRC register after a right CRC
 
 
 class FrameKind(enum.Enum, shape=2):
-    """What a frame is for."""
+    """Purpose of a frame."""
 
     DATA = 0
-    """Words, if any, and how far those of the other side have come."""
+    """Words, if any, and the acknowledgement of the other side's words."""
     OPEN = 1
-    """The host: begin anew. With ``again``: only answer. The board: the answer."""
+    """From the host: a request to begin anew, or with ``again`` only to answer. From the board: the answer."""
     STATUS = 2
-    """The host: send counters. The board: counters."""
+    """From the host: a request for the counters. From the board: the counters."""
 
 
 def header_layout():
@@ -52,20 +52,20 @@ def header_layout():
 
 
 class FrameTransmitter(wiring.Component):
-    """Makes bytes of frames, without a gap as long as payload comes in time.
+    """Serialize frames into bytes, without a gap as long as payload comes in time.
 
     ``payload.ready`` and, between flags, ``o`` depend on registers alone; a flag is offered as long as ``header`` is.
-    A payload word is taken when the bytes of the one before are gone.
+    A payload word is taken when all bytes of the previous one have left.
 
     Members
     -------
     header : In(stream of header_layout())
-        Taken with the flag.
+        Header of a frame, taken with the flag.
     payload : In(stream of 32)
-        As many words as the header said.
+        Payload words, as many as the header gives.
     o : Out(stream of 8)
     done : Out(1)
-        In the cycle in which the last byte of a frame is taken.
+        The last byte of a frame is taken in this cycle.
     """
 
     header: In(stream.Signature(header_layout()))
@@ -76,13 +76,13 @@ class FrameTransmitter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shift = Signal(64)
-        left = Signal(range(9))  # bytes in it
+        left = Signal(range(9))  # bytes left in `shift`
         words = Signal(7)
         crc = Signal(32)
         mixed = Signal(32)
         special = Signal()
         escaped = Signal()
-        step = Signal()  # a byte has gone
+        step = Signal()  # a byte leaves in this cycle
         final = Signal()
 
         m.d.comb += [
@@ -138,33 +138,33 @@ class FrameTransmitter(wiring.Component):
 
 
 class FrameReceiver(wiring.Component):
-    """Takes frames apart, and says which ones are whole.
+    """Parse frames and check their CRC.
 
-    Payload words come before the verdict over their frame: whoever stores them must be able to forget them. A frame
-    ends with ``good``, or with none of its bytes being of use: ``bad_crc`` or ``resync`` tells of it.
+    Payload words come before the verdict on their frame: a unit that stores them must be able to discard them. The
+    end of a frame is marked by ``good``, or by ``bad_crc`` or ``resync`` if the frame is useless.
 
     Members
     -------
     value : In(8)
     received : In(1)
-        There is a byte; at most in every third cycle.
+        There is a byte in this cycle; at most in every third cycle.
     broken : In(1)
         A byte was lost: the frame is dropped.
     header : Out(header_layout())
-        From ``started`` on, up to the next flag.
+        Header, valid from ``started`` up to the next flag.
     started : Out(1)
-        A header has come.
+        A header has been received.
     word : Out(32)
     index : Out(7)
         Number of the word in its frame.
     write : Out(1)
         There is a payload word in this cycle, some cycles after ``started``.
     good : Out(1)
-        The frame has ended, with a right CRC, and is not one that was sent from here.
+        The frame has ended with a right CRC, and is not a reply, such as an echo of a frame sent from here.
     bad_crc : Out(1)
         The frame has ended with a wrong CRC.
     resync : Out(1)
-        The frame has ended in the middle, with a flag or with a lost byte.
+        The frame was cut short by a flag or by a lost byte.
     """
 
     value: In(8)
@@ -183,7 +183,7 @@ class FrameReceiver(wiring.Component):
         m = Module()
         shift = Signal(64)
         left = Signal(range(8))  # bytes of header, word or CRC to come, less one
-        untouched = Signal()  # nothing has come since the flag
+        untouched = Signal()  # no byte has come since the flag
         escape = Signal()
         crc = Signal(32)
         byte = Signal(8)

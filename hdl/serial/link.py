@@ -1,4 +1,4 @@
-"""The serial link of a board: two wires to the host, and the streams of every node on it."""
+"""Serial link of a board: two wires to the host, shared by the packet streams of all nodes."""
 
 from amaranth.hdl import Array, Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -12,35 +12,35 @@ from hdl.streams.stream import connect_stream, word_layout
 __all__ = ["COUNTERS", "SerialLink"]
 
 COUNTERS = ("framing_errors", "crc_errors", "resyncs", "repeats", "gaps", "frames")
-"""What a board counts, 16 bits each, two to a word, the first one in the low half of the first word."""
+"""Counters of a board, of 16 bits each, two to a word, the first one in the low half of the first word."""
 
 
 class SerialLink(wiring.Component):
-    """Carries packets of up to 16 nodes over one pair of wires, whatever the wires do to them.
+    """Carry packets of up to 16 nodes over one pair of wires, in spite of lost, damaged or repeated bytes.
 
     Parameters
     ----------
     nodes : int
-        1 to 16.
+        Number of nodes, 1 to 16.
     clock, baud : int
-        As of :class:`~hdl.serial.uart.UartReceiver`.
+        See :class:`~hdl.serial.uart.UartReceiver`.
     buffer_words, frame_words : int
-        As of :class:`~hdl.serial.endpoint.Endpoint`.
+        See :class:`~hdl.serial.endpoint.Endpoint`.
 
     Members
     -------
     rx : In(1)
-        From the host.
+        Wire from the host.
     tx : Out(1)
-        To the host.
+        Wire to the host.
     to_node_0, … : Out(stream of word_layout())
         Request packets of each node.
     from_node_0, … : In(stream of word_layout())
         Response packets of each node, one to each request.
     receiving, sending : Out(1)
-        There is a byte from or to the host.
+        A byte is coming from or going to the host.
     busy : Out(1)
-        A node has a request, or something is to be sent.
+        A node has a request, or a frame is to be sent.
     """
 
     def __init__(self, *, nodes=1, clock, baud, buffer_words=512, frame_words=64):
@@ -87,14 +87,14 @@ class SerialLink(wiring.Component):
                 for name in ("header", "started", "write", "good", "word", "index")
             ]
 
-        # Whoever wants to send does so in turn, this unit with its counters last.
+        # The endpoints send in round-robin order; the counters of this unit have the last turn.
         answer = Signal()
         answer_header = Signal(header_layout())
         words = Signal(range(len(COUNTERS) // 2 + 1))
         counts = self._count(m, receiver, uart_receiver, endpoints)
         turn = Signal(range(len(endpoints) + 1))
         turns = len(endpoints) + 1
-        sending = Signal()  # the frame of whoever has the turn
+        sending = Signal()  # a frame of the unit whose turn it is
         m.d.comb += [
             answer_header.kind.eq(FrameKind.STATUS),
             answer_header.reply.eq(1),
@@ -133,7 +133,7 @@ class SerialLink(wiring.Component):
 
     @staticmethod
     def _count(m, receiver, uart_receiver, endpoints):
-        """The counters, as words."""
+        """Count events, and return the counters as words."""
         events = {
             "framing_errors": uart_receiver.framing_error,
             "crc_errors": receiver.bad_crc,

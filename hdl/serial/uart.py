@@ -1,4 +1,4 @@
-"""Bytes on one wire: start bit, eight bits with the lowest first, stop bit."""
+"""UART: bytes on one wire, as start bit, eight bits with the lowest first, and stop bit."""
 
 import math
 
@@ -9,11 +9,11 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["UartReceiver", "UartTransmitter", "check_rates"]
 
-_LEAST = 4  # cycles of a bit: the majority of three samples has to be of one bit
+_LEAST = 4  # fewest cycles per bit: the majority of three samples must belong to one bit
 
 
 def check_rates(clock, baud):
-    """Refuse rates in cycles and bits per second that do not go together."""
+    """Raise ValueError unless ``clock`` and ``baud``, in Hz, allow at least four cycles per bit."""
     for name, rate in (("Clock", clock), ("Baud rate", baud)):
         if not isinstance(rate, int) or rate < 1:
             raise ValueError(f"{name} must be a positive integer, not {rate!r}")
@@ -22,10 +22,10 @@ def check_rates(clock, baud):
 
 
 class _BitClock:
-    """Bits of any length in cycles, without an error that adds up.
+    """Bit clock with a fractional number of cycles per bit, whose rounding error does not accumulate.
 
-    The phase counts bits in units of 1 / denominator, from below zero. In the cycle in which it is not negative,
-    which its sign alone decides, a bit has passed.
+    The phase counts bits in units of 1 / denominator, from below zero. A bit has passed in the cycle in which the
+    sign bit of the phase is clear.
     """
 
     def __init__(self, clock, baud):
@@ -36,12 +36,12 @@ class _BitClock:
 
 
 class UartReceiver(wiring.Component):
-    """Receives bytes.
+    """Receive bytes.
 
-    The wire passes a synchroniser and the majority of three samples, and each bit is looked at in its middle, counted
-    from the edge that begins the start bit; so sender and receiver may differ by 4 % of a bit's length. A start bit
+    The wire passes a synchroniser and the majority of three samples. Each bit is sampled in its middle, counted from
+    the edge that begins the start bit, so that the bit lengths of sender and receiver may differ by 4 %. A start bit
     that is over by its middle is taken for noise. A byte whose stop bit is low is dropped, and the next start bit is
-    looked for when the wire is high again.
+    awaited when the wire is high again.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class UartReceiver(wiring.Component):
     Members
     -------
     rx : In(1)
-        The wire, high when idle, not synchronous to the clock.
+        Wire, high when idle, not synchronous to the clock.
     value : Out(8)
     received : Out(1)
         There is a byte in this cycle, in the middle of its stop bit.
     framing_error : Out(1)
-        For one cycle, in place of a byte.
+        High for one cycle, in place of a byte.
     """
 
     def __init__(self, *, clock, baud):
@@ -76,7 +76,7 @@ class UartReceiver(wiring.Component):
         level = Signal(init=1)
         phase = Signal(self._bits.shape)
         middle = Signal()
-        bits = Signal(9)  # the start bit leaves it at the lower end when eight more have come
+        bits = Signal(9)  # shift register, from whose lower end the start bit falls after eight more bits
         first = Signal()
 
         m.submodules.synchronizer = FFSynchronizer(self.rx, wire, init=1)
@@ -116,20 +116,20 @@ class UartReceiver(wiring.Component):
 
 
 class UartTransmitter(wiring.Component):
-    """Sends bytes, without a gap between them.
+    """Send bytes, without a gap between them.
 
     ``tx`` is a register. ``i.ready`` depends on registers alone.
 
     Parameters
     ----------
     clock, baud : int
-        As of :class:`UartReceiver`.
+        See :class:`UartReceiver`.
 
     Members
     -------
     i : In(stream of 8)
     tx : Out(1)
-        The wire, high when idle.
+        Wire, high when idle.
     busy : Out(1)
         A byte is on the wire.
     """
@@ -143,7 +143,7 @@ class UartTransmitter(wiring.Component):
         numerator, denominator = self._bits.numerator, self._bits.denominator
         phase = Signal(self._bits.shape)
         passed = Signal()
-        bits = Signal(9, init=0x1FF)  # those behind the one on the wire
+        bits = Signal(9, init=0x1FF)  # bits that follow the one on the wire
         left = Signal(range(11))
 
         m.d.comb += [

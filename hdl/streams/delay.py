@@ -1,4 +1,4 @@
-"""A delay for what travels beside a pipeline."""
+"""Delay line for values that travel beside a pipeline."""
 
 from amaranth.hdl import C, Module, Mux, Shape, Signal
 from amaranth.lib import wiring
@@ -9,17 +9,17 @@ __all__ = ["DelayLine"]
 
 #: Cycles from which a memory is smaller than flip-flops.
 _MEMORY = 4
-#: Cycles from which it may be a block memory, whose output comes so late that it needs a register of its own.
+#: Cycles from which the memory may be a block memory, whose late output needs a register of its own.
 _BLOCK = 17
-#: Bits from which such a memory is a block: one of LUTs takes more than it looks, to choose between its parts.
+#: Bits from which such a memory is a block memory: one of LUTs takes more of them, to choose between its parts.
 _BITS = 512
 
 
 class DelayLine(wiring.Component):
-    """What is on ``i`` is on ``o`` as many cycles later as ``cycles`` says.
+    """Delay ``i`` by ``cycles`` cycles.
 
-    A short delay is a chain of flip-flops, a longer one a memory that is written round and round, since ECP5 has no
-    shift registers but those made of flip-flops. There is no reset: ``o`` is unspecified until it has been fed.
+    A short delay is a chain of flip-flops, a longer one a circular buffer in memory, since an ECP5 has no shift
+    registers but chains of flip-flops. There is no reset: ``o`` is unspecified until the first value has passed.
 
     Parameters
     ----------
@@ -27,12 +27,12 @@ class DelayLine(wiring.Component):
     cycles : int
         Zero or more.
     paced : bool
-        Whether only the cycles of ``step`` count: ``o`` moves on in each of them.
+        Count only the cycles of ``step``: ``o`` moves on in each of them.
 
     Members
     -------
     step : In(1)
-        Only where ``paced``.
+        Present only if ``paced``.
     i : In(shape)
     o : Out(shape)
     """
@@ -63,7 +63,7 @@ class DelayLine(wiring.Component):
             m.d.comb += self.o.eq(value)
             return m
 
-        # The place after the one that is written was written longest ago, and is never both read and written.
+        # The place after the one that is written is the oldest, so that no place is read and written in one cycle.
         depth = self._cycles if self._cycles < _BLOCK else self._cycles - 1
         attributes = {"no_rw_check": 1}
         if depth < self._cycles and depth * Shape.cast(self._shape).width >= _BITS:

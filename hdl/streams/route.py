@@ -1,4 +1,4 @@
-"""Taking streams apart and together: one beat to several sinks, and whole packets by a list of routes."""
+"""Forks, demultiplexers and multiplexers: a beat to several sinks, and whole packets by a list of routes."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -10,9 +10,9 @@ __all__ = ["Fork", "PacketDemux", "PacketMux"]
 
 
 class Fork(wiring.Component):
-    """Gives each beat to every enabled output, each in its own time.
+    """Send each beat to every enabled output, at each output's own pace.
 
-    Latency is 0 cycles. ``i.ready`` depends combinationally on every ``o.ready`` and on ``enable``, the outputs'
+    Latency is 0 cycles. ``i.ready`` depends combinationally on every ``o.ready`` and on ``enable``, and the outputs'
     ``valid`` on ``i.valid`` and ``enable``.
 
     Parameters
@@ -20,12 +20,12 @@ class Fork(wiring.Component):
     shape : ShapeLike
         Payload of the stream.
     outputs : int
-        At least 1.
+        Number of outputs; at least 1.
 
     Members
     -------
     enable : In(outputs)
-        Outputs that the beat at ``i`` goes to; must hold while it is offered. A beat for none is dropped.
+        Outputs that the beat at ``i`` goes to; must hold while it is offered. A beat for no output is dropped.
     i : In(stream of shape)
     o : array of Out(stream of shape)
     """
@@ -59,21 +59,21 @@ class Fork(wiring.Component):
 
 
 class PacketDemux(wiring.Component):
-    """Sends each packet to the outputs its route names.
+    """Send each packet to the outputs that its route names.
 
     Latency is 0 cycles. ``i.ready`` depends combinationally on ``o.ready`` and on ``route``.
 
     Parameters
     ----------
     outputs : int
-        At least 1.
+        Number of outputs; at least 1.
     shape : Layout, optional
-        Payload of the stream, with a field ``last``; by default that of words.
+        Payload of the stream, with a field ``last``; by default ``word_layout()``.
 
     Members
     -------
     route : In(stream of outputs bits)
-        One per packet: a mask of the outputs it goes to. Taken with the packet's last word.
+        Mask of the outputs for each packet, taken with the packet's last word.
     i : In(stream of shape)
     o : array of Out(stream of shape)
     """
@@ -107,21 +107,21 @@ class PacketDemux(wiring.Component):
 
 
 class PacketMux(wiring.Component):
-    """Takes each packet from the input its route names.
+    """Take each packet from the input that its route names.
 
     Latency is 0 cycles. ``ready`` of the inputs depends combinationally on ``o.ready`` and on ``route``.
 
     Parameters
     ----------
     inputs : int
-        At least 2.
+        Number of inputs; at least 2.
     shape : Layout, optional
-        Payload of the stream, with a field ``last``; by default that of words.
+        Payload of the stream, with a field ``last``; by default ``word_layout()``.
 
     Members
     -------
     route : In(stream of range(inputs))
-        One per packet: the input it comes from. Taken with the packet's last word.
+        Input of each packet, taken with the packet's last word.
     i : array of In(stream of shape)
     o : Out(stream of shape)
     """
@@ -143,14 +143,14 @@ class PacketMux(wiring.Component):
         for n, port in enumerate(self.i):
             with m.If(self.route.valid & (self.route.payload == n)):
                 m.d.comb += [self.o.valid.eq(port.valid), port.ready.eq(self.o.ready)]
-        # What is on offer matters only while it is valid, so the bits of the route alone choose it.
+        # The payload matters only while it is valid, so the bits of the route alone select it.
         m.d.comb += self.o.payload.eq(_at(self.route.payload, [port.payload.as_value() for port in self.i]))
         m.d.comb += self.route.ready.eq(self.o.valid & self.o.ready & self.o.payload.last)
         return m
 
 
 def _at(index, values):
-    """The value of that index, or any of them where there is none."""
+    """Select the value of an index; any of the values if the index is out of range."""
     while len(values) > 1:
         pairs = [values[place:place + 2] for place in range(0, len(values), 2)]
         values = [Mux(index[0], pair[-1], pair[0]) for pair in pairs]

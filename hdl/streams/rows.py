@@ -1,4 +1,4 @@
-"""Between words (one element per cycle) and beats (one memory row per cycle)."""
+"""Conversion between words (one element per cycle) and beats (one memory row per cycle), and beat buffers."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["BlockBuffer", "RowAssembler", "RowSerializer", "SegmentBuffer"]
 
 
 class RowSerializer(wiring.Component):
-    """Beats into words: the kept elements of each beat, lowest lane first.
+    """Serialize beats into words: the kept elements of each beat, lowest lane first.
 
     Latency is :attr:`latency` cycle; throughput is one word per cycle with no bubble between beats. ``i.ready``
     depends combinationally on ``o.ready``.
@@ -46,7 +46,7 @@ class RowSerializer(wiring.Component):
         elements = Signal(data.ArrayLayout(32, lanes))
         keep = Signal(lanes)  # elements still to send, lane 0 next
         last = Signal()
-        final = Signal(init=1)  # nothing is behind the element on offer, if there is one
+        final = Signal(init=1)  # no element follows the one on offer in its beat
         advance = Signal()
         beat_keep = Signal(lanes)
 
@@ -58,7 +58,7 @@ class RowSerializer(wiring.Component):
             self.i.ready.eq(final & advance),
             beat_keep.eq(Mux(self.i.valid, self.i.payload.keep, 0)),
         ]
-        # One register says whether this beat moves on or the next one follows, for every bit of the elements.
+        # One register selects, for every bit of the elements, whether this beat moves on or the next one follows.
         with m.If(advance):
             m.d.sync += [
                 keep.eq(Mux(final, beat_keep, keep >> 1)),
@@ -73,7 +73,7 @@ class RowSerializer(wiring.Component):
 
 
 class RowAssembler(wiring.Component):
-    """Words into beats, the first word in lane 0.
+    """Assemble words into beats, the first word in lane 0.
 
     Latency is :attr:`latency` cycle from the word that completes a beat; throughput is one word per cycle.
     ``i.ready`` depends combinationally on ``o.ready``.
@@ -105,8 +105,8 @@ class RowAssembler(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
-        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it has its
-        # own, the last lane always; one register per lane says what becomes of its bits.
+        # Elements that wait for the rest of their beat, lowest lane first. A lane follows the input until it holds
+        # its element, and the last lane always does; one register per lane enables all of its bits.
         staged = Signal(data.ArrayLayout(32, lanes))
         filled = Signal(lanes)
         completes = Signal()
@@ -135,10 +135,10 @@ class RowAssembler(wiring.Component):
 
 
 class SegmentBuffer(wiring.Component):
-    """Holds beats back until the whole segment they belong to has arrived.
+    """Hold beats back until their whole segment has arrived.
 
-    What is downstream sees complete segments only: one that is cut short, because its packet turned out to be
-    corrupt, never leaves, and a reset of the buffer discards it.
+    Only complete segments leave the buffer: a segment that is cut short by a corrupt packet stays inside until a
+    reset of the buffer discards it.
 
     Latency is :attr:`latency` cycles from the beat with ``last``; throughput is one beat per cycle. ``i.ready``
     depends on registers alone.
@@ -148,7 +148,7 @@ class SegmentBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     depth : int
-        Beats held; at least one whole segment, two to fill one while the other leaves.
+        Beats that the buffer holds: at least one whole segment, or two to fill one while the other leaves.
 
     Members
     -------
@@ -174,7 +174,7 @@ class SegmentBuffer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self._depth, block=True)
-        complete = Signal(range(self._depth + 1))  # segments of which the last beat is in the queue
+        complete = Signal(range(self._depth + 1))  # segments whose last beat is in the queue
         arrives, leaves = Signal(), Signal()
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
@@ -189,7 +189,7 @@ class SegmentBuffer(wiring.Component):
 
 
 class BlockBuffer(wiring.Component):
-    """Holds beats back until the whole block they belong to has arrived, so that it leaves without a pause.
+    """Hold beats back until their whole block has arrived, so that it leaves without a pause.
 
     Latency is :attr:`latency` cycle from the beat that completes a block; throughput is one beat per cycle.
     ``i.ready`` depends on registers alone.
@@ -199,7 +199,7 @@ class BlockBuffer(wiring.Component):
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     beats : int
-        Beats of a block; 1 to 32. The last block of a packet may be shorter.
+        Beats per block, 1 to 32. The last block of a packet may be shorter.
 
     Members
     -------
@@ -224,13 +224,13 @@ class BlockBuffer(wiring.Component):
 
     @property
     def depth(self):
-        """Beats that it holds: two blocks, to fill one while the other leaves."""
+        """Beats that the buffer holds: two blocks, to fill one while the other leaves."""
         return 2 * self._beats + 1
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(shape=beat_layout(self._lanes), depth=self.depth, block=False)
-        complete = Signal(range(self.depth + 1))  # blocks of which the last beat is in the queue
+        complete = Signal(range(self.depth + 1))  # blocks whose last beat is in the queue
         connect_stream(m, self.i, queue.i)
         m.d.comb += [
             self.o.payload.eq(queue.o.payload),
@@ -239,7 +239,7 @@ class BlockBuffer(wiring.Component):
         ]
 
         def ends(name, port):
-            """The last beat of a block is taken at this port."""
+            """Signal that is high when this port transfers the last beat of a block."""
             place = Signal(range(max(self._beats, 2)), name=f"{name}_place")
             ending = Signal(name=f"{name}_ending")
             taken = port.valid & port.ready

@@ -1,11 +1,11 @@
-"""Handshakes: the payloads that units exchange, a strict connection, and the two buffers everything is built from.
+"""Streams: the payloads that units exchange, a strict connection, a skid buffer and a queue.
 
 The rules are those of :mod:`amaranth.lib.stream`: ``valid`` never waits for ``ready``, and ``valid`` and ``payload``
 hold until the beat is taken, in the cycle in which both are high. Framing (``last``) is inside the payload.
 
 Example
 -------
-A unit which takes link words and buffers them::
+A unit that takes link words and buffers them::
 
     class Unit(wiring.Component):
         i: In(stream.Signature(word_layout()))
@@ -28,7 +28,7 @@ __all__ = ["Queue", "SkidBuffer", "beat_layout", "check_lanes", "connect_stream"
 
 
 def word_layout():
-    """Payload of links, compressed streams and host packets: one 32-bit word, and whether it ends its packet."""
+    """Payload of links, compressed streams and host packets: one 32-bit word, and ``last`` at the end of a packet."""
     return data.StructLayout({"data": 32, "last": 1})
 
 
@@ -53,7 +53,7 @@ def beat_layout(lanes, width=32):
 
 
 def check_lanes(lanes, *, most=8):
-    """Refuse a number of lanes that is not a power of two up to ``most``, by default that of rows of memory."""
+    """Raise ValueError unless ``lanes`` is a power of two up to ``most``, by default the lanes of a memory row."""
     *powers, last = (1 << place for place in range(most.bit_length()))
     if not isinstance(lanes, int) or lanes not in (*powers, last):
         raise ValueError(f"Lane count must be {', '.join(map(str, powers))} or {last}, not {lanes!r}")
@@ -62,17 +62,18 @@ def check_lanes(lanes, *, most=8):
 def connect_stream(m, source, sink):
     """Connect two streams whose payloads have the same shape.
 
-    :func:`amaranth.lib.wiring.connect` compares widths alone, and so joins a word to a beat of the same width. Here
-    the shapes must be equal. Either side may be a port of a submodule or of the component itself, without flipping.
+    :func:`amaranth.lib.wiring.connect` compares widths alone, and so joins a word to a beat of the same width. This
+    function demands equal shapes. Either side may be a port of a submodule or of the component itself, without
+    flipping.
 
     Parameters
     ----------
     m : Module
         Module whose ``comb`` domain drives the connection.
     source : stream interface
-        Where beats come from: a submodule's output, or the component's own input.
+        Origin of the beats: a submodule's output, or the component's own input.
     sink : stream interface
-        Where beats go to: a submodule's input, or the component's own output.
+        Destination of the beats: a submodule's input, or the component's own output.
     """
     offered, accepted = source.payload.shape(), sink.payload.shape()
     if offered != accepted:
@@ -89,7 +90,7 @@ def connect_stream(m, source, sink):
 
 
 class SkidBuffer(wiring.Component):
-    """Registers both directions of a stream.
+    """Skid buffer: register both directions of a stream.
 
     Latency is :attr:`latency` cycle, throughput one beat per cycle, capacity :attr:`depth` beats. Every output is a
     register: no path runs from ``o.ready`` to ``i.ready``, nor from ``i`` to ``o``.
@@ -123,7 +124,7 @@ class SkidBuffer(wiring.Component):
         skid_valid = Signal()
 
         m.d.comb += self.i.ready.eq(~skid_valid)
-        # The spare register follows the input for as long as it is free, so that only one bit decides what it holds.
+        # The spare register follows the input for as long as it is free, so that a single bit enables it.
         with m.If(self.i.ready):
             m.d.sync += skid.eq(self.i.payload)
         with m.If(self.o.ready | ~self.o.valid):
@@ -138,7 +139,7 @@ class SkidBuffer(wiring.Component):
 
 
 class Queue(wiring.Component):
-    """First in, first out, with a registered output.
+    """FIFO queue with a registered output.
 
     Throughput is one beat per cycle at any depth. Beat k is accepted in the first cycle that is later than the
     departure of beat k - depth, and offered :attr:`latency` cycles after that, or one cycle after the departure of
@@ -156,8 +157,8 @@ class Queue(wiring.Component):
         Beats that the queue holds, its output register included; at least 1. LUT memory is used best by one more
         than a multiple of 16, block memory by a power of two.
     block : bool or None
-        Whether to use block memory, which has a latency of 3 in place of 1 and wants a depth of at least 4; by
-        default this follows from the depth.
+        Use block memory, which has a latency of 3 in place of 1 and needs a depth of at least 4; by default the depth
+        decides.
 
     Members
     -------
@@ -230,8 +231,8 @@ class Queue(wiring.Component):
         m.submodules.memory = memory = Memory(shape=self._shape, depth=rows, init=[])
         write = memory.write_port()
         read = memory.read_port(domain="comb")
-        # Whether there are beats behind the output register, which is never empty while there are, and whether there
-        # is a place for one more. Both are registers, so that one bit decides what every bit of the payload becomes.
+        # `stored`: beats wait behind the output register, which is never empty then. `free`: there is a place for one
+        # more. Both are registers, so that one bit selects the next value of every bit of the payload.
         stored = Signal()
         free = Signal(init=1)
         accept = Signal()
@@ -248,7 +249,7 @@ class Queue(wiring.Component):
             leave.eq(load & stored),
             w_next.eq(_following(write.addr, rows)),
             r_next.eq(_following(read.addr, rows)),
-            # A free row may hold anything: what counts is whether the address moves on.
+            # A free row may hold anything: a beat is stored only if the address moves on.
             write.data.eq(self.i.payload),
             write.en.eq(free),
         ]
@@ -271,7 +272,7 @@ class Queue(wiring.Component):
     def _elaborate_block(self):
         m = Module()
         payload = _unreset(m, self.o)
-        # A row is never read while it is written: a read needs one that is waiting, a write one that is free.
+        # A row is never read while it is written: a read needs a waiting row, a write a free one.
         m.submodules.memory = memory = Memory(
             shape=self._shape, depth=self._depth, init=[], attrs={"no_rw_check": 1}
         )
@@ -307,16 +308,15 @@ class Queue(wiring.Component):
 
 
 def step_count(m, level, *, up, down):
-    """Count up, down, or not. What leaves is known late, and only decides whether the count changes."""
+    """Count up, count down or hold. ``down`` may come late: it only decides whether the count changes."""
     with m.If(up ^ down):
         m.d.sync += level.eq(level + Cat(1, (~up).replicate(len(level) - 1)))
 
 
 def _unreset(m, stream):
-    """The register of an output's payload, which means nothing without ``valid`` and so is not reset.
+    """Payload register of an output, without reset, since the payload means nothing without ``valid``.
 
-    Eight flip-flops of an ECP5 that are beside each other have two different resets at most: those without one have a
-    place anywhere.
+    Eight neighbouring flip-flops of an ECP5 share at most two resets: flip-flops without one can be placed anywhere.
     """
     payload = Signal(stream.payload.shape(), name="payload", reset_less=True)
     m.d.comb += stream.payload.eq(payload)
@@ -324,7 +324,7 @@ def _unreset(m, stream):
 
 
 def _following(address, rows):
-    """The row after ``address``, of a memory of any number of rows."""
+    """Address of the next row, in a memory of any number of rows."""
     if rows == 1 << len(address):
         return address + 1
     return Mux(address == rows - 1, 0, address + 1)

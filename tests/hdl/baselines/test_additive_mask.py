@@ -23,7 +23,7 @@ def _run(given, x, mask):
 
 @pytest.mark.parametrize("given", [False, True])
 def test_finite_elements(given):
-    """Any finite elements, subnormal ones included. A term of +0.0 makes +0.0 of a negative zero."""
+    """Both units agree on all finite elements, subnormal ones included, but for -0.0, which +0.0 makes positive."""
     generator = np.random.default_rng(1)
     x = generator.integers(0, 1 << 32, 200_000, dtype=np.uint32)
     x = np.where(x >> 23 & 0xFF == 0xFF, x & 0x807F_FFFF, x)
@@ -34,7 +34,7 @@ def test_finite_elements(given):
 
 @pytest.mark.parametrize("given", [False, True])
 def test_masked_infinity_is_nan(given):
-    """Where the multiplexer gives the alternative."""
+    """A masked infinity becomes NaN, where the multiplexer gives the alternative."""
     x = np.array([0x7F800000, 0xFF800000, 0x7FC00000], np.uint32)
     assert _run(given, x, np.zeros(3, bool)).tolist() == [CANONICAL_NAN] * 3
     assert _run(given, x, np.ones(3, bool)).tolist() == x.tolist()

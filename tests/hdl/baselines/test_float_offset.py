@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The baseline computes what plain asymmetric quantisation says, so that its cost can be compared."""
+"""The baseline computes plain asymmetric quantisation, so that its cost can be compared."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from sim.verilated.vectors import Unit
 
 
 def _outputs(lanes, bits, seed, count=400):
-    """Beats of outputs of random lengths; numbers of an output are held for all of its beats."""
+    """Beats of random outputs, with the parameters of an output held for all of its beats."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 6, count)
     numbers = np.arange(count).repeat(lengths)

@@ -19,7 +19,7 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 
 def descriptors(commands):
-    """The words of commands."""
+    """Words of commands."""
     return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0, "last": n == 7}
             for command in commands for n in range(8)]
 
@@ -31,7 +31,7 @@ async def receive_events(sink, count):
 
 
 class Engine:
-    """Runs commands one after the other: each takes some cycles and ends with a random status."""
+    """Engine model that runs one command after the other, each for some cycles and with a random status."""
 
     def __init__(self, dut, generator, kind):
         self.dut = dut
@@ -55,7 +55,7 @@ class Engine:
 
 
 async def watch_flags(dut, start_monitor, end_monitor):
-    """Flags in every cycle, from the handshakes seen; and that a command starts only with all it waits for."""
+    """Check the flags in every cycle against the handshakes seen, and that a command starts only with its flags."""
     flags = 0
     starts = ends = 0
     signal = 0
@@ -78,7 +78,7 @@ async def watch_flags(dut, start_monitor, end_monitor):
 
 
 async def watch_level(dut):
-    """No event is counted while none is on offer, but for the cycles that it takes from one end to the other."""
+    """Check that no event is counted without an offer, but for the cycles in which it passes the queue."""
     quiet = 0
     while True:
         await FallingEdge(dut.clk)
@@ -87,7 +87,7 @@ async def watch_level(dut):
 
 
 async def begin(dut):
-    """Start with all inputs zero: they outlast the test before."""
+    """Start with all inputs zero, since they keep the values of the previous test."""
     for port in ("set_flags", "link_reset", "rule", "packed_state", "timeout", "weight_version"):
         getattr(dut, port).value = 0
     await start(dut)
@@ -123,14 +123,14 @@ async def runs_what_may_run(dut):
             dut.set_flags.value = 1 << setter.randrange(16) if setter.random() < 0.5 else 0
             await cycles(dut, 1)
             if setter.random() < 0.03:
-                # Long enough that a command takes flags while they are being set.
+                # Long enough for a command to take flags while they are being set.
                 dut.set_flags.value = setter.getrandbits(16) & setter.getrandbits(16)
                 await cycles(dut, 60)
             dut.set_flags.value = 0
 
     words = []
     for command in commands:
-        if generator.random() < 0.2:  # one that is given up
+        if generator.random() < 0.2:  # a command that is broken off
             words += descriptors([random_command(generator, 999)])[:generator.randrange(1, 8)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
@@ -162,7 +162,7 @@ async def runs_what_may_run(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def holds_what_there_is_no_room_for(dut):
-    """With nobody to pop events, the queues fill up, and the engine waits with its event."""
+    """If no event is popped, the queues fill up, and the engine waits with its event."""
     depth = regression.parameters()["depth"]
     await begin(dut)
     Engine(dut, random.Random(1), "none")
@@ -172,7 +172,7 @@ async def holds_what_there_is_no_room_for(dut):
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[7] + CommandQueue.latency
-    # The queue of events, one event in the engine, and the queue of commands.
+    # Commands fill the queue of events, the event in the engine, and the queue of commands.
     assert int(dut.full.value) == 1
     assert int(dut.completions__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
@@ -209,7 +209,7 @@ async def link_reset_empties_the_queue(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def settings_are_looked_at_when_a_command_starts(dut):
-    """A command that has waited is checked again: the rule has got state meanwhile, for which there is no room."""
+    """A command that has waited is checked again: the new rule needs state, for which there is no room."""
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -231,8 +231,11 @@ async def settings_are_looked_at_when_a_command_starts(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def a_command_runs_with_what_it_was_checked_with(dut):
-    """The rule and the form of state change in each cycle of a check in turn: the command is refused by the new ones,
-    or runs with those that its verdict is about, whatever rule that is."""
+    """A command runs with the settings of its verdict, in whichever cycle of the check they change.
+
+    The rule and the form of state change in each cycle of a check in turn: the command is refused by the new
+    settings, or runs with the old ones.
+    """
     await begin(dut)
     Engine(dut, random.Random(3), "none")
     source = Source(dut, "commands", descriptor_layout())
@@ -248,7 +251,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
                 started.append(int(dut.checked.value))
 
     cocotb.start_soon(watch())
-    # State of 128 elements finds no room in 96 words, but SGD has none, and packed it takes 64.
+    # State of 128 elements has no room in 96 words, but SGD has no state, and packed state takes 64 words.
     for first, second in ((Rule.SGD, Rule.MOMENTUM), (Rule.MOMENTUM, Rule.ADAM), (Rule.ADAMW, Rule.MOMENTUM)):
         refused = 0
         started.clear()
@@ -262,7 +265,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
             if len(started) == before and event["status"] == EventStatus.BAD_LENGTH:
                 assert event["detail"] == CONFIG.state_words
                 refused += 1
-        # Refused or run, and what ran had the first settings, whenever the second ones came.
+        # Some commands are refused; all others run with the first settings.
         assert 0 < refused < 50, first
         assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (50 - refused)
 

@@ -29,12 +29,12 @@ EVENTS = 6
 
 
 def pattern(seed):
-    """What a register or memory word holds before it is written."""
+    """Initial content of a register or memory word."""
     return seed * 0x9E3779B1 % (1 << 32)
 
 
 class State:
-    """What is behind a host port: registers, memories, queues."""
+    """State of a node behind its host port: registers, memories and queues."""
 
     def __init__(self, generator):
         self.registers = {entry.address: pattern(entry.address) for entry in REGISTERS}
@@ -44,7 +44,7 @@ class State:
 
 
 class Model(State):
-    """The wire protocol, as docs/protocol.md has it: a response to each packet, and what the packet changes."""
+    """Model of the wire protocol of docs/protocol.md: the response to each packet, and its changes of state."""
 
     def answer(self, packet):
         header, *body = packet
@@ -104,12 +104,12 @@ class Model(State):
 
 
 class Node(State):
-    """A node around the host port: serves its buses cycle by cycle, with stalls."""
+    """Node around the host port, which serves its buses cycle by cycle, with stalls."""
 
     def __init__(self, dut, generator, kind, seed):
         super().__init__(generator)
         self.dut = dut
-        # Some buses are not used for long: the limit on the wait for a response is the watchdog.
+        # Some buses stay unused for long, so that only the limit on the wait for a response detects a hang.
         streams.PATIENCE = 10_000_000
 
         def some(n):
@@ -194,7 +194,7 @@ class Node(State):
 
 
 def random_packet(generator):
-    """A request which is good as often as not."""
+    """Random request, half of the time malformed."""
     opcode = generator.choice(list(Opcode))
     space = generator.randrange(4)
     count = 1
@@ -243,7 +243,7 @@ def random_packet(generator):
 
 
 def up_to(generator, room):
-    """A count, often all there is room for, and sometimes one more."""
+    """Random count, often all of the room, and sometimes one more."""
     return generator.choice([generator.randint(1, room)] * 4 + [room] * 2 + [room + 1])
 
 
@@ -264,7 +264,7 @@ async def answers_as_the_model_does(dut):
     model = Model(random.Random(p["seed"]))
     source = Source(dut, "i", word_layout(), stalls=stalls(p["source"], seed=p["seed"]))
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
-    # A count that is wrong for the operation, and as many words.
+    # A count that is wrong for the operation, followed by as many words.
     packets = [[opcode << 24 | count, *words(generator, count)]
                for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 7, 9)]
     packets += [random_packet(generator) for _ in range(p["packets"])]

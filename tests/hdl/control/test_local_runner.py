@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Runs commands on a datapath that this test plays, against a model of every cycle."""
+"""The runner of local commands, on a datapath played by this test, against a model of every cycle."""
 
 import random
 
@@ -18,7 +18,7 @@ EXPECTED = 50
 
 
 class Model:
-    """The docstring of the runner, cycle by cycle: outputs of a cycle, then what its inputs make of the next one."""
+    """Model of the runner's docstring: the outputs of a cycle, and the effect of its inputs on the next one."""
 
     def __init__(self):
         self.state, self.age = "idle", 0

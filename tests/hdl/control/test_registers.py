@@ -48,7 +48,7 @@ def test_unknown_name():
 
 
 class Model:
-    """The register file, cycle by cycle: call :meth:`step` with the inputs of a cycle for the state in the next."""
+    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one."""
 
     def __init__(self):
         self.settings = {entry.name: entry.reset for entry in REGISTERS if entry.access is Access.SETTING}
@@ -56,7 +56,7 @@ class Model:
         self.increments = {entry.name: 0 for entry in COUNTERS}
         self.clear = False
         self.set_flags = 0
-        self.history = []  # what the host would read, cycle by cycle
+        self.history = []  # values that the host would read, cycle by cycle
 
     def step(self, inputs, increments):
         self.history.append({entry.address: self._value(entry, inputs) for entry in REGISTERS})
@@ -68,7 +68,7 @@ class Model:
         self.set_flags = 0
 
     def write(self, address, data):
-        """After :meth:`step`: a value that is on its port in the next cycle."""
+        """Write a value, which is on its port in the next cycle; call this after :meth:`step`."""
         entry = REGISTERS[address] if address < len(REGISTERS) else None
         if entry is None:
             return
@@ -99,7 +99,7 @@ async def behaves_as_the_table_says(dut):
     layout = RegisterFile(config=CONFIG).count.shape()
     edge = RisingEdge(dut.clk)
     for number in range(2):
-        # The second time, all that was written is forgotten.
+        # The second time, a reset restores the initial values.
         await start(dut) if number == 0 else await reset(dut)
         dut.bus__request.value = 0
         dut.count.value = 0
@@ -150,7 +150,7 @@ async def behaves_as_the_table_says(dut):
                 assert request is not None, where
                 assert cycle - asked <= RegisterFile.latency, where
                 if asked == p["initialisation"]:
-                    # One that has waited for all the first visits waits for no visit of a counter any more.
+                    # A request that has waited for all first visits waits for no further visit of a counter.
                     assert cycle - asked <= RegisterFile.latency - 4, where
                 entry = REGISTERS[address] if address < len(REGISTERS) else None
                 assert int(dut.bus__writable.value) == int(entry is not None and entry.access.writable), where

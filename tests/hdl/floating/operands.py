@@ -5,7 +5,7 @@ import numpy as np
 from hdl.floating.format import FP32
 from sim.golden import conversion
 
-#: Per cycle of a run; a few runs make the millions.
+#: Operands per run; a few runs make the millions.
 COUNT = 1 << 20
 
 
@@ -16,7 +16,7 @@ def corners(format):
     magnitudes = {0, 1, 2, normal - 1, normal, normal + 1, format.infinity - 1, format.infinity - 2,
                   one - 1, one, one + 1, format.infinity, format.infinity + 1, format.canonical_nan,
                   format.canonical_nan + 1, format.infinity + normal - 1}
-    # Powers of two: every subnormal one, those next to the borders of the exponent and around one.
+    # Powers of two: every subnormal one, and those near the borders of the exponent and near one.
     powers = {1 << bit for bit in range(fraction_bits)}
     near = range(-fraction_bits - 3, fraction_bits + 4)
     for center in (1, ones // 4, format.bias, 3 * ones // 4, ones - 1):
@@ -29,19 +29,19 @@ def corners(format):
 
 
 def pairs(values):
-    """Every pair of some values."""
+    """All pairs of the given values."""
     return tuple(grid.ravel() for grid in np.meshgrid(values, values))
 
 
 def uniform(format, generator, count=COUNT):
-    """Pairs drawn uniformly over bit patterns."""
+    """Draw pairs uniformly over bit patterns."""
     return tuple(generator.integers(0, 1 << format.width, (2, count), dtype=np.uint32))
 
 
 def near_exponents(format, generator, count=COUNT):
-    """Pairs with signs and fractions drawn uniformly, and exponents a few apart: sums that cancel and carry.
+    """Draw pairs with uniform signs and fractions and close exponents, whose sums cancel and carry.
 
-    Fractions of every fourth pair agree, or nearly so.
+    The fractions of every fourth pair are equal, or nearly so.
     """
     a = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
     b = generator.integers(0, 1 << format.width, count, dtype=np.uint32)
@@ -75,7 +75,7 @@ def near_borders(format, generator, count=COUNT):
 
 
 def borders(widen):
-    """Every number of a narrower format in binary32, the exact ties between them, and the neighbours of all those."""
+    """Numbers of a narrower format in binary32, the exact ties between them, and the neighbours of both."""
     exact = np.sort(widen(np.arange(1 << 15, dtype=np.uint16)).astype(np.int64))
     exact = exact[exact <= FP32.infinity]
     with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ def borders(widen):
 
 
 def integer_cases(width, generator, count):
-    """Powers of two and their neighbours, the ends of the range, and random ones of all lengths."""
+    """Powers of two and their neighbours, the ends of the range, and random integers of all lengths."""
     powers = [(1 << bit) + step for bit in range(width) for step in (-2, -1, 0, 1, 2)]
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
     special = [value for power in powers for value in (power, -power) if low <= value <= high]
@@ -98,11 +98,13 @@ def integer_cases(width, generator, count):
 
 
 def numbers(generator, count):
-    """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two; and those that
-    :func:`integer_cases` become."""
+    """Binary32 numbers between 1/16 and 2**35, many of them integers or halfway between two.
+
+    The conversions of :func:`integer_cases` and their neighbours are among them.
+    """
     fields = generator.integers(FP32.bias - 4, FP32.bias + 35, count)
     fraction = generator.integers(0, 1 << 23, count) & -1 << generator.integers(0, 24, count)
-    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the place of the half
+    halves = np.clip(23 - (fields - FP32.bias) - 1, 0, 23)  # the position of the bit worth one half
     fraction[::4] = (fraction & -1 << halves | 1 << halves)[::4] & (1 << 23) - 1
     sign = generator.integers(0, 2, count)
     some = sign << 31 | fields << 23 | fraction
@@ -112,6 +114,6 @@ def numbers(generator, count):
 
 
 def differences(a, b, got, want):
-    """Up to eight lines that tell where results are wrong."""
+    """List up to eight wrong results, one to a line."""
     wrong = np.flatnonzero(got != want)
     return [f"{a[n]:#x}, {b[n]:#x}: {got[n]:#x}, not {want[n]:#x}" for n in wrong[:8]]

@@ -1,4 +1,4 @@
-"""A unit without handshakes under cocotb: one result per cycle, at its latency, reset or not."""
+"""Checks of a unit without handshakes: one result per cycle, at its latency, with or without a reset."""
 
 import cocotb
 import numpy as np
@@ -10,9 +10,9 @@ from sim.verilated.vectors import Unit
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def one_result_per_cycle(dut):
-    """The result of one cycle's inputs is there after `latency` edges, and again one edge later it is gone.
+    """The result of one cycle's inputs is on the outputs after `latency` edges, for one cycle.
 
-    Reset, halfway, neither clears nor stops the pipeline.
+    A reset halfway through neither clears nor stops the pipeline.
     """
     parameters = regression.parameters()
     latency, inputs, outputs = (parameters[key] for key in ("latency", "inputs", "outputs"))
@@ -31,7 +31,7 @@ async def one_result_per_cycle(dut):
 
 
 def check(component, inputs, outputs):
-    """Give arrays of inputs, one row per cycle, and demand arrays of outputs."""
+    """Apply arrays of inputs, one row per cycle, and compare the outputs with the given arrays."""
     def lists(arrays):
         return {name: [int(value) for value in values] for name, values in arrays.items()}
 

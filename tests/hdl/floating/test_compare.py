@@ -13,7 +13,7 @@ DTYPES = [(FP32, np.uint32, np.float32), (FP16, np.uint16, np.float16), (BF16, n
 
 
 def numbers(format, bits):
-    """The values of encodings, exactly."""
+    """Exact values of encodings."""
     fraction = (bits & ((1 << format.fraction_bits) - 1)).astype(np.float64)
     field = (bits >> format.fraction_bits & format.exponent_ones).astype(np.int64)
     significand = np.where(field == 0, fraction, fraction + (1 << format.fraction_bits))
@@ -23,7 +23,7 @@ def numbers(format, bits):
 
 
 def limit(format, i, limits):
-    """Golden result, by the values."""
+    """Golden result, computed from the values."""
     value, bound = np.abs(numbers(format, i)), np.abs(numbers(format, limits))
     sign = np.uint32(1 << (format.width - 1))
     with np.errstate(invalid="ignore"):

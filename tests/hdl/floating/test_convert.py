@@ -14,8 +14,8 @@ from sim.golden import conversion
 from sim.verilated.vectors import Unit
 from tests.hdl.floating import operands, pipeline
 
-#: Exponent and fraction bits of formats whose pairs meet every case: more or less range, below or above all
-#: subnormal numbers or amidst them.
+#: Exponent and fraction bits of formats whose pairs cover every case: a wider or narrower range, whose ends lie
+#: below, among or above the subnormal numbers.
 NARROW = [(4, 3), (5, 2), (2, 5), (2, 1), (3, 7), (5, 5), (6, 1)]
 HALVES = [(FP16, conversion.to_half, conversion.from_half, np.float16),
           (BF16, conversion.to_bfloat16, conversion.from_bfloat16, ml_dtypes.bfloat16)]
@@ -30,7 +30,7 @@ def make(exponent_bits, fraction_bits):
 
 
 class Together(wiring.Component):
-    """Units with one input in common, so that they are built at once."""
+    """Several units with a common input, built as one design."""
 
     def __init__(self, units):
         self._units = units
@@ -49,7 +49,7 @@ class Together(wiring.Component):
 
 
 def run(units, i):
-    """Outputs of several units, per unit, for the same inputs."""
+    """Outputs of each of several units for the same inputs."""
     drain = max(unit.latency for unit in units)
     trace = Unit(Together(units)).run({"i": i}, drain=drain)
     return [{port: trace[f"{port}_{n}"][unit.latency:unit.latency + len(i)]
@@ -126,7 +126,7 @@ def test_halves(source, target):
 
 @pytest.mark.parametrize("source", NARROW)
 def test_narrow_pairs(source):
-    """Every number of each of the narrow formats in all of them, and in those of 16 and 32 bits."""
+    """Every number of each narrow format converts to all narrow formats and to those of 16 and 32 bits."""
     every = np.arange(1 << (1 + sum(source)), dtype=np.uint32)
     targets = [*NARROW, bits_of(FP16), bits_of(BF16), bits_of(FP32), (3, 20)]
     units = [FloatConverter(source=make(*source), target=make(*target)) for target in targets]
@@ -136,7 +136,7 @@ def test_narrow_pairs(source):
 
 @pytest.mark.parametrize("source", [bits_of(FP16), bits_of(FP32), (5, 20)])
 def test_other_formats(source):
-    """Targets that nothing else has: one bit of fraction less, and ranges that end amidst the source's."""
+    """Conversions to targets with one fraction bit less, and with ranges that end within the source's range."""
     generator = np.random.default_rng(1)
     format = make(*source)
     targets = [(source[0], source[1] - 1), (source[0], source[1] + 5), (source[0] + 1, source[1] - 1),
@@ -152,7 +152,7 @@ def test_other_formats(source):
 
 
 def check_integers(format, widths, i, golden):
-    """Several widths of integers at once."""
+    """Check several widths of integers in one design."""
     units = [FloatToInteger(format=format, width=width) for width in widths]
     for width, outputs in zip(widths, run(units, i), strict=True):
         integers, invalid = golden(i, width)

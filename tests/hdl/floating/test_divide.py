@@ -46,7 +46,7 @@ def near_quotients(generator, count=operands.COUNT):
     """Pairs whose quotients lie around the smallest subnormal, the smallest normal and the largest number."""
     format = FP32
     a, b = operands.near_borders(format, generator, count)
-    # The exponent of the other factor, mirrored around that of 1.
+    # Mirror the exponent of the other factor around the exponent of 1.
     field = b >> np.uint32(format.fraction_bits) & np.uint32(format.exponent_ones)
     mirrored = np.clip(2 * format.bias - field.astype(np.int64), 0, format.exponent_ones - 1).astype(np.uint32)
     rest = np.uint32(1 << (format.width - 1) | ((1 << format.fraction_bits) - 1))
@@ -54,10 +54,10 @@ def near_quotients(generator, count=operands.COUNT):
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Pairs whose quotients are as near as can be to the middle of two numbers, or to a number, from either side.
+    """Pairs whose quotients are as near as possible to the middle of two numbers, or to a number, from either side.
 
-    With 25 bits, the lowest of a quotient is half of a last place. What remains of the dividend is a few units, of
-    which the divisor's inverse modulo two to 25 makes the quotient.
+    The lowest bit of a 25-bit quotient is half of a unit in the last place. The remainder is chosen as a few units,
+    and the divisor's inverse modulo 2 ** 25 gives the quotient.
     """
     divisor = generator.integers(1 << 22, 1 << 23, count).astype(np.uint64) * np.uint64(2) + np.uint64(1)
     remainder = generator.integers(1, 8, count) * generator.choice([-1, 1], count)
@@ -72,7 +72,7 @@ def near_halves(generator, count=operands.COUNT):
 
 
 def halves(generator, count=operands.COUNT):
-    """Pairs whose quotients are halfway between two subnormal numbers, or one last place of the dividend beside.
+    """Pairs whose quotients are halfway between two subnormal numbers, or would be with a neighbouring dividend.
 
     The quotient is a few bits and a one below the last place; the dividend is its product with a short divisor.
     """
@@ -145,7 +145,7 @@ def test_borders(draw):
 
 
 def test_divided_by_itself():
-    """Every quotient is 1, and a dividend of one more or less in the last place makes one next to it."""
+    """A number divided by itself is 1, and a neighbouring dividend gives a quotient next to 1."""
     b = np.random.default_rng(1).integers(1, FP32.infinity - 1, operands.COUNT, dtype=np.uint32)
     for step in (-1, 0, 1):
         a = (b.astype(np.int64) + step).astype(np.uint32)
@@ -182,7 +182,7 @@ def test_interval(interval):
 
 @pytest.mark.parametrize(("interval", "latency"), [(2, 33), (4, 35), (8, 31)])
 def test_in_turns(interval, latency):
-    """Quotients that share their subtractions: the same bits."""
+    """A folded divider computes the same bits."""
     divider = FloatDivider(interval=interval)
     assert (divider.latency, divider.interval) == (latency, interval)
     generator = np.random.default_rng(interval)

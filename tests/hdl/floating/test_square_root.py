@@ -31,14 +31,14 @@ def check(format, a, want, unit=None):
 
 
 def single(format, a, dtype, unsigned):
-    """Roots by another implementation."""
+    """Roots of an independent implementation."""
     with np.errstate(all="ignore"):
         root = np.sqrt(a.astype(unsigned).view(dtype))
         return np.where(np.isnan(root), format.canonical_nan, root.view(unsigned))
 
 
 def squares():
-    """The square of every number of 12 bits, which is exact, at every scale, and the numbers next to each."""
+    """Exact squares of all numbers of 12 bits, at every scale, and their neighbours."""
     exact = np.arange(1, 1 << 12, dtype=np.float64) ** 2
     scales = 2.0 ** np.arange(-148, 104, 2)
     bits = np.outer(scales, exact).ravel().astype(np.float32).view(np.uint32)
@@ -46,12 +46,12 @@ def squares():
 
 
 def near_halves(generator, count=operands.COUNT):
-    """Numbers on either side of the square of the middle of two numbers."""
+    """Numbers on either side of the squared midpoint of two numbers."""
     half = 2 * generator.integers(1 << 23, 1 << 24, count) + 1
     square = half * half
     odd = square >> 49
     significand = (square >> (25 + odd)) + generator.integers(0, 2, count)
-    # One less than the field, for the hidden bit adds one.
+    # The exponent field less one, since the hidden bit adds one.
     field = 2 * generator.integers(0, 127, count) + odd
     return ((field << 23) + significand).astype(np.uint32)
 
@@ -122,7 +122,7 @@ def test_random(draw):
 
 @pytest.mark.parametrize("first", [0, ONE, TWO], ids=["subnormal", "odd", "even"])
 def test_every_significand(first):
-    """All subnormal numbers, and all numbers of one odd and of one even exponent."""
+    """Roots are right for all subnormal numbers, and for all significands with an odd and with an even exponent."""
     unit = Unit(FloatSquareRoot())
     for start_of_run in range(first, first + (1 << 23), operands.COUNT):
         a = np.arange(start_of_run, start_of_run + operands.COUNT, dtype=np.uint32)
@@ -157,7 +157,7 @@ def test_interval(interval):
 
 @pytest.mark.parametrize(("interval", "latency"), [(2, 27), (4, 25), (8, 29)])
 def test_in_turns(interval, latency):
-    """Roots that share their subtractions: the same bits."""
+    """A folded square root computes the same bits."""
     root = FloatSquareRoot(interval=interval)
     assert (root.latency, root.interval) == (latency, interval)
     generator = np.random.default_rng(interval)

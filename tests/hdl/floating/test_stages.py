@@ -27,12 +27,12 @@ from hdl.floating.stages import (
 )
 from sim.verilated.vectors import Unit
 
-#: Widths of which every number is tried.
+#: Widths that are tested with every number.
 WIDTHS = (1, 2, 3, 5, 7, 8, 11)
-#: Bits of shifts: up to more than the width, and up to less.
+#: Bits of the shift amount, for shifts up to more and up to less than the width.
 AMOUNTS = (4, 2)
 WIDTH = 7
-#: Lowest bits of a shift to the right that are looked at.
+#: Lowest bits of a right shift that are compared.
 WINDOW = 4
 FORMAT = FloatFormat(exponent_bits=3, fraction_bits=2)
 
@@ -124,7 +124,7 @@ def test_shifts(bits):
 
 
 def test_normalise():
-    """Every number but zero comes to the top, and the steps tell by how much."""
+    """Every number but zero is shifted to the top, and the steps taken add up to the shift."""
     numbers = np.arange(1, 1 << 11)
     got = _unit(_Parts).run({"value11": numbers})
     assert (got["normal"] >> 10 == 1).all()
@@ -141,7 +141,7 @@ def test_normalising_steps():
 
 
 def test_mark():
-    """A one so many places below the highest, and none where there are not so many."""
+    """The mark is one-hot at the given distance from the top, and absent beyond the width."""
     numbers = np.arange(32)
     got = _unit(_Parts).run({"number": numbers})["mark"]
     assert got.tolist() == [1 << 18 - number if number < 19 else 0 for number in numbers.tolist()]
@@ -151,7 +151,7 @@ def test_mark():
 
 
 def test_register_and_wait():
-    """A new number in every cycle, one cycle later or several; reset does not stop what is on its way."""
+    """A number in every cycle comes out one cycle or several cycles later; a reset does not stop it."""
     generator = np.random.default_rng(1)
     a, b = generator.integers(0, 256, 100), generator.integers(0, 8, 100)
     unit = _unit(_Stages)
@@ -166,11 +166,11 @@ def test_register_and_wait():
 
 
 def _rounded(sign, exponent, significand, sticky):
-    """Encoding of a number, by the numbers that there are and the distances to them."""
+    """Golden encoding of a number, by a search for the nearest of all numbers of the format."""
     low, high = 0, FORMAT.infinity
     encodings = np.arange(low, high + 1)
     fields, fractions = encodings >> FORMAT.fraction_bits, encodings & ((1 << FORMAT.fraction_bits) - 1)
-    # In quarters of the last place of subnormal numbers; of infinity, what would be next.
+    # Values in quarters of the last place of subnormal numbers; infinity counts as the next larger number.
     hidden = np.where(fields > 0, 1 << FORMAT.fraction_bits, 0)
     values = 4 * (hidden + fractions << np.maximum(fields, 1) - 1)
     given = (2 * significand + sticky) << exponent
@@ -181,7 +181,7 @@ def _rounded(sign, exponent, significand, sticky):
 
 
 def test_round_and_pack():
-    """Every number that there may be: the nearest encoding, of two the even one; infinities and NaNs before it."""
+    """Every possible number rounds to the nearest encoding, ties to even; infinities and NaNs override it."""
     cases = [(sign, exponent, significand, sticky, infinite, nan)
              for sign in (0, 1) for exponent in range(FORMAT.exponent_ones - 1) for significand in range(16)
              for sticky in (0, 1) for infinite in (0, 1) for nan in (0, 1)
@@ -210,7 +210,7 @@ def test_check_interval():
 
 @pytest.mark.parametrize("interval", [1, 2, 4, 8])
 def test_fold(interval):
-    """All trials in as many rounds as there are cycles, in a ring without a common divisor."""
+    """The ring has room for all trials in `interval` rounds, and its length has no common divisor with `interval`."""
     assert [fold(26, n) for n in (1, 2, 4, 8)] == [[*[1] * 24, 2], [1] * 13, [1] * 7, [1, 1, 2]]
     for trials in range(16, 60):
         rows = fold(trials, interval)

@@ -1,4 +1,4 @@
-"""A reduced node's host: its packets, and what it expects to come of them."""
+"""Host of an int16 node: its packets, and a model of the node for the expected responses."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from tests.hdl import host_requests
 from tests.hdl.host_requests import event, push, request
 from tests.hdl.masking import masks
 
-# No power of two, so that a range is compared in earnest.
+# Sizes that are no powers of two, so that ranges need a full comparison.
 CONFIG = NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0, gradient_words=352, weight_words=800)
 SIZES = CONFIG.memories.words
 COUNTERS = "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED"
@@ -46,7 +46,7 @@ READ_COUNTERS = [read_register(name) for name in COUNTERS]
 
 
 def small_jobs(generator, count, most):
-    """Jobs without external masks, of so many elements at most altogether."""
+    """Random jobs without external masks, with at most ``most`` elements in all."""
     while True:
         jobs = [dataclasses.replace(job, mask=dataclasses.replace(job.mask, external=False))
                 for job in masks.jobs(generator, count, limit=8)]
@@ -55,13 +55,13 @@ def small_jobs(generator, count, most):
 
 
 def listed(jobs, **wrong):
-    """Jobs as elements of the weight memory, with some fields of the last one wrong."""
+    """Elements of the weight memory for a list of jobs, with some wrong fields in the last one."""
     words = [masks.job_words(job, 1, **(wrong if n == len(jobs) - 1 else {})) for n, job in enumerate(jobs)]
     return reduced.from_words(np.concatenate(words).view(np.uint16))
 
 
 def elements(generator, count, zeros=0.5):
-    """Random elements, large, small and at the ends of their range, so many of them zero."""
+    """Random elements, large, small and at the ends of their range, and zero with probability ``zeros``."""
     result = generator.integers(-32768, 32768, count) >> generator.integers(0, 16, count)
     result[generator.random(count) < 0.05] = -32768
     result[generator.random(count) < zeros] = 0
@@ -69,7 +69,7 @@ def elements(generator, count, zeros=0.5):
 
 
 class Model:
-    """What a node should hold, and say."""
+    """Model of a node's memories, registers and events."""
 
     def __init__(self, sizes=SIZES):
         self.sizes = sizes
@@ -81,7 +81,7 @@ class Model:
 
     def run(self, *, operation, tag=0, gradient_base=0, weight_base=0, state_base=0, length=0, rank=0, size=1, port=0,
             root=0):
-        """The event of a command."""
+        """Run a command, and return its event."""
         bases = gradient_base, weight_base, state_base
         verdict = self._check(operation, bases, length, (rank, size, port, root))
         cycles = 0
@@ -132,7 +132,7 @@ class Model:
             gradients[:] = after.elements
             self.counters["ELEMENTS_MASKED"] += after.replaced
             detail = after.replaced
-            # Shapes of jobs that were carried out, as they are in memory.
+            # The shapes of the jobs that were run, read back from memory.
             taken, place, cycles = 0, weight_base, []
             while after.bad is None and taken < length:
                 count, rows, columns = (int(value) for value in self.memories[1][place + 1:place + 4])
@@ -146,7 +146,7 @@ class Model:
 
 
 class Masked:
-    """Random memories with a list of jobs, and what a MASK of them leaves."""
+    """Random memories with a list of jobs, and the options of its MASK."""
 
     def __init__(self, jobs, seed, **wrong):
         generator = np.random.default_rng(seed)
@@ -160,14 +160,17 @@ class Masked:
         self.fill = [write(space, 0, memory) for space, memory in enumerate(self.model.memories)]
 
     def check(self, responses):
-        """Compare what both memories hold."""
+        """Compare the contents of both memories."""
         for response, memory in zip(responses, self.model.memories, strict=True):
             assert response[2:] == reduced.to_words(memory).tolist()
 
 
 def session(seed):
-    """Requests, and what each of them is answered with: good and bad commands one behind the other, settings in
-    between, and the host elsewhere in the memories."""
+    """Random requests and their expected responses.
+
+    Good and bad commands follow each other, with new settings in between, and with accesses of the host to other
+    parts of the memories.
+    """
     generator = np.random.default_rng(seed)
     model = Model()
     requests, expected = [], []
@@ -186,7 +189,7 @@ def session(seed):
                             ("OPTIMIZER", generator.choice([0, 0, 0, 0, 4, 1, 2]))):
             model.registers[name] = int(value)
             ask(write_register(name, value), 1)
-        # The upper part of each memory is the host's; a base beyond it is an error anyway.
+        # The upper part of each memory is for the host's accesses; a base beyond it is an error anyway.
         length = int(generator.choice(
             [0, 1, 15, 16, 17, 31, 32, 33, 64, 65, generator.integers(0, 161), 400, 1 << 31]))
         command = {
@@ -199,7 +202,7 @@ def session(seed):
         if command["gradient_base"] <= 96:
             command["length"] = length = length if length >= 400 else min(length, 160)
         if command["operation"] == Operation.MASK:
-            # Not where SPARSIFY and updates are: with zeros behind it, a list may be too short.
+            # The list lies outside the range of SPARSIFY and updates; with zeros behind it, it may be too short.
             jobs = small_jobs(generator, 3, 160)
             given = np.zeros(64, np.int64)
             given[:48] = listed(jobs, **({"columns": 0} if generator.random() < 0.2 else {}))
@@ -220,14 +223,14 @@ def session(seed):
     for memory, packet in zip(model.memories, READ_ALL, strict=True):
         ask(packet, *reduced.to_words(memory))
     for packet, name in zip(READ_COUNTERS, COUNTERS, strict=True):
-        if name != "COMMAND_CYCLES":  # those of wrong lists are not the model's
+        if name != "COMMAND_CYCLES":  # the model does not know the cycles of wrong lists
             ask(packet, model.counters[name])
     ask(read_register("WEIGHT_VERSION"), model.version)
     return requests, expected
 
 
 def check_session(node, seed, pattern):
-    """Run a session, and compare all answers."""
+    """Run a session, and compare all responses."""
     requests, expected = session(seed)
     node.reset()
     responses = exchange(node, *requests, pattern=pattern, seed=seed, cycles=160_000)
@@ -237,7 +240,7 @@ def check_session(node, seed, pattern):
         if packet is POP:
             found = event(response)
             if found.status == EventStatus.BAD_MASK:
-                found = dataclasses.replace(found, cycles=0)  # not the model's
+                found = dataclasses.replace(found, cycles=0)  # unknown to the model
             assert found == payload[0]
         else:
             assert response[2:] == [int(word) for word in payload]

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Memories of the reduced node, and the host's way to them: hdl/int16_node/memory.py."""
+"""Memories of the int16 node, and the host's access to them: hdl/int16_node/memory.py."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_errors(words):
 
 @pytest.mark.parametrize("busy", [0.0, 0.3, 1.0])
 def test_the_engine_comes_first(busy):
-    """What is read in a cycle is there in the next one, and the host is served whenever the engine is not."""
+    """A read gives its element in the next cycle, and the host is served whenever the engine is not."""
     generator = np.random.default_rng(1)
     cycles, words = 20_000, WORDS[0]
     memory = Unit(ElementMemory(words=words))
@@ -53,7 +53,7 @@ def test_the_engine_comes_first(busy):
 
 
 class Served(wiring.Component):
-    """The host's access with its memories, of which an engine has the first one at times."""
+    """The host's access with its memories, the first of which an engine uses at times."""
 
     requested: In(stream.Signature(access_layout()))
     writing: In(stream.Signature(access_layout()))
@@ -82,7 +82,7 @@ def served():
 
 
 def accesses(*places):
-    """Requests of so many words from an address of a space on."""
+    """Rows of access requests, each with space, address and number of words."""
     spaces, addresses, counts = zip(*places, strict=True)
     return pack(access_layout(), {
         "address": np.array(addresses), "space": np.array(spaces), "count": np.array(counts)})
@@ -106,7 +106,7 @@ def fill(served, contents):
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 @pytest.mark.parametrize("busy", [0.0, 0.4])
 def test_bursts(served, pattern, busy):
-    """What was written is read, extended by its sign, beside an engine that has a memory at times."""
+    """The host reads the words that it wrote, extended by their sign, while an engine uses a memory at times."""
     generator = np.random.default_rng(2)
     contents = [generator.integers(0, 1 << 32, size, dtype=np.uint32) for size in WORDS]
     served.reset()

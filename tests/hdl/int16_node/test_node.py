@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The reduced node by its host's ports alone, against the golden model: hdl/int16_node/."""
+"""The int16 node, through its host's ports alone, against the golden model: hdl/int16_node/."""
 
 import dataclasses
 
@@ -77,7 +77,7 @@ def test_random_commands(node, pattern, seed):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("alternative", [0, 0xFFFF8000])
 def test_mask(node, pattern, alternative):
-    """Values, event with its cycles, and counters; what is not the jobs' stays as it is."""
+    """MASK gives the expected values, event, cycles and counters, and changes no other element."""
     case = Masked(small_jobs(np.random.default_rng(11), 9, 320), 4)
     case.model.registers["MASK_ALTERNATIVE"] = alternative
     node.reset()
@@ -115,7 +115,7 @@ def test_mask_of_every_set_of_kinds(node, kinds):
     {"first_row": 4096}, {"end_row": 4096}, {"first_column": 4096}, {"end_column": 65535}, {"width": 4096},
 ])
 def test_wrong_jobs(node, wrong):
-    """All jobs before it are carried out, and nothing of it; and then a right one is."""
+    """The jobs before a wrong one are run and the wrong one is not; the next command works."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(triangle_inverse=True, diagonal=-4096))]
     case = Masked(jobs, 3, **wrong)
@@ -141,7 +141,7 @@ def test_wrong_jobs(node, wrong):
     ({"length": 0}, EventStatus.OK, 0),
 ])
 def test_lists(node, options, status, detail):
-    """Where a list begins and ends: with zeros behind it, and at the end of the memory."""
+    """Lists get the expected verdicts for their place and length, with zeros behind them or the memory's end."""
     jobs = [masking.Job(rows=3, columns=5, mask=masking.Mask(triangle=True)),
             masking.Job(rows=4, columns=3, count=2, mask=masking.Mask(band=True, width=1))]
     case = Masked(jobs, 3)
@@ -156,7 +156,7 @@ def test_lists(node, options, status, detail):
 
 
 def test_list_that_fills_the_memory(node):
-    """The last job ends where the memory ends; one more element, and a job is missing."""
+    """A list may end where the memory ends; with a length of one element more, a job is missing."""
     jobs = [masking.Job(rows=2, columns=3, mask=masking.Mask(triangle=True))] * 4
     case = Masked(jobs, 8)
     case.model.memories[1][736:] = listed(jobs)
@@ -173,7 +173,7 @@ def test_list_that_fills_the_memory(node):
     case.check(responses[6:])
 
 
-# What is the same as in a full node, and what a reduced one lacks.
+# Behaviour shared with a full node, and functions that the int16 node lacks.
 
 
 def test_operations_that_are_left_out(least):
@@ -190,7 +190,7 @@ def test_operations_that_are_left_out(least):
 
 
 def test_registers(node):
-    """Constants and settings; what the node lacks is zero, and stays so."""
+    """Constants and settings read back; registers that the node lacks are zero, and stay so."""
     node.reset()
     settings = [entry for entry in REGISTERS if entry.access.writable and entry.name not in ("CONTROL", "FLAGS")]
     present = {"OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0, "MASK_ALTERNATIVE": 1 << 15,
@@ -212,7 +212,7 @@ def test_registers(node):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ranges(node, size):
-    """Spaces and ranges are compared as a full node compares them; elements are cut and extended."""
+    """Spaces and ranges are checked as in a full node; elements are truncated and sign-extended."""
     node.reset()
     space = SIZES.index(size)
     place = space << 28
@@ -229,7 +229,7 @@ def test_ranges(node, size):
 
 
 def test_flags(node):
-    """Commands wait for flags, take them and set them; one waits in vain, and a rule is looked at after the wait."""
+    """Commands wait for flags, take them and set them; a wait can time out, and the rule is checked after it."""
     node.reset()
     flags = register("FLAGS").address
     responses = exchange(
@@ -253,7 +253,7 @@ def test_flags(node):
 
 
 def test_link_reset(node):
-    """What runs ends at its next gradient, and what waits is not run."""
+    """A link reset ends the running command at its next gradient, and waiting commands are not run."""
     node.reset()
     gradients = np.full(352, 5)
     responses = exchange(
@@ -268,7 +268,7 @@ def test_link_reset(node):
 
 
 def test_full_queues(node):
-    """Eight commands wait beside one that runs, and eight events beside those that wait for a place: none is lost."""
+    """No command or event is lost with eight commands waiting beside a running one, and eight events waiting."""
     node.reset()
     flags = register("FLAGS").address
     blocked = [push(operation=0, wait=1, tag=tag) for tag in range(9)]
@@ -301,7 +301,7 @@ def test_reset_in_the_middle_of_a_packet(node, words):
 @pytest.mark.parametrize("operation", [Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY])
 @pytest.mark.parametrize("cycles", [0, 1, 40, 41, 42, 43, 44, 300])
 def test_reset_in_the_middle_of_a_command(node, operation, cycles):
-    """The next command is carried out as ever, whatever the last one was at."""
+    """After a reset at any point of a command, the next command works."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     rate = write_register("LEARNING_RATE", 0x8000)
     fill = [rate, write_register("MASK_THRESHOLD", 900), *case.fill, push(**case.options | {"operation": operation})]
@@ -317,7 +317,7 @@ def test_reset_in_the_middle_of_a_command(node, operation, cycles):
 
 
 def test_settings_are_those_of_the_start(node):
-    """What is set while a command runs is for the next one."""
+    """Settings that change while a command runs apply to the next one."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     case.options["length"] = sum(job.elements for job in small_jobs(np.random.default_rng(12), 6, 320))
     names = "GRADIENT_SCALE", "LEARNING_RATE", "MASK_THRESHOLD", "MASK_ALTERNATIVE"
@@ -328,7 +328,7 @@ def test_settings_are_those_of_the_start(node):
     expected = []
     memories = [case.model.memories[0].copy(), case.model.memories[1].copy()]
     for n, command in enumerate(commands):
-        # As what came before has changed them.
+        # Compare with the memories as earlier commands have left them.
         for model_memory, memory in zip(case.model.memories, memories, strict=True):
             model_memory[:] = memory
         values = [0x1_0000 + 77 * n, 0x8000 + n, 1000 + n, 3 + n]
@@ -348,7 +348,7 @@ def test_settings_are_those_of_the_start(node):
 @pytest.mark.parametrize("config", [
     BOARDS["icebreaker"].node, dataclasses.replace(CONFIG, gradient_words=32, weight_words=32)])
 def test_whole_memories(config):
-    """The largest memories there are, and the smallest, from one end to the other."""
+    """Commands work over the whole of the largest and of the smallest memories."""
     generator = np.random.default_rng(5)
     sizes = config.memories.words
     model = Model(sizes)

@@ -23,7 +23,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(model.Mask))
 
 
 def mask(generator, enables, rows, columns):
-    """A mask of given kinds whose bounds lie in a matrix, or little beyond it."""
+    """Random mask of given kinds, whose bounds lie in a matrix or slightly beyond it."""
     def index(limit):
         return int(generator.integers(0, limit + 3))
 
@@ -34,7 +34,7 @@ def mask(generator, enables, rows, columns):
 
 
 def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
-    """Small jobs of random shapes and masks, some of them without elements."""
+    """Small random jobs of all shapes and masks, some of them without elements."""
     result = []
     for _ in range(count):
         rows, columns = (int(value) for value in generator.integers(1, limit, 2))
@@ -50,27 +50,27 @@ def jobs(generator, count, *, limit=12, kinds=0.3, empty=0.0):
 
 
 def external(generator, job, density=0.5):
-    """Words of an external mask; what is left of the last word is noise."""
+    """Words of an external mask; the rest of the last word is noise."""
     bits = generator.random(-(-job.elements // 32) * 32) < density
     return model.words(bits)
 
 
 def external_all(generator, jobs):
-    """Words of all jobs, and what each job's mask keeps."""
+    """External words of all jobs, and the elements that each job's mask keeps."""
     given = [external(generator, job) if job.mask.external else np.zeros(0, np.uint32) for job in jobs]
     return np.concatenate([np.zeros(0, np.uint32), *given]), [
         model.kept(job, words) for job, words in zip(jobs, given, strict=True)]
 
 
 def job_fields(job, index_bits=INDEX_BITS):
-    """A job as the fields of its payload."""
+    """Payload fields of a job."""
     fields = {name: int(getattr(job.mask, name)) for name in _FIELDS}
     fields["diagonal"] &= (2 << index_bits) - 1
     return {"rows": job.rows, "columns": job.columns, "count": job.count, "mask": fields}
 
 
 def job_rows(jobs, index_bits=INDEX_BITS):
-    """Jobs as rows of a port."""
+    """Pack jobs into rows of a port."""
     fields = [job_fields(job, index_bits) for job in jobs]
     return pack(job_layout(index_bits), {
         **{name: [field[name] for field in fields] for name in ("rows", "columns", "count")},
@@ -79,12 +79,12 @@ def job_rows(jobs, index_bits=INDEX_BITS):
 
 
 def number(flags):
-    """Lanes of flags as numbers."""
+    """Convert flags of lanes to numbers."""
     return flags @ (1 << np.arange(flags.shape[1]))
 
 
 def mask_rows(beats, *, external=True):
-    """Mask beats as rows of a port; behind the source, none is external."""
+    """Pack mask beats into rows of a port; behind the source, no beat is external."""
     return pack(mask_beat_layout(beats.keep.shape[1]), {
         "mask": number(beats.mask), "keep": number(beats.keep), "row_end": beats.row_end,
         "external": beats.external & external, "last": beats.last})
@@ -96,17 +96,17 @@ def elements(generator, count, lanes, width):
 
 
 def data_rows(elements, keep, last, width):
-    """Beats of data as rows of a port."""
+    """Pack beats of data into rows of a port."""
     return pack(beat_layout(elements.shape[1], width), {"elements": elements, "keep": number(keep), "last": last})
 
 
 def memory_elements(job, lanes):
-    """Elements of memory that a job takes."""
+    """Memory elements of a job."""
     return job.beats(lanes) * lanes
 
 
 def job_words(job, lanes, **wrong):
-    """The eight words of a job, some fields of them wrong."""
+    """The eight words of a job, with some wrong fields."""
     mask = job.mask
     fields = {
         "kinds": sum(getattr(mask, kind) << n for n, kind in enumerate(KINDS)), "reserved": 0x155,
@@ -120,7 +120,7 @@ def job_words(job, lanes, **wrong):
 
 
 def padded(values, job, lanes):
-    """Rows of matrices as they lie in memory, and which elements of memory are theirs."""
+    """Mask of matrices in memory, whose rows are padded to memory rows, and the elements that are not padding."""
     columns = -(-job.columns // lanes) * lanes
     shape = job.count, job.rows, columns
     result, real = np.zeros(shape, values.dtype), np.zeros(shape, bool)

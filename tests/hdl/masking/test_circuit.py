@@ -31,14 +31,14 @@ def _unit(lanes):
 
 @dataclasses.dataclass
 class _Case:
-    """Jobs, and all that goes in with them.
+    """Jobs with all of their inputs.
 
     Members
     -------
     kept : list of arrays
-        What each job's mask keeps.
+        Elements that each job's mask keeps.
     beats : Beats
-        Those of the masks.
+        Mask beats.
     """
 
     lanes: int
@@ -57,12 +57,12 @@ class _Case:
         return ALTERNATIVES[WIDTHS[self.lanes]]
 
     def data(self):
-        """Beats of data. Their keep bits are noise."""
+        """Beats of data, whose keep bits are noise."""
         keep = np.random.default_rng(7).random(self.elements.shape) < 0.5
         return masks.data_rows(self.elements, keep, self.last, WIDTHS[self.lanes])
 
     def expected(self, pairs):
-        """Beats out of pairs of a mask beat and a beat of data."""
+        """Expected output beats for pairs of a mask beat and a beat of data."""
         beats, indices = self.beats, np.array(pairs, np.int64).reshape(-1, 2)
         of_mask, of_data = indices[:, 0], indices[:, 1]
         elements = model.apply(self.elements[of_data], beats.mask[of_mask], self.alternative)
@@ -82,7 +82,7 @@ class _Case:
 
 
 def _case(generator, jobs, lanes):
-    """Sound data for jobs."""
+    """Valid data for jobs."""
     words, kept = masks.external_all(generator, jobs)
     counts = [job.beats(lanes) for job in jobs]
     last = np.zeros(sum(counts), bool)
@@ -140,7 +140,7 @@ def test_ports():
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of kinds with every size, one beat in every cycle from the first job's to the last one's."""
+    """Every set of kinds works with every size, at one beat in every cycle from the first job to the last."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS for rows, columns in masks.SIZES]
@@ -157,7 +157,7 @@ def test_kinds(lanes):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_batches(lanes):
-    """Batches of matrices of uneven sizes."""
+    """Batches of matrices of uneven sizes are masked."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
         generator, {"triangle": count == 2, "external": count == 3}, rows, columns))
@@ -170,7 +170,7 @@ def test_batches(lanes):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_generated_is_external(lanes):
-    """The same beats from a mask that is made and from one that is fetched, for all kinds."""
+    """A generated mask and the same mask from memory give the same beats, for all kinds."""
     generator = np.random.default_rng(lanes)
     made = [model.Job(rows=rows, columns=columns, count=2, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS if not enables["external"]
@@ -182,14 +182,14 @@ def test_generated_is_external(lanes):
     traces = [each.run(cycles=len(case.last) + 20, spare=10) for each in (case, fetched)]
     for name in ("o__valid", "masked"):
         np.testing.assert_array_equal(traces[0][name], traces[1][name], name)
-    # The payload of a cycle without a beat is whatever a register held before reset.
+    # The payload of a cycle without a beat depends on the registers before the reset.
     np.testing.assert_array_equal(*(moved(trace)[1] for trace in traces))
     assert [trace["fetched"].sum() for trace in traces] == [0, sum(-(-job.elements // 32) for job in made)]
 
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_words_of_square_matrices(lanes):
-    """N * N / 32 words where the matrix is external, and none where it is made."""
+    """An external mask takes N * N / 32 words, and a generated one none."""
     for size in (32, 64):
         for kinds, words in (({"external": True}, size * size // 32), ({"triangle": True}, 0)):
             case = _case(np.random.default_rng(size), [
@@ -252,7 +252,7 @@ def test_malformed_lockstep(lanes, seed):
 @pytest.mark.parametrize("difference", [-9, -2, -1, 1, 2, 9])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_one_packet_is_malformed(lanes, difference, external):
-    """The packet ends with its job or before, an error is told once, and the next packet belongs to the next job."""
+    """A packet out ends with its job or before, an error is raised once, and the next packet meets the next job."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=10, columns=19, mask=model.Mask(external=external, triangle=True))] * 3
     case = _case(generator, jobs, lanes)
@@ -275,7 +275,7 @@ def test_one_packet_is_malformed(lanes, difference, external):
 @pytest.mark.parametrize("lanes", masks.LANES)
 @pytest.mark.parametrize("given", [3, 5, 6, 7, 8, 9, 12, 40])
 def test_reset_in_a_job(lanes, given):
-    """Whatever is inside is forgotten: jobs, mask beats, rests of words, and packets being discarded."""
+    """A reset discards jobs, mask beats, the rest of a word, and a packet that is being discarded."""
     generator = np.random.default_rng(given)
     job = model.Job(rows=4, columns=33, mask=model.Mask(external=True))
     broken = _case(generator, [job, job], lanes)

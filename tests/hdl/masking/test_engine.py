@@ -43,7 +43,7 @@ def run(bench, *commands, threshold=THRESHOLD, **options):
 
 @dataclasses.dataclass
 class Case:
-    """Memories and the command that masks, and what it makes of them."""
+    """Memories, a MASK command, and its expected results."""
 
     lanes: int
     jobs: list
@@ -72,7 +72,7 @@ class Case:
         } | options)
 
     def expected(self, jobs=None):
-        """The gradient memory after so many jobs, and elements masked."""
+        """Gradient memory after the first ``jobs`` jobs, by default all, and the number of masked elements."""
         result, place, masked = self.gradients.copy(), self.gradient_base, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
             keep, real = masks.padded(kept, job, self.lanes)
@@ -83,7 +83,7 @@ class Case:
         return result, masked
 
     def cycles(self):
-        """Cycles of the command: what MaskEngine says."""
+        """Cycles of the command, after the formula of MaskEngine."""
         return mask_cycles([(job.rows, job.columns, job.count) for job in self.jobs], lanes=self.lanes)
 
     def fill(self, bench):
@@ -92,13 +92,13 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, jobs=None):
-        """Nothing but the elements of the jobs has changed."""
+        """Check that only the elements of the jobs have changed."""
         np.testing.assert_array_equal(content(bench, 0, len(self.gradients)), self.expected(jobs)[0])
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
 
 
 def some_jobs(seed, lanes, *, count=6, kinds=0.3):
-    """Jobs that fit into the memories."""
+    """Random jobs that fit into the memories."""
     generator = np.random.default_rng(seed)
     while True:
         jobs = masks.jobs(generator, count, kinds=kinds)
@@ -124,7 +124,7 @@ def test_constructor_errors():
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("seed", range(6))
 def test_mask(lanes, seed):
-    """Random jobs and masks: memories, event, counters, and cycles to the cycle."""
+    """Random jobs and masks give the expected memories, event, counters and number of cycles."""
     case = Case(lanes, some_jobs(seed, lanes), seed)
     bench = unit(lanes)
     case.fill(bench)
@@ -143,13 +143,13 @@ def test_mask(lanes, seed):
     (2, ((8, 8, 3), (5, 17, 1)), 4 + 4 + 4 + 2 + 3 * 32 + 45),
     (4, ((8, 8, 3), (5, 17, 1)), 2 + 4 + 4 + 2 + 3 * 16 + 25),
     (8, ((8, 8, 3), (5, 17, 1)), 1 + 4 + 4 + 2 + 3 * 8 + 15),
-    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # jobs of 10 rows of memory are looked for in 12 cycles
-    (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # and those of 12 without a gap
+    (4, ((5, 8, 1),) * 20, 2 + 3 + 4 + 2 + 19 * 12 + 10),  # 10 memory rows per job, 12 cycles to read one
+    (4, ((3, 16, 1),) * 20, 2 + 2 + 5 + 2 + 20 * 12),  # 12 memory rows per job leave no gap
     (4, ((1, 1, 1),) * 5, 2 + 1 + 1 + 2 + 4 * 7 + 1),
     (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
 ])
 def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
-    """A beat per cycle, for a mask that is fetched as for one that is made, after the look at the first job."""
+    """After the first job has been read, a beat passes per cycle, whether masks are fetched or generated."""
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(triangle=True, external=external))
             for rows, columns, count in shapes]
     case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
@@ -165,7 +165,7 @@ def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "external"])
 def test_generated_is_external(lanes, kind):
-    """The same memory, event and cycles from a mask that is made, without any word, and from one that is fetched."""
+    """A generated mask, which takes no word, and the same mask from memory give the same memory, event and cycles."""
     generator = np.random.default_rng(lanes)
     made = [model.Job(rows=rows, columns=columns, count=count, mask=masks.mask(
         generator, {kind: True}, rows, columns)) for rows, columns, count in ((9, 11, 2), (1, 33, 1), (16, 16, 3))]
@@ -190,7 +190,7 @@ def test_generated_is_external(lanes, kind):
 @pytest.mark.parametrize("reading", [0, 1])
 @pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
 def test_stalls(lanes, reading, pattern):
-    """The host reads from one of the memories, and commands and events are held back."""
+    """Commands work while the host reads from one of the memories, and while commands and events stall."""
     case = Case(lanes, some_jobs(20 + lanes, lanes), 7)
     bench = unit(lanes)
     case.fill(bench)
@@ -206,7 +206,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, bench=None, **options):
-    """A MASK with a wrong job: those before it are done, nothing else is, and the next command works."""
+    """Check that a MASK with a wrong job does only the jobs before it, and that the next command works."""
     bench = bench or unit(case.lanes)
     case.fill(bench)
     done = sum(masks.memory_elements(job, case.lanes) for job in case.jobs[:number])
@@ -256,7 +256,7 @@ def test_elements_that_the_shape_does_not_take(lanes, change):
 @pytest.mark.parametrize(("rows", "count", "beats"), [
     (4095, 65535, 4095), (4, 16385, 1), (1, 4097, 16), (1, 32769, 2), (1, 32769, 4), (2, 32768, 1), (1, 65535, 256)])
 def test_products_that_overflow(lanes, rows, count, beats):
-    """What a product is in 16 bits, which is all that this memory needs, does not count."""
+    """A job is wrong even if `elements` fits its sizes modulo 2 ** 16, all the bits that this memory needs."""
     columns = min(beats * lanes, 4095)
     elements = rows * count * -(-columns // lanes) % (1 << 16) * lanes
     case = Case(lanes, some_jobs(4, lanes, count=3), 4, wrong={
@@ -266,7 +266,7 @@ def test_products_that_overflow(lanes, rows, count, beats):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_jobs_beyond_the_length(lanes):
-    """The last job takes one row more than is left; with a length that no jobs make up there is always one."""
+    """The last job is wrong if the length of the command ends before it, by a memory row or by an element."""
     case = Case(lanes, some_jobs(5, lanes, count=4), 5)
     refused(case, 3, length=case.length - lanes)
     if lanes > 1:
@@ -275,7 +275,7 @@ def test_jobs_beyond_the_length(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_the_list_runs_beyond_the_memory(lanes):
-    """Four jobs at the end of the memory, of a length that wants a fifth; and no room for any."""
+    """A list is wrong if its length wants a job beyond the end of the memory, at the fifth job or at the first."""
     jobs = some_jobs(6, lanes, count=4, kinds=0)
     case = Case(lanes, jobs, 6, jobs_base=WORDS["weight_words"] - 32)
     refused(case, 4, length=case.length + lanes, state_base=0)
@@ -285,7 +285,7 @@ def test_the_list_runs_beyond_the_memory(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("room", [0, 32])
 def test_words_run_beyond_the_memory(lanes, room):
-    """Words of the last job that there is room for, and one job more; generated ones do not count."""
+    """External words up to the end of the memory work, and one job more is wrong; generated masks take no words."""
     shape = {"rows": 32, "columns": 8}
     made = model.Job(**shape, mask=model.Mask(triangle=True))
     fetched = model.Job(**shape, mask=model.Mask(external=True, band=True, width=9))
@@ -315,7 +315,7 @@ def test_reset_in_the_middle():
 
 
 def sparse_case(lanes, length, threshold, *, seed=0, gradient_base=64, weight_base=32):
-    """Memories before and after, the command, and the number of elements dropped."""
+    """Memories before and after a SPARSIFY, the command, and the number of dropped elements."""
     generator = np.random.default_rng(seed)
     memories = [generator.standard_normal(words).astype(np.float32).view(np.uint32) for words in WORDS.values()]
     special = np.array([0, 0x80000000, 1, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0xFFBFFFFF, 0x3F000000,
@@ -346,7 +346,7 @@ def sparsify(bench, memories, given, **options):
     (1, THRESHOLD), (32, 0), (33, 0x7F800000), (700, THRESHOLD), (701, 0x7FC00000), (702, 0xBF000000),
     (703, 0x7FFFFFFF), (992, 0x3F800000)])
 def test_sparsify(lanes, length, threshold):
-    """Values, counters, elements around the range as they were, and cycles to the cycle."""
+    """SPARSIFY gives the expected values, counters and cycles, and leaves elements outside its range unchanged."""
     memories, after, dropped, given = sparse_case(lanes, length, threshold, seed=length)
     ((found,), counts), contents = sparsify(unit(lanes), memories, given, threshold=threshold)
     for got, expected in zip(contents, after, strict=True):
@@ -371,7 +371,7 @@ def test_sparsify_while_the_host_reads(lanes, reading):
 
 
 def test_one_after_the_other():
-    """Both operations and a wrong list, one behind the other; what is not of the one does not show in the next."""
+    """Commands of both operations and a wrong list, one behind the other, do not affect each other."""
     case = Case(4, some_jobs(11, 4, count=3), 11)
     bench = unit(4)
     case.fill(bench)

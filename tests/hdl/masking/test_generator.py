@@ -62,7 +62,7 @@ def test_ports():
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_kinds(lanes):
-    """Every set of kinds with every size, one beat per cycle from first to last."""
+    """Every set of kinds works with every size, at one beat per cycle from first to last."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, mask=masks.mask(generator, enables, rows, columns))
             for enables in masks.COMBINATIONS if not enables["external"] for rows, columns in masks.SIZES]
@@ -75,7 +75,7 @@ def test_kinds(lanes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_every_bound(lanes, kind):
-    """One kind alone, with all bounds that differ in a small matrix."""
+    """A kind alone works with all bounds that make a difference in a small matrix."""
     rows, columns = 3, 19
     bounds = range(columns + 2)
     if kind.startswith("triangle"):
@@ -95,7 +95,7 @@ def test_every_bound(lanes, kind):
 
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_largest_matrix(lanes):
-    """As many rows and columns as indices of 5 bits have, with bounds at the limits."""
+    """The largest matrix with indices of 5 bits works, with bounds at the limits."""
     extremes = {"diagonal": (-32, -31, 0, 30, 31), "width": (0, 30, 31), "length_columns": (0, 31)}
     jobs = []
     for name, values in extremes.items():
@@ -131,7 +131,7 @@ def test_lockstep(lanes, source, sink):
 
 
 def test_model_cycles():
-    """Two jobs of two and one beats, and an empty one between them: by hand."""
+    """The model's cycles are as worked out by hand, for jobs of two, no and one beats."""
     jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
     ready = np.arange(12) != 5
     trace = model.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
@@ -143,7 +143,7 @@ def test_model_cycles():
 @pytest.mark.parametrize("lanes", masks.LANES)
 @pytest.mark.parametrize("given", range(1, 9))
 def test_reset_in_a_job(lanes, given):
-    """Whatever is inside is forgotten, in any cycle of a job."""
+    """A reset in any cycle of a job discards the job and its beats."""
     generator = np.random.default_rng(given)
     _run(lanes, [model.Job(rows=5, columns=40, count=3)], cycles=given)
     jobs = masks.jobs(generator, 10)

@@ -19,7 +19,7 @@ from tests.hdl.masking import masks
 from tests.traces import moved
 
 INFINITY = 0x7F80_0000
-#: From zero to the largest NaN; a sign does not count.
+#: Thresholds from zero to the largest NaN; the sign does not matter.
 THRESHOLDS = (0, 1, 0x007F_FFFF, 0x0080_0000, 0x3DCC_CCCD, 0x3F80_0000, 0xBF80_0000, 0x7F7F_FFFF, INFINITY,
               INFINITY + 1, int(floating.CANONICAL_NAN), 0xFFFF_FFFF)
 _HANDSHAKES = ("gradients_valid", "gradients_ready", "errors_valid", "errors_ready", "kept_valid", "dropped_valid")
@@ -47,7 +47,7 @@ class _Beats:
 
 
 def _numbers(generator, shape):
-    """Pairs of numbers, many of which cancel or nearly so, some of which are no numbers."""
+    """Draw pairs of numbers, many of which nearly cancel, and some of which are NaN or infinite."""
     a, b = operands.near_exponents(FP32, generator, int(np.prod(shape)))
     b[1::4] = a[1::4] ^ 0x8000_0000
     special = operands.corners(FP32)
@@ -57,7 +57,7 @@ def _numbers(generator, shape):
 
 
 def _beats(generator, count, lanes, more=0):
-    """Gradients, and as many errors and some more, whose framing has nothing to do with that of the gradients."""
+    """Draw gradients and at least as many errors, with independent framing."""
     a, b = _numbers(generator, (count + more, lanes))
     keep = generator.random((2, count + more, lanes)) < 0.7
     last = generator.random((2, count + more)) < 0.2
@@ -65,7 +65,7 @@ def _beats(generator, count, lanes, more=0):
 
 
 def _expected(gradients, errors, threshold):
-    """Both results of pairs, and how many elements of each are dropped; one threshold for all, or one for each."""
+    """Both results of all pairs, and the number of dropped elements in each; the threshold may differ per pair."""
     threshold = np.broadcast_to(np.asarray(threshold, np.uint32), len(gradients))
     a, b = gradients.elements, errors.elements[:len(gradients)]
     kept, dropped = np.zeros((2, *a.shape), np.uint32)
@@ -110,7 +110,7 @@ def test_ports():
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_corners(lanes, threshold):
-    """Corners with corners and random pairs, one beat in every cycle; partial keep in the last beat."""
+    """Corner cases and random pairs pass at one beat in every cycle, with a partial keep in the last beat."""
     generator = np.random.default_rng(lanes)
     special = operands.corners(FP32)
     some = generator.choice(special, 128, replace=False)
@@ -158,7 +158,7 @@ def test_by_hand(gradient, error, threshold, kept, dropped):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_two_steps(lanes):
-    """What a step drops is in the next one's sum: nothing is lost of numbers that add up without rounding."""
+    """Dropped elements are in the sum of the next step, so that exactly representable sums lose nothing."""
     generator = np.random.default_rng(lanes)
     count = 200
     keep, last = np.ones((count, lanes), bool), np.zeros(count, bool)
@@ -212,12 +212,12 @@ def _patterns(count, seed, *kinds):
 
 
 def _thresholds(generator, count):
-    """A threshold that changes in every cycle."""
+    """Thresholds that change in every cycle."""
     return generator.choice(np.array(THRESHOLDS, np.uint32), count)
 
 
-#: Four patterns of which any two streams see each pair: lines over the field of four elements, where addition is the
-#: exclusive or and (0, 2, 3, 1) are the products with one of them. Each number of lanes has lines of its own.
+#: Assignments of four stall patterns in which any two streams meet each pair: lines over the field of four elements,
+#: whose addition is the exclusive or, with (0, 2, 3, 1) the products with one element. Lane counts differ in lines.
 _DOUBLED = (0, 2, 3, 1)
 _PATTERNS = [(lanes, (a, b, a ^ _DOUBLED[b] ^ shift % 4, a ^ b ^ _DOUBLED[b] ^ (shift + shift // 4) % 4))
              for shift, lanes in enumerate(masks.LANES) for a in range(4) for b in range(4)]
@@ -246,7 +246,7 @@ def test_lockstep(lanes, pattern):
 
 @pytest.mark.parametrize("stalled", ["kept", "dropped"])
 def test_one_output_stalls(stalled):
-    """The other goes on for as many beats as a queue has places, and not for one more."""
+    """While one output stalls, the other goes on for as many beats as a queue holds, and no more."""
     gradients, errors = _beats(np.random.default_rng(1), 100, 4)
     never = np.zeros(200, bool)
     free, sinks = ("dropped", {"ready": never}) if stalled == "kept" else ("kept", {"dropped_ready": never})
@@ -264,7 +264,7 @@ def test_one_output_stalls(stalled):
 
 @pytest.mark.parametrize("difference", [-3, -1, 1, 3])
 def test_packets_differ(difference):
-    """Beats are paired whatever the packets, and the results have those of the gradients."""
+    """Beats are paired regardless of packets, and the results have the packets of the gradients."""
     generator = np.random.default_rng(1)
     gradients, errors = _beats(generator, 40, 4)
     for beats, first in ((gradients, 20), (errors, 20 + difference)):
@@ -279,7 +279,7 @@ def test_packets_differ(difference):
 @pytest.mark.parametrize("given", [1, 2, 5, 8, 9, 10, 11, 12, 20, 40])
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_reset_in_a_packet(lanes, given):
-    """Pairs in the arithmetic and in the queues are forgotten, whether outputs stall or not."""
+    """A reset discards the pairs in the arithmetic and in the queues, whether outputs stall or not."""
     for ready in (True, np.arange(given) < given // 2):
         _run(lanes, *_beats(np.random.default_rng(given), 100, lanes), 0x3F80_0000, cycles=given, ready=ready)
         gradients, errors = _beats(np.random.default_rng(given + 1), 50, lanes)

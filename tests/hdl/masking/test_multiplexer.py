@@ -27,7 +27,7 @@ def _unit(lanes, width):
 
 
 def _beats(seed, count, lanes, width):
-    """Beats in, and what must come out of them with an alternative."""
+    """Random input beats, and the expected output beats for an alternative."""
     generator = np.random.default_rng(seed)
     elements = masks.elements(generator, count, lanes, width)
     mask, keep = generator.random((2, count, lanes)) < 0.5
@@ -69,7 +69,7 @@ def test_ports():
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_throughput(lanes, width):
-    """One register: a beat in every cycle, each one cycle later."""
+    """A beat passes in every cycle, each one cycle later."""
     rows, want, alternative = _beats(1, 500, lanes, width)
     unit = _unit(lanes, width)
     unit.reset()
@@ -85,8 +85,10 @@ def test_throughput(lanes, width):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_lockstep(lanes, width, source, sink):
-    """A queue of one beat, empty after a reset whatever the last run has left, and with another alternative in each
-    cycle: a beat takes that of the cycle in which it is taken."""
+    """The unit behaves as a queue of one beat, which is empty after a reset.
+
+    The alternative changes in each cycle, and a beat gets the alternative of the cycle in which it is taken.
+    """
     count = 2_000
     generator = np.random.default_rng(2)
     elements = masks.elements(generator, count, lanes, width)
@@ -112,7 +114,7 @@ def test_lockstep(lanes, width, source, sink):
 
 
 def test_alternative_is_taken_with_the_beat():
-    """It may change from beat to beat, and a beat on offer does not follow it."""
+    """The alternative may change from beat to beat, without effect on a beat on offer."""
     unit = _unit(1, 8)
     unit.reset()
     rows = pack(masked_beat_layout(1, 8), {"elements": np.full((4, 1), 9), "mask": [0, 0, 1, 0], "keep": [1] * 4,
@@ -128,7 +130,7 @@ def test_alternative_is_taken_with_the_beat():
 
 
 class _Passes(wiring.Component):
-    """Offers stand until they are taken, and are what was taken in the last cycle in which it could be."""
+    """Specification: an offer stands until it is taken, and is the masked beat that was taken most recently."""
 
     def __init__(self, lanes, width):
         self._unit = MaskMultiplexer(lanes=lanes, width=width)

@@ -12,7 +12,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
 from tests.traces import moved
 
-# Words of one more job than is asked for: none of them may be taken.
+# Words of a further job, none of which may be taken.
 _SPARE = np.arange(1, 9, dtype=np.uint32)
 
 
@@ -49,7 +49,7 @@ def test_ports():
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_sizes(lanes):
-    """Batches of every size, combined with what is generated or alone, at one beat per cycle."""
+    """Batches of every size pass at one beat per cycle, combined with generated bits or alone."""
     generator = np.random.default_rng(lanes)
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(external=True, triangle=triangle))
             for rows, columns in masks.SIZES for count in (1, 3) for triangle in (False, True)]
@@ -74,7 +74,7 @@ def test_a_word_is_taken_with_the_first_beat_that_needs_it(lanes):
 
 @pytest.mark.parametrize("lanes", masks.LANES)
 def test_without_external(lanes):
-    """Beats that are not external pass as they are, without a word, also between jobs that are."""
+    """Beats that are not external pass unchanged and take no word, also between external jobs."""
     generator = np.random.default_rng(lanes)
     jobs = masks.jobs(generator, 60)
     assert 10 < sum(job.mask.external for job in jobs) < 50
@@ -116,7 +116,7 @@ def test_lockstep(lanes, source, memory, sink):
 @pytest.mark.parametrize("lanes", masks.LANES)
 @pytest.mark.parametrize("given", range(1, 6))
 def test_reset_in_a_job(lanes, given):
-    """The rest of a word is forgotten."""
+    """A reset discards the rest of a word."""
     generator = np.random.default_rng(given)
     job = model.Job(rows=4, columns=33, mask=model.Mask(external=True))
     words, kept = masks.external_all(generator, [job])

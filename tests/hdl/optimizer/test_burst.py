@@ -20,8 +20,8 @@ from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits
 
-# Every size of tree in every format, five of them with every rule, other sets of rules, all lanes at once or in
-# parts, and banks of one beat, which are shorter than any pipeline.
+# Every size of reducer tree in every format, five configurations with every rule, other sets of rules, all lanes at
+# once or in slices, and banks of one beat, which are shorter than any pipeline.
 ALL = tuple(HardwareRule)
 MOMENTUM = (HardwareRule.SGD, HardwareRule.MOMENTUM)
 SGD = (HardwareRule.SGD,)
@@ -77,7 +77,7 @@ def settings(rule, index=0, *, nesterov=True):
 
 
 def ordinary(generator, index=0):
-    """Numbers as they are in training; squares where means of squares are."""
+    """Draw numbers as in training, with squares for the second moment."""
     def draw(name, count):
         if "format" in SHAPES[index]:
             return np.clip(generator.standard_normal(count) * 2.0 ** (width(index) - 4), -(2.0 ** (width(index) - 1)),
@@ -88,7 +88,7 @@ def ordinary(generator, index=0):
 
 
 def anything(generator, index):
-    """Corner values, any bit pattern, and ordinary numbers."""
+    """Draw corner values, arbitrary bit patterns, and ordinary numbers."""
     mask = np.uint32((1 << width(index)) - 1)
 
     def draw(name, count):
@@ -100,7 +100,7 @@ def anything(generator, index):
 
 
 def run_dry(pair, bursts):
-    """Cycles after which the slowest pattern has let everything through."""
+    """Cycles after which all data has passed even the slowest stall pattern."""
     return 2000 + (12 + pair.model.interval) * sum(burst.count for burst in bursts)
 
 
@@ -191,13 +191,13 @@ def test_lockstep(index, rule, kind):
         assert max(trace.ends) < cycles
         assert trace.signals["idle"][-1]
         assert trace.signals["bursts"].sum() == len(bursts)
-        # All ports have sent every weight, once and in order, as the values alone have it.
+        # All ports have sent every weight, once and in order, with the values of the golden model.
         for port in range(model.broadcasts):
             assert (trace.rows[f"broadcast__{port}"].elements == trace.rows["weights_out"].elements).all()
 
 
 def test_slow_ports():
-    """Each port alone is silent for a thousand cycles, and then all are: nothing is lost, nothing done twice."""
+    """A port, or all of them, can be silent for a thousand cycles without a loss or a repetition of data."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11), Burst(5, 0b01), Burst(17, 0b11), Burst(model.depth, 0b10)] * 2
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -212,7 +212,7 @@ def test_slow_ports():
 
 @pytest.mark.parametrize("port", ["weights_out", "state_out__0", "state_out__1", "broadcast__0"])
 def test_dead_port(port):
-    """A port that never moves holds one queue of rows; the others have the same rows, and no more."""
+    """A port that never moves fills one queue of rows; the other ports send as many rows, and no more."""
     model = pair(1).model
     bursts = [Burst(model.depth, 0b11)] * 16
     fills = operands(pair(1).model, bursts, settings(Rule.ADAM), ordinary(np.random.default_rng(1)))
@@ -248,7 +248,7 @@ def test_settings_change_while_idle():
 
 
 def test_fills_of_other_lengths():
-    """Of a fill longer than its burst, or than a bank, the rest is ignored; what a shorter one lacks is +0.0."""
+    """The excess of a fill that is longer than its burst or a bank is ignored; missing elements read as +0.0."""
     model = pair(1).model
     bursts = [Burst(5, 0b11), Burst(64, 0b11), Burst(64, 0b11), Burst(33, 0b11)]
     fills = operands(pair(1).model, bursts, settings(Rule.MOMENTUM), ordinary(np.random.default_rng(1)))
@@ -258,7 +258,7 @@ def test_fills_of_other_lengths():
     pair(1).unit.reset()
     trace = pair(1).run(bursts, settings(Rule.MOMENTUM), fills, cycles=600)
     assert max(trace.ends) < 600
-    # The third burst's first worker sent one element: the others' new state is that of the second worker alone.
+    # The first worker of the third burst sent one element: the new state of the others depends on the second worker.
     third = trace.rows["state_out__0"].elements[2 + 16:2 + 32].reshape(-1)
     operands_of_third = (fills[name][2] for name in ("gradients__1", "weights", "state__0"))
     gradient, weights, state = operands_of_third
@@ -267,7 +267,7 @@ def test_fills_of_other_lengths():
 
 
 def test_not_finite():
-    """The pulse is of the reduced gradients of the burst alone, and comes before the burst's own."""
+    """The `nonfinite` pulse depends on the burst's reduced gradients alone, and comes before the `bursts` pulse."""
     bursts = [Burst(5, 0b11)]
     one, infinite = as_bits(1.0, np.inf)
     for place, worker, expected in [(4, 0, True), (4, 1, True), (6, 0, False), (None, 0, False)]:
@@ -283,7 +283,7 @@ def test_not_finite():
             assert np.argmax(trace.signals["nonfinite"]) < np.argmax(trace.signals["bursts"])
 
 
-# The same once more through cocotb: a small unit, since nothing is gained by size, nor by Adam's arithmetic.
+# The same under cocotb, with a small unit, since neither its size nor Adam's arithmetic matters here.
 STREAMED = {"workers": 2, "lanes": 2, "depth": 16, "update_lanes": 1}
 
 

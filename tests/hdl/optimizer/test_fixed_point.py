@@ -108,7 +108,7 @@ def test_lane_properties(name, expected):
 
 
 def draw(generator, width, count=COUNT):
-    """Bit patterns, every third of them a corner."""
+    """Draw bit patterns, every third of them a corner case."""
     half = 1 << width - 1
     corners = np.array([0, 1, 2, half - 2, half - 1, half, half + 1, 2 * half - 2, 2 * half - 1, half // 2,
                         3 * half // 2], np.uint32)
@@ -123,7 +123,7 @@ def test_sums(width, workers):
     generator = np.random.default_rng([width, workers])
     elements = draw(generator, width, COUNT * workers).reshape(COUNT, workers)
     ends = [1 << width - 1, (1 << width - 1) - 1]
-    elements[:2] = np.array(ends, np.uint32)[:, None]  # all at one end
+    elements[:2] = np.array(ends, np.uint32)[:, None]  # all workers at one end of the range
     format = FixedFormat(width=width)
     reducer = FixedReducer(workers=workers, format=format)
     outputs = Unit(reducer).run({"i": packed(elements, width)}, drain=reducer.latency)
@@ -144,22 +144,22 @@ def lane(width, workers, name, primitive=False):
 
 
 def check(component, unit, workers, rule, generator):
-    """Every operand at its own time, and new ones in every cycle, scalars included."""
+    """Apply new operands and scalars in every cycle, each at its own time, and compare all results."""
     width = component.format.width
     model = Fixed(width=width, workers=workers)
     widths = (model.total_width, width, width, *[SCALAR_WIDTH] * 3)
     operands = [draw(generator, bits) for bits in widths]
     for place, (bits, values) in enumerate(zip(widths, operands, strict=True)):
-        # First, each at either end, with all others at either end.
+        # First, all combinations of operands at the ends of their ranges.
         values[:1 << len(widths)] = (1 << bits - 1) - (np.arange(1 << len(widths)) >> place & 1)
     total, weight, velocity, scale, rate, momentum = operands
     settle = component.latency
 
     def at(values, cycle):
-        """The values, the first of them in the given cycle."""
+        """Delay the values so that the first is in the given cycle."""
         return np.concatenate([np.zeros(cycle, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
-    # Scalars are held during a command. Here each follows its operand, to meet as many values as operands do.
+    # A command holds the scalars. Here they change with the operands, for as many different values.
     inputs = {"settings": pack(fixed_settings_layout(), {
         "rule": np.full(COUNT + settle, int(rule)), "gradient_scale": at(scale, 0), "momentum": at(momentum, 0),
         "learning_rate": at(rate, component.weight_offset - component.multiplier_latency)})}
@@ -187,13 +187,13 @@ def test_values(name, rule, width, workers):
 
 @pytest.mark.parametrize("workers", [4, 5, 6, 7])
 def test_other_sums(workers):
-    """All other widths of what a block of 18 bits leaves of a sum."""
+    """Sums exceed the 18 bits of a multiplier block by all other widths."""
     for width in (17, 18):
         check(*lane(width, workers, "both"), workers, Rule.MOMENTUM, np.random.default_rng([width, workers]))
 
 
 def block():
-    """What the lane uses of MULT18X18D, written down from the description of the part."""
+    """Model of the part of MULT18X18D that the lane uses, after the description of the part."""
     bits = range(SCALAR_WIDTH)
     inputs = [*(f"A{n}" for n in bits), *(f"B{n}" for n in bits), *(f"C{n}" for n in bits), "SIGNEDA", "SIGNEDB",
               "SOURCEA", "SOURCEB", "CLK0", "CE0", "RST0", "RST1"]
@@ -233,7 +233,7 @@ endmodule
 @pytest.mark.parametrize(("workers", "name", "rule"), [
     (1, "both", Rule.SGD), (1, "both", Rule.MOMENTUM), (1, "sgd", Rule.SGD), (8, "both", Rule.MOMENTUM)])
 def test_primitive_is_the_same(monkeypatch, workers, name, rule):
-    """With MULT18X18D and a model of it: the same in every cycle."""
+    """The lane with MULT18X18D, and a model of it, agrees in every cycle with the lane without."""
     convert = vectors.convert
 
     def with_block(component, *, name):
@@ -246,12 +246,12 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
 
 
 def test_training():
-    """500 steps of momentum on a quadratic, and where they end is as near to float64 as roundings allow.
+    """500 steps of momentum on a quadratic stay within the rounding error bound of a float64 run.
 
     The gradient of a weight is slope * (weight - target), of which each of two workers sends half, rounded. In one
-    step these two are off by one half each, which gradient_scale makes one half together; the rounding of the state
-    is another half, and that of the weight a third one. The step is linear: what all these add up to is at most they
-    times the magnitudes of the powers of its matrix.
+    step both are off by at most one half, which gradient_scale reduces to one half in all; the rounding of the state
+    adds another half, and the rounding of the weight a third one. The step is linear: the accumulated error is at
+    most the sum over all steps of these errors times the magnitudes of the powers of the step's matrix.
     """
     count, steps = 64, 500
     scale, rate, momentum = ONE // 2, quantise(0.1, SCALAR_WIDTH, FRACTION_BITS), quantise(0.9, SCALAR_WIDTH, 16)
@@ -266,7 +266,7 @@ def test_training():
         "rule": int(Rule.MOMENTUM), "gradient_scale": scale, "learning_rate": int(rate), "momentum": int(momentum)})
 
     def step(gradients, weights, velocity):
-        """One step in the gateware."""
+        """Run one step in the gateware."""
         rows = packed(to_bits(gradients, 18).T, 18)
         total = sums.run({"i": rows}, drain=reducer.latency)["o"][reducer.latency:]
         settle = component.latency
@@ -280,7 +280,7 @@ def test_training():
     s, r, u = (float(golden.dequantise(scalar, FRACTION_BITS)) for scalar in (scale, rate, momentum))
     weights, velocity = start.astype(np.int64), np.zeros(count, np.int64)
     exact_weights, exact_velocity = start.copy(), np.zeros(count)
-    # How an error of the state and of the weight goes on; what a step adds to them; and the bound.
+    # The propagation of errors of state and weight in a step, the errors that a step adds, and the bound.
     matrix = np.moveaxis(np.array([[u + 0 * slope, s * slope], [-r * u + 0 * slope, 1 - r * s * slope]]), 2, 0)
     added = np.array([s * 2 * 0.5 + 0.5, r * (s * 2 * 0.5 + 0.5) + 0.5])
     power, bound = np.broadcast_to(np.eye(2), (count, 2, 2)), np.zeros((count, 2))
@@ -299,7 +299,7 @@ def test_training():
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def one_result_per_cycle(dut):
-    """The results of one cycle's operands are there after their latencies, and again one edge later are gone."""
+    """The results of one cycle's operands are on the outputs after their latencies, for one cycle."""
     times = regression.parameters()
     generator = np.random.default_rng(1)
     model = Fixed()
@@ -323,7 +323,7 @@ async def one_result_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def goes_on_through_reset(dut):
-    """Reset neither clears nor stops the pipeline."""
+    """A reset neither clears nor stops the pipeline."""
     latency = regression.parameters()["latency"]
     await start(dut)
     dut.settings.value = to_int(fixed_settings_layout(), {

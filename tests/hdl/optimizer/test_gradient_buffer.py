@@ -28,7 +28,7 @@ def test_parameters(parameters, message):
 
 
 def test_fill_and_drain():
-    """Two fills of 5 and 4 elements, drained two elements per cycle, four slices each."""
+    """Two fills of 5 and 4 elements are drained two elements per cycle, in four slices each."""
     buffer = GradientBuffer(lanes=4, read_lanes=2, depth=8)
     unit = Unit(buffer)
     numbers = np.arange(1, 12, dtype=np.uint32)
@@ -55,9 +55,11 @@ def test_fill_and_drain():
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("lanes", "read_lanes", "depth", "banks"), [(4, 2, 8, 2), (4, 4, 12, 3), (2, 1, 2, 2)])
 def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
-    """Whatever a bank has no room for is ignored, down to a part of a beat; what is not filled is zeros, and nothing
-    is left of the fill before, also where a burst ends early; fills come as soon as there is room for them, or when
-    all banks are empty again."""
+    """Excess elements are ignored, down to a part of a beat, and missing ones read as zeros.
+
+    No element of an earlier fill remains, even if a burst ends early. Fills come as soon as there is room for them,
+    or when all banks are empty again.
+    """
     slices = depth // read_lanes
     generator = np.random.default_rng(lanes)
     lengths = [97, 1, *range(depth + 3 * lanes, 0, -1), 97, *generator.integers(1, 3 * depth, 40).tolist()]
@@ -71,7 +73,7 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
     for at, count in zip(first, takes, strict=True):
         claim[at], take[at:at + count], finish[at + count - 1] = True, True, True
     buffer = GradientBuffer(lanes=lanes, read_lanes=read_lanes, depth=depth, banks=banks)
-    # A late fill begins after the burst before it, and as many beats go into each period as it has.
+    # A late fill begins after the previous burst, and each period has exactly the cycles for its beats.
     willing = early | (np.arange(cycles) % period > slices) & (np.arange(cycles) % period <= slices + -(-97 // lanes))
     trace = Unit(buffer).lockstep(
         sources={"i": Feed(beats(fills, beat_layout(lanes)), willing)}, sinks={}, cycles=cycles,
@@ -87,14 +89,15 @@ def test_fills_of_any_length(lanes, read_lanes, depth, banks, early):
 
 
 def wrapped(shape):
-    """A layout of one field, whose rows can be unpacked."""
+    """Layout with one field, so that rows can be unpacked."""
     return data.StructLayout({"slice": shape})
 
 
 class Forgetful(wiring.Component):
-    """Every fill writes its own number, and every slice read must bear the number of the burst, or be zero.
+    """Specification: each fill writes its number, and each slice read has the number of its burst, or is zero.
 
-    The five inputs are free, within the rules: claim what is filled, take what is claimed, finish within the depth.
+    The five inputs are free, within the rules: only filled banks are claimed, only claimed banks are taken, and a
+    burst finishes within the depth.
     """
 
     valid: In(1)
@@ -143,5 +146,5 @@ class Forgetful(wiring.Component):
 
 
 def test_discarded_is_gone():
-    """No input makes a discarded bank's elements come back: all of 12 cycles, in which a bank can be filled twice."""
+    """No input sequence of 12 cycles, in which a bank can be filled twice, brings back a discarded element."""
     prove(Forgetful(), depth=12, mode="bmc")

@@ -18,7 +18,7 @@ UNITS = (MomentUnpacker, MomentPacker)
 EXPECT = {MomentUnpacker: model.unpack_beats, MomentPacker: model.pack_beats}
 TRACE = {MomentUnpacker: model.trace_unpacker, MomentPacker: model.trace_packer}
 
-# --- what goes in and what came out
+# --- inputs and outputs
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def _unit(kind, lanes):
 
 
 def _elements(generator, count):
-    """Any bits; every fourth element lies near the middle between two bf16 numbers, and some are special."""
+    """Draw arbitrary bits; every fourth element lies near the middle of two bf16 numbers, and some are special."""
     elements = generator.integers(0, 1 << 32, count, dtype=np.uint32)
     middles = elements[::4] & 0xFFFF0000 | 0x8000
     elements[::4] = middles + generator.integers(-1, 2, len(middles)).astype(np.uint32)
@@ -36,7 +36,7 @@ def _elements(generator, count):
 
 
 def _beats(vectors, lanes, generator):
-    """Vectors as beats. What is not kept is noise."""
+    """Pack vectors into beats, in which elements that are not kept are noise."""
     elements, keep, last = [], [], []
     for vector in vectors:
         beats = -(-len(vector) // lanes)
@@ -68,7 +68,7 @@ def _expect(kind, beats, packed):
 
 
 def _run(kind, lanes, beats, packed, *, willing=None, ready=True, cycles=None, reset=True):
-    """Every port of a unit; and the payloads that moved, and when."""
+    """Run a unit and return the trace of all ports, the transferred payloads, and their cycles."""
     unit = _unit(kind, lanes)
     if reset:
         unit.reset()
@@ -130,7 +130,7 @@ def test_lockstep(unit, lanes, packed, source, sink):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_round_trip(lanes):
-    """Packed, and unpacked again: what was kept comes back, rounded."""
+    """Kept elements that are packed and unpacked come back rounded."""
     for seed in range(5):
         generator = np.random.default_rng(seed)
         vectors = [_elements(generator, int(count)) for count in generator.integers(1, 10 * lanes, 50)]
@@ -150,7 +150,7 @@ def test_round_trip(lanes):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("packed", [0, 1])
 def test_unpacker_throughput(lanes, packed):
-    """A beat in every cycle, row after row and vector after vector."""
+    """The unpacker offers a beat in every cycle, row after row and vector after vector."""
     want, _ = _expect(MomentUnpacker, _stream(1, lanes, 500), packed)
     _, got, when = _run(MomentUnpacker, lanes, _stream(1, lanes, 500), packed, cycles=1_200)
     _same(got, want)
@@ -160,7 +160,7 @@ def test_unpacker_throughput(lanes, packed):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("packed", [0, 1])
 def test_packer_throughput(lanes, packed):
-    """Takes a beat in every cycle; a row is there `latency` cycles after the beat that completes it."""
+    """The packer takes a beat in every cycle, and offers a row `latency` cycles after the beat that completes it."""
     beats = _stream(1, lanes, 500)
     want, counts = _expect(MomentPacker, beats, packed)
     trace, got, when = _run(MomentPacker, lanes, beats, packed, cycles=600)
@@ -194,7 +194,7 @@ def test_mode_changes_while_empty(lanes, unit):
 @pytest.mark.parametrize("given", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("unit", UNITS)
 def test_reset_in_a_packet(unit, given, lanes):
-    """Whatever is inside of a unit is forgotten."""
+    """A reset discards all data inside a unit."""
     generator = np.random.default_rng(given)
     part = _beats([_elements(generator, given * lanes)], lanes, generator)
     part = model.Beats(part.elements, part.keep, np.zeros(given, bool))

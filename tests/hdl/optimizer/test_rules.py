@@ -52,16 +52,16 @@ def test_latencies(name):
 
 
 def check(name, settings, generator, kind):
-    """Operands in every cycle, each at its own time."""
+    """Apply operands in every cycle, each at its own time, and compare all results."""
     component, unit = lane(name)
     total, weight, *state = (draw(generator, kind, COUNT) for _ in range(2 + component.planes))
     if kind == "ordinary" and component.planes == 2:
-        state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
+        state[1] &= np.uint32(0x7FFF_FFFF)  # a mean of squares is not negative
     lead = 2  # the settings are there before the operands
     settle = component.latency + lead
 
     def at(values, cycle):
-        """The values, the first of them in the given cycle."""
+        """Delay the values so that the first is in the given cycle."""
         return np.concatenate([np.zeros(cycle + lead, np.uint32), values, np.zeros(settle - cycle, np.uint32)])
 
     layout = settings_layout()
@@ -85,7 +85,7 @@ def check(name, settings, generator, kind):
 @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
 @pytest.mark.parametrize(("name", "rule"), CASES)
 def test_values(name, rule, kind):
-    """The usual scalars, those that turn a part off, and any at all."""
+    """Results are right with the usual scalars, with those that turn a part off, and with arbitrary ones."""
     seed = [int(rule), len(name), len(kind)]
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
 
 COUNT = 6_000
 
-#: Interval, workers, DSP blocks and rules of a lane, and what it has of each unit.
+#: Interval, workers, DSP blocks and rules of a lane, with its number of units of each kind.
 LANES = {
     "sgd": (4, 1, 4, "sgd", {"multiply": 1, "limit": 1, "add": 1}),
     "momentum": (2, 3, 1, "momentum", {"multiply": 3, "limit": 1, "add": 3}),
@@ -55,13 +55,13 @@ def test_units(name):
 
 
 def check(name, settings, generator, kind):
-    """Operands at their own time, and noise in all other cycles."""
+    """Apply each operand at its own time, and noise in all other cycles, and compare all results."""
     component, unit = lane(name)
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
     weight, *state = (draw(generator, kind, COUNT) for _ in range(1 + component.planes))
     if kind == "ordinary" and component.planes == 2:
-        state[1] &= np.uint32(0x7FFF_FFFF)  # as it is where it is a mean of squares
+        state[1] &= np.uint32(0x7FFF_FFFF)  # a mean of squares is not negative
     lead = interval  # the settings are there before the operands
     cycles = (COUNT + 2) * interval + -(-(component.reducer_latency + component.latency) // interval) * interval
 
@@ -94,7 +94,7 @@ def check(name, settings, generator, kind):
 @pytest.mark.parametrize("kind", ["corners", "bits", "ordinary"])
 @pytest.mark.parametrize(("name", "rule"), CASES)
 def test_values(name, rule, kind):
-    """The usual scalars, those that turn a part off, and any at all."""
+    """Results are right with the usual scalars, with those that turn a part off, and with arbitrary ones."""
     seed = [int(rule), len(name), len(kind)]
     print(f"seed {seed}")
     generator = np.random.default_rng(seed)

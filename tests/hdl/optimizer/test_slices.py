@@ -25,13 +25,13 @@ def test_parameters(unit, parameters, message):
 
 
 def runs(seed):
-    """Runs of elements of different lengths."""
+    """Random runs of elements, of different lengths."""
     generator = np.random.default_rng(seed)
     return [generator.integers(1, 1 << 32, count, dtype=np.uint32) for count in generator.integers(1, 20, 40)]
 
 
 def taken(unit, beats_in, lanes_out, give, take, seed):
-    """The cycles in which beats leave, and what they have."""
+    """Cycles in which beats leave, and the fields of these beats."""
     cycles = 12 * 8 * len(beats_in) + 400
     ready = stall_array(take, cycles, seed=seed)
     unit.reset()
@@ -48,7 +48,7 @@ def test_splitter(lanes, slice_lanes):
         fills = runs(seed)
         rows = beats(fills, beat_layout(lanes))
         done, given, trace = taken(unit, rows, slice_lanes, give, take, seed)
-        # Every row becomes all its slices, of which zeros are what is not kept.
+        # Every row becomes all of its slices, with zeros for elements that are not kept.
         padded = [np.pad(fill, (0, -len(fill) % lanes)) for fill in fills]
         kept = [np.pad(np.ones(len(fill), int), (0, -len(fill) % lanes)) for fill in fills]
         ends = np.cumsum([len(fill) for fill in padded]) // slice_lanes - 1
@@ -77,7 +77,7 @@ def test_joiner(lanes, slice_lanes):
         shape = -1, lanes
         assert (given["elements"].reshape(shape)[kept] == rows["elements"].reshape(shape)[kept]).all(), f"seed {seed}"
         if give == take == "none":
-            # A row of so many slices takes one cycle more.
+            # A row takes one cycle per slice, and one more.
             slices = [-(-int(keep).bit_count() // slice_lanes) for keep in rows["keep"]]
             assert done.tolist() == (np.cumsum([count + 1 for count in slices]) - 1).tolist()
             accepted = np.flatnonzero(trace["i__valid"] & trace["i__ready"])

@@ -23,7 +23,7 @@ def test_operations():
 
 
 def test_ready():
-    """A result leaves its unit its latency after its slot; in the next cycle it can be an operand."""
+    """A result leaves its unit one latency after its slot, and can be an operand in the next cycle."""
     timetable = table()
     assert [timetable.ready(name) for name in ("x", "one", "other", "total")] == [0, 7, 8, 16]
     assert [timetable.loaded(name) for name in ("one", "other", "total")] == [0, 1, 8]
@@ -52,7 +52,7 @@ def test_plan(interval, expected):
 
 
 def test_full():
-    """Units are as few as their slots allow, and what finds its slot taken waits for the next."""
+    """The plan has the fewest units, and an operation whose slot is taken waits for the next."""
     chain = [Operation(f"sum_{index}", "add", f"sum_{index - 1}", "x") for index in range(1, 9)]
     timetable = plan(chain, latencies=LATENCIES, interval=8)
     assert timetable.units == {"add": 1}

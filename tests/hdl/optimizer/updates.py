@@ -1,4 +1,4 @@
-"""Operands and scalars that the tests of both update lanes draw from."""
+"""Operands and scalars for the tests of both update lanes."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ USUAL = dict(zip(SCALARS, (0.25, 1e-3, 1.5, 0.01, 0.9, 0.1, 0.999, 0.001, 1e-8),
 
 
 def draw(generator, kind, count):
-    """Numbers of a kind, as bits: ``corners``, any ``bits``, or ``ordinary`` ones."""
+    """Draw encodings of a kind: ``corners``, arbitrary ``bits``, or ``ordinary`` numbers."""
     if kind == "corners":
         return generator.choice(CORNERS, count)
     if kind == "bits":
@@ -31,7 +31,7 @@ def draw(generator, kind, count):
 
 
 def settings_of(rule, wild):
-    """Settings of a rule: with the usual scalars, with those that turn a part off, and with any at all."""
+    """Settings of a rule: with the usual scalars, with those that turn a part off, and with arbitrary ones."""
     wild = {scalar: bits.view(np.float32) for scalar, bits in zip(SCALARS, wild, strict=True)}
     wild["clip"] = abs(wild["clip"])
     for scalars in (USUAL, {**USUAL, "weight_factor": 0.0, "clip": np.inf, "first_gain": 1.0},

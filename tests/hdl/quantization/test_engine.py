@@ -34,14 +34,14 @@ run = functools.partial(engines.run, counts=counts_layout())
 
 
 def layers_of(shapes, seed):
-    """Layers of random kinds: outputs and inputs of the first, outputs of the others."""
+    """Random layers of the given shapes, each an (outputs, inputs) pair."""
     generator = np.random.default_rng(seed)
     result, signed = [], bool(generator.random() < 0.3)
     for number, (outputs, inputs) in enumerate(shapes):
         bits = int(generator.choice([4, 8]))
         subtract, relu = generator.random(2) < 0.5
         offsets = generator.integers(0, 1 << bits, outputs)
-        # Sums of random weights are about as large as this.
+        # The shift brings sums of random weights, of about this size, into range.
         shift = int(np.log2(40 * (1 << bits) * np.sqrt(inputs))) + 9
         result.append(Layer(
             codes=generator.integers(0, 1 << bits, (outputs, inputs)), offsets=offsets if subtract else -offsets,
@@ -54,7 +54,7 @@ def layers_of(shapes, seed):
 
 
 class Case:
-    """Memories, the command that infers, and what it makes of them."""
+    """Memories, an INFER command, and its expected results."""
 
     def __init__(self, lanes, layers, samples, seed):
         generator = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ class Case:
         self.weights[:len(self.program.weights)] = self.program.weights
         self.gradients[:len(self.program.parameters)] = self.program.parameters
         inputs = pack_inputs(self.program, self.x)
-        # What is behind the last input of a sample is of no account.
+        # Bytes behind the last input of a sample do not matter, and are noise.
         padded = inputs.view(np.uint8).reshape(samples, -1)
         padded[:, layers[0].inputs:] = generator.integers(0, 256, (samples, padded.shape[1] - layers[0].inputs))
         self.gradients[self.program.source:self.program.source + len(inputs)] = inputs
@@ -77,7 +77,7 @@ class Case:
                           "rank": 200, "size": 0, "port": 3, "gradient_base": 77} | options)
 
     def field(self, number, name, value=None):
-        """A field of a layer in the list, and whether it is to be changed."""
+        """Read a field of a layer in the list, or replace it by ``value``."""
         offset, width = FIELDS[name]
         word = LAYER_WORDS * number + offset // 32
         mask = (1 << width) - 1 << offset % 32
@@ -86,7 +86,7 @@ class Case:
         return (int(self.weights[word]) & mask) >> offset % 32
 
     def expected(self, count=None):
-        """The gradient memory after so many layers."""
+        """Gradient memory after the first layers, by default all."""
         memory, values = self.gradients.copy(), self.x
         bytes_per_row = 4 * self.lanes
         for number, layer in enumerate(self.layers[:count]):
@@ -108,7 +108,7 @@ class Case:
         fill(bench, 1, self.weights)
 
     def check(self, bench, count=None):
-        """Nothing but results has changed."""
+        """Check that only the results have changed."""
         memory = content(bench, 0, len(self.gradients))
         np.testing.assert_array_equal(memory, self.expected(count))
         np.testing.assert_array_equal(content(bench, 1, len(self.weights)), self.weights)
@@ -128,7 +128,7 @@ def test_constructor_errors():
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("seed", range(6))
 def test_infer(lanes, seed):
-    """Random networks of layers of both widths, variants and kinds of inputs; odd sizes; one sample and more."""
+    """Random networks give golden results, for both widths, variants and kinds of inputs, odd sizes, and samples."""
     generator = np.random.default_rng(seed)
     layers = layers_of(random_shapes(generator, 1 + seed % 4), seed)
     samples = (1, 2, 3, 7, 12, 5)[seed]
@@ -171,7 +171,7 @@ def _network(shapes, bits):
     (1, [(64, 64), (32, 64)], 8),
 ])
 def test_no_bubble(lanes, shapes, samples, bits):
-    """A beat in every cycle, over outputs, samples and layers; the rest is what a command begins and ends with."""
+    """A beat passes in every cycle, over outputs, samples and layers, but for a command's beginning and end."""
     case = Case(lanes, _network(shapes, bits), samples, 9)
     bench = unit(lanes)
     case.fill(bench)
@@ -188,7 +188,7 @@ def test_no_bubble(lanes, shapes, samples, bits):
 @pytest.mark.parametrize("reading", [0, 1])
 @pytest.mark.parametrize("pattern", ["geometric", "freeze", "alternating"])
 def test_stalls(lanes, reading, pattern):
-    """The host reads from one of the memories, and commands and events are held back."""
+    """Commands work while the host reads from one of the memories, and while commands and events stall."""
     layers = layers_of([(20, 40), (9, 20)], 20 + lanes)
     case = Case(lanes, layers, 5, 7)
     bench = unit(lanes)
@@ -203,7 +203,7 @@ def test_stalls(lanes, reading, pattern):
 
 
 def refused(case, number, **options):
-    """A list with a wrong layer: those before it are done, nothing else is, and the next command works."""
+    """Check that only the layers before a wrong one are computed, and that the next command works."""
     bench = unit(case.lanes)
     case.fill(bench)
     good = Case(case.lanes, layers_of([(3, 5)], 1), 2, 1)
@@ -233,7 +233,7 @@ def test_a_wrong_field(wrong, number):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", ["codes", "source", "parameters", "target"])
 def test_the_last_place_that_fits(lanes, name):
-    """One memory row further up, the part ends beyond its memory."""
+    """A part may end at the last row of its memory, and is wrong one row further up."""
     layers = layers_of([(9, 20)], 5)
     rows = {"codes": 9 * -(-20 * layers[0].bits // (32 * lanes)), "source": 3 * -(-20 // (4 * lanes)),
             "parameters": -(-18 // lanes), "target": 3 * -(-9 // lanes)}
@@ -261,7 +261,7 @@ def test_too_many_samples(samples):
 
 
 def test_a_list_without_an_end():
-    """Behind the second layer the memory ends; and a list that would begin there has none."""
+    """The layer after the end of the memory is wrong, whether it is the third of a list or the first."""
     case = Case(4, layers_of([(9, 20), (7, 9)], 7), 3, 7)
     case.field(1, "final", 0)
     bench = unit(4)
@@ -275,7 +275,7 @@ def test_a_list_without_an_end():
 
 
 def test_one_after_the_other():
-    """Good and bad commands in turn; what is not of the one does not show in the next."""
+    """Good and bad commands in turn do not affect each other."""
     case = Case(4, layers_of([(9, 20), (7, 9)], 8), 3, 8)
     bench = unit(4)
     case.fill(bench)
@@ -284,5 +284,5 @@ def test_one_after_the_other():
                    cycles=9_000)
     assert [each["status"] for each in found] == [0, EventStatus.BAD_LAYER, 0, 0, EventStatus.BAD_LAYER, 0]
     assert found[0] == found[2] == found[5]
-    # The first layer's inputs have been written over by the second one's results, where regions are in turn.
+    # Commands after the first one start from other inputs, if the results of the second layer overwrite them.
     assert found[0]["detail"] == case.program.beats * 3

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Layers off a list, checked: hdl/quantization/layer_reader.py."""
+"""The reader of layers from a list: hdl/quantization/layer_reader.py."""
 
 import functools
 
@@ -18,7 +18,7 @@ from tests.hdl.compression import packets
 
 LANES = (1, 8)
 WORDS = {"gradient_words": 4096, "weight_words": 8192}
-#: Of two outputs, each from a row of inputs and as much as one of codes.
+#: A valid layer of two outputs, each with one row of inputs and at most one row of codes.
 SOUND = {"wide": 1, "subtract": 0, "signed": 0, "relu": 1, "raw": 0, "final": 0, "reserved": 0, "outputs": 2,
          "inputs": 3, "reserved_inputs": 0, "codes": 0, "source": 0, "parameters": 0, "target": 0, "reserved_end": 0}
 
@@ -34,7 +34,7 @@ def _unit(lanes):
 
 
 def _parts(layer, samples, lanes):
-    """Rows that each part of a layer has, and those of its memory."""
+    """Rows of each part of a layer, and rows of the part's memory."""
     inputs = -(-layer["inputs"] // (4 * lanes))
     codes = inputs if layer["wide"] else -(-inputs // 2)
     outputs = -(-layer["outputs"] // (lanes if layer["raw"] else 4 * lanes))
@@ -44,7 +44,7 @@ def _parts(layer, samples, lanes):
 
 
 def _checked(layer, samples, lanes):
-    """What is offered of a layer, or None where it is wrong."""
+    """Expected payload of a layer, or None if the layer is wrong."""
     parts = _parts(layer, samples, lanes)
     rows = -(-layer["inputs"] // (4 * lanes))
     if not (layer["inputs"] and layer["outputs"] and rows <= INPUT_ROWS and samples < 1 << 16):
@@ -62,7 +62,7 @@ def _checked(layer, samples, lanes):
 
 
 def _layer(generator, samples, lanes, *, final):
-    """A layer of which each part ends somewhere in its memory, now and then with it or a row beyond."""
+    """Random layer whose parts end somewhere in their memories, now and then at the end or a row beyond."""
     def flip(share):
         return int(generator.random() < share)
 
@@ -90,12 +90,12 @@ def _words(layer):
 
 
 def _run(layers, samples, lanes, *, start=0, empty=False, source="none", sink="none", seed=1, cycles=None):
-    """Read a list, of which the last beat has ``last``, and demand every cycle; how many layers were right."""
+    """Read a list, check every cycle, and return the number of valid layers and whether one was wrong."""
     cycles = cycles or start + 60 + 4 * (LAYER_WORDS + 24) * len(layers)
     generator = np.random.default_rng(seed)
     willing, ready = stall_array(source, cycles, seed=seed), stall_array(sink, cycles, seed=seed + 1)
     words = np.array([word for layer in layers for word in _words(layer)], np.uint32)
-    # Whatever begins later is not looked at.
+    # Later starts are ignored.
     starts = (np.arange(cycles) > start) & (generator.random(cycles) < 0.2)
     starts[start] = True
     unit = _unit(lanes)
@@ -164,7 +164,7 @@ def test_layout(lanes):
 
 
 def test_known():
-    """Ten inputs of which two are in a third row; codes of 4 bits, two rows of inputs in one of codes."""
+    """A known layer is offered: ten inputs in three rows, and codes of 4 bits, one row for two rows of inputs."""
     layer = {**SOUND, "wide": 0, "signed": 1, "final": 1, "inputs": 10, "outputs": 3, "codes": 100, "source": 7,
              "parameters": 20, "target": 4095 - 1}
     assert _checked(layer, 2, 1) == {
@@ -181,7 +181,7 @@ def test_known():
 @pytest.mark.parametrize(("source", "sink"), [*zip(STALLS, STALLS[::-1], strict=True), ("geometric", "geometric")])
 @pytest.mark.parametrize("lanes", LANES)
 def test_lockstep(lanes, source, sink):
-    """Lists of layers of all kinds, with a final one, or without, or with a wrong one."""
+    """Lists of all kinds of layers match the model, with a final layer, without one, or with a wrong one."""
     right = wrong = 0
     for seed in range(25):
         generator = np.random.default_rng(1_000 * lanes + 100 * STALLS.index(source) + seed)
@@ -195,7 +195,7 @@ def test_lockstep(lanes, source, sink):
     assert wrong > 3
 
 
-# --- what is wrong
+# --- wrong layers
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -206,8 +206,10 @@ def test_lockstep(lanes, source, sink):
     {"inputs": 0xFFFF}, {"outputs": 0xFFFF}, {"inputs": 0xFFFF, "outputs": 0xFFFF},
 ], ids=lambda change: "-".join(f"{name}={value}" for name, value in change.items()))
 def test_wrong(lanes, change):
-    """One layer that is right, one that is not, and none from it on. An address of -1 is that of the last row there
-    could be, behind which comes the first one."""
+    """A wrong layer after a valid one ends the list.
+
+    An address of -1 stands for the last possible row, whose successor wraps to the first.
+    """
     wrong = {**SOUND, **{name: value % ((1 << 32) // lanes) * lanes if value < 0 else value
                          for name, value in change.items()}}
     aligned = lanes == 1 and list(change.values()) == [1]
@@ -216,7 +218,7 @@ def test_wrong(lanes, change):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_limits(lanes):
-    """As many inputs as there may be, and one more; parts that end with their memory, and a row beyond."""
+    """Limits are exact: the largest number of inputs, and parts that end with their memory, are valid, no more."""
     most = {**SOUND, "inputs": 4 * lanes * INPUT_ROWS, "final": 1}
     assert _run([most], 1, lanes) == (1, False)
     assert _run([{**most, "inputs": most["inputs"] + 1}], 1, lanes) == (0, True)
@@ -228,7 +230,7 @@ def test_limits(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_lists(lanes):
-    """Without a layer; without a final one; and with others behind the final one, which are not read."""
+    """Lists without a layer or without a final layer are wrong; layers behind the final one are not read."""
     assert _run([SOUND], 1, lanes, empty=True) == (0, True)
     assert _run([SOUND] * 3, 1, lanes) == (3, True)
     assert _run([SOUND, {**SOUND, "final": 1}, SOUND], 1, lanes) == (2, False)
@@ -236,13 +238,13 @@ def test_lists(lanes):
 
 @pytest.mark.parametrize("samples", [1 << 16, (1 << 32) - 1])
 def test_too_many_samples(samples):
-    """Samples are counted in 16 bits."""
+    """A number of samples beyond 16 bits is wrong."""
     assert _run([{**SOUND, "final": 1}], samples, 8) == (0, True)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_reset_in_a_list(lanes):
-    """Wherever it comes, the next list is read from its beginning."""
+    """After a reset at any point of a list, the next list is read from its beginning."""
     words = np.array(_words(SOUND) * 3, np.uint32)
     for given in (1, 2, 5, 12, 30):
         unit = _unit(lanes)

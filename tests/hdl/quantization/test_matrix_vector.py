@@ -28,7 +28,7 @@ def _latency(lanes, bits, form):
 
 
 class _Outputs:
-    """Outputs of random lengths, offsets and biases, and the beats they make."""
+    """Outputs of random lengths, offsets and biases, and their beats."""
 
     def __init__(self, lanes, bits, *, count, seed, longest=5):
         generator = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ class _Outputs:
         self.inputs[generator.random(beats) < 0.2] = 255
         self.codes[generator.random(beats) < 0.2] = top
         self.signed, self.subtract = generator.random(count) < 0.5, generator.random(count) < 0.5
-        # Offsets with which all weights have one bit more than codes.
+        # With these offsets all weights have at most one bit more than codes.
         offsets = generator.integers(0, top + 2, count)
         self.offsets = np.where(self.subtract, np.minimum(offsets, top), -offsets)
         self.bias = generator.integers(-1 << 23, 1 << 23, count)
@@ -127,7 +127,7 @@ def test_lockstep_of_sizes(lanes, bits, form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lanes", LANES)
 def test_throughput(lanes, form):
-    """A beat in every cycle, outputs of one beat among them, and every sum its latency after its last beat."""
+    """A beat is taken in every cycle, and every sum comes one latency after its last beat."""
     trace = _check(lanes, 8, form, "none", "none", seed=3)
     taken = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
     assert taken.tolist() == list(range(len(taken)))
@@ -138,7 +138,7 @@ def test_throughput(lanes, form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_matrix_of_64_by_64(form):
-    """16 lanes take 256 cycles, and the latency."""
+    """A 64 by 64 matrix takes 16 lanes 256 cycles and the latency."""
     generator = np.random.default_rng(4)
     codes, x = generator.integers(0, 256, (64, 64)), generator.integers(0, 256, 64)
     offsets, bias = generator.integers(-256, 1, 64), generator.integers(-1 << 23, 1 << 23, 64)
@@ -159,7 +159,7 @@ def test_matrix_of_64_by_64(form):
     (0, 1, 255, 255, -1 << 23), (-256, 0, 0, -128, (1 << 23) - 1), (255, 1, 0, -128, -1 << 23),
 ])
 def test_longest_sum(form, offset, subtract, code, value, bias):
-    """Extreme numbers in every place, over the stated length: the sums of 32 bits hold them."""
+    """Sums of 32 bits hold the largest numbers over the stated length."""
     length = arithmetic.LENGTH_MAX
     beats = length // 16
     rows = pack(operand_layout(16, 8, 9), {
@@ -176,7 +176,7 @@ def test_longest_sum(form, offset, subtract, code, value, bias):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_products(form):
-    """Every code with every input, of both signs, in one lane."""
+    """One lane multiplies every code with every input, signed and unsigned."""
     codes, values = (grid.ravel() for grid in np.meshgrid(np.arange(256), np.arange(256)))
     for signed, subtract, offset in ((0, 0, -256), (1, 0, -100), (0, 1, 255), (1, 1, 0)):
         count = len(codes)
@@ -219,7 +219,7 @@ async def multiplies(dut):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb(kind, form):
-    """After a reset in the middle of an output."""
+    """Results are right after a reset in the middle of an output."""
     outputs = _Outputs(4, 8, count=40, seed=5)
     beats = [{name: values[n].tolist() if values[n].ndim else int(values[n])
               for name, values in outputs.fields.items()} for n in range(len(outputs.last))]

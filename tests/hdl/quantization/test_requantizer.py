@@ -19,7 +19,7 @@ def _unit():
 
 
 def _random(count, seed):
-    """Sums of all sizes, and shifts that bring most of them near the limits."""
+    """Draw sums of all sizes, and shifts that bring most of them near the limits."""
     generator = np.random.default_rng(seed)
     sums = generator.integers(-1 << 31, 1 << 31, count) >> generator.integers(0, 31, count)
     sums[generator.random(count) < 0.05] = -1 << 31
@@ -34,7 +34,7 @@ def _random(count, seed):
 
 
 def _expected(given):
-    """Python's own integers, one after the other."""
+    """Expected results, in Python's integers."""
     results = []
     for acc, multiplier, shift, relu, raw in zip(*(given[name].tolist() for name in (
             "sum", "multiplier", "shift", "relu", "raw")), strict=True):
@@ -74,7 +74,7 @@ def test_lockstep(source, sink):
 
 
 def _run(given):
-    """All results, one per cycle."""
+    """Run the unit and return all results, one per cycle."""
     count = len(given["sum"])
     unit = _unit()
     unit.reset()
@@ -95,10 +95,10 @@ def test_many():
 @pytest.mark.parametrize("relu", [0, 1])
 @pytest.mark.parametrize("shift", [0, 1, 7, 8, 20, 46, 47, 63])
 def test_every_result_at_its_edges(shift, relu):
-    """Products just below, at and just above what is rounded to each number in and around the limits."""
+    """Products just below, at and just above each rounding threshold in and around the limits round correctly."""
     edges = (np.arange(-140, 270) << shift) - ((1 << shift) >> 1)
     products = (edges[:, None] + np.arange(-2, 3)).ravel()
-    # Multipliers with which a sum makes a product; others are as near as may be.
+    # Sums whose products with a multiplier are the wanted ones, or as near as possible.
     multipliers = [1 << max(shift - 16, 0) if shift < 32 else 0xFFFF, 1, 3]
     for multiplier in multipliers:
         if multiplier > 0xFFFF:
@@ -130,7 +130,7 @@ async def requantizes(dut):
 
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 def test_cocotb(kind):
-    """After a reset with sums on their way."""
+    """Results are right after a reset with sums in flight."""
     given = _random(60, 3)
     fields = [dict(zip(given, map(int, row), strict=True)) for row in zip(*given.values(), strict=True)]
     regression.run(Requantizer(), module=__name__, parameters={

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Results into rows of memory: hdl/quantization/result_writer.py."""
+"""The writer of results into rows of memory: hdl/quantization/result_writer.py."""
 
 import functools
 
@@ -32,11 +32,11 @@ def test_parameters():
     assert len(writer.port.keep) == 2
 
 
-# --- layers, and the rows that they become
+# --- layers and their rows
 
 
 def _layer(generator, samples, lanes, *, final):
-    """A layer that fits into the memory: where it begins, whether it is raw, and the results of each sample."""
+    """Random layer that fits into the memory: its first row, whether it is raw, and the results of each sample."""
     raw = bool(generator.random() < 0.4)
     per_row = lanes if raw else 4 * lanes
     outputs = int(generator.integers(1, 1 + min(40, ROWS // samples * per_row)))
@@ -46,7 +46,7 @@ def _layer(generator, samples, lanes, *, final):
 
 
 def _rows(layer, lanes):
-    """The rows of a layer in order: which, their bytes, and whether they end a sample, the layer and the command."""
+    """Rows of a layer in order: number, bytes, and whether each ends a sample, the layer and the command."""
     rows = []
     for number, sample in enumerate(layer["results"]):
         width = 4 if layer["raw"] else 1
@@ -74,9 +74,9 @@ def _run(layers, lanes, *, ready, cycles=None, layer_willing=None, willing=None,
 
 
 def _check(layers, lanes, trace, note):
-    """Every cycle, after a reset; how many rows were written, and how many layers ended."""
+    """Check every cycle after a reset, and return the numbers of rows written and of layers ended."""
     rows = [row for layer in layers for row in _rows(layer, lanes)]
-    # Per result: whether it completes a row, and a layer.
+    # For each result: whether it completes a row, and a layer.
     results = []
     for layer in layers:
         per_row = lanes if layer["raw"] else 4 * lanes
@@ -122,7 +122,7 @@ def _check(layers, lanes, trace, note):
                                               ("geometric", "geometric"), ("none", "none")])
 @lanes_
 def test_lockstep(lanes, source, sink):
-    """Layers of all sizes, raw and not, each of as many samples."""
+    """Layers of all sizes, raw and not, match the model in every cycle."""
     cycles, seed = 3_000, STALLS.index(source) + 4 * STALLS.index(sink)
     for samples in (1, 5):
         generator = np.random.default_rng(seed + 100 * samples)
@@ -139,7 +139,7 @@ def test_lockstep(lanes, source, sink):
 
 
 def test_known():
-    """Two samples of five results in four bytes each, and one of two raw ones."""
+    """Known layers are written: two samples of five results, four to an element, and two of one raw result."""
     layers = [{"row": 9, "final": 0, "raw": False, "results": [[1, -1, 127, 256, 5], [6, 7, 8, 9, -128]]},
               {"row": 3, "final": 1, "raw": True, "results": [[-2], [0x1234_5678]]}]
     trace = _run(layers, 1, ready=True, cycles=20)
@@ -157,7 +157,7 @@ def test_known():
 
 @lanes_
 def test_throughput(lanes):
-    """One result per cycle, with no bubble between samples or layers."""
+    """A result is taken in every cycle, with no bubble between samples or layers."""
     generator = np.random.default_rng(lanes)
     layers = [_layer(generator, 3, lanes, final=0) for _ in range(20)]
     count = sum(len(sample) for layer in layers for sample in layer["results"])
@@ -168,7 +168,7 @@ def test_throughput(lanes):
 
 @lanes_
 def test_reset_in_a_sample(lanes):
-    """Nothing is left of it, neither in a row nor of what was still to come."""
+    """A reset in a sample discards its row, and its results still to come."""
     generator = np.random.default_rng(lanes)
     layers = [_layer(generator, 2, lanes, final=1) for _ in range(6)]
     for given in (2, 3, 5, 9, 17):

@@ -18,7 +18,7 @@ NUMBER, NODES = 1, 3
 
 
 class Wire:
-    """Both wires of an endpoint, a frame at a time, as the units around it have them."""
+    """Frame units around an endpoint, which send and take one frame at a time."""
 
     def __init__(self, dut):
         self.dut = dut
@@ -37,7 +37,7 @@ class Wire:
                 self.events[name] += int(getattr(self.dut, name).value)
 
     async def send(self, words=(), *, node=NUMBER, good=True, **fields):
-        """A frame from the host."""
+        """Send a frame from the host."""
         dut = self.dut
         values = {"kind": FrameKind.DATA.value, "last": 0, "again": 0, "reply": 0, "sequence": 0, "acknowledged": 0,
                   "limit": 0, **fields, "node": node, "length": len(words)}
@@ -57,7 +57,7 @@ class Wire:
         await cycles(dut, 3)
 
     async def take(self, *, patience=300):
-        """The next frame to the host: header and words; None where there is none."""
+        """Take the next frame to the host: header and words, or None if no frame comes."""
         dut = self.dut
         for _ in range(patience):
             await self.edge
@@ -106,7 +106,7 @@ async def takes_each_frame_once(dut):
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 0}
-    await wire.send([9, 9], sequence=6, last=True)  # one is missing in front of it, which is said once
+    await wire.send([9, 9], sequence=6, last=True)  # a frame before it is missing, which is reported once
     header, _ = await wire.take()
     assert (header["acknowledged"], header["again"]) == (4, 1)
     await wire.send([9], sequence=8)
@@ -114,7 +114,7 @@ async def takes_each_frame_once(dut):
     assert (header["acknowledged"], header["again"]) == (4, 0)
     assert wire.events == {"repeated": 1, "gap": 2}
     await wire.send([7, 7], sequence=4, good=False)  # damaged
-    await wire.send([8, 8], sequence=4, node=0)  # of another node
+    await wire.send([8, 8], sequence=4, node=0)  # for another node
     await wire.send([8, 8], sequence=4, node=2)
     assert await wire.take() is None
     await wire.send([5, 6], sequence=4, last=True)
@@ -130,11 +130,11 @@ async def keeps_to_its_room(dut):
         await wire.send(range(sequence, sequence + 4), sequence=sequence)
         header, _ = await wire.take()
         assert (header["acknowledged"], header["limit"]) == (sequence + 4, BUFFER)
-    await wire.send([99], sequence=BUFFER)  # no room, and none is made while it comes
+    await wire.send([99], sequence=BUFFER)  # no room, and none becomes free while the frame comes
     header, _ = await wire.take()
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER)
     assert [beat["data"] for beat in await node.receive(BUFFER // 2)] == list(range(BUFFER // 2))
-    header, _ = await wire.take()  # half of the room is free again, and the host is told
+    header, _ = await wire.take()  # half of the room is free again, and the host learns of it
     assert (header["acknowledged"], header["limit"]) == (BUFFER, BUFFER * 3 // 2)
     await wire.send([16, 17], sequence=BUFFER, last=True)
     rest = await node.receive(BUFFER // 2 + 2)
@@ -163,13 +163,13 @@ async def sends_again_what_is_not_acknowledged(dut):
     assert await frames(2) == expected[1:]
     await wire.send(acknowledged=6)
     assert await wire.take() is None
-    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host wants to hear
+    await wire.send(again=True, acknowledged=6)  # nothing to send, but the host asks for an answer
     header, _ = await wire.take()
     assert (header["length"], header["sequence"]) == (0, 6)
-    await wire.send(again=True, acknowledged=9)  # never sent
+    await wire.send(again=True, acknowledged=9)  # acknowledges words that were never sent
     header, _ = await wire.take()
     assert header["sequence"] == 6
-    # The node waits when as much is kept as there is room for.
+    # The node waits when the buffer of unacknowledged words is full.
     sending = cocotb.start_soon(answers.send(beats([list(range(BUFFER + 3))])))
     assert len(await frames(BUFFER // FRAME)) == BUFFER // FRAME
     assert await wire.take() is None
@@ -187,10 +187,10 @@ async def begins_anew(dut):
     fields = ("kind", "sequence", "acknowledged", "limit", "length", "reply")
     opened = (FrameKind.OPEN, 0xABCD, NODES | VERSION << 8, BUFFER, 0, 1)
     assert tuple(header[name] for name in fields) == tuple(map(int, (opened[0].value, *opened[1:])))
-    await wire.send(kind=FrameKind.OPEN.value, again=True)  # who is there?
+    await wire.send(kind=FrameKind.OPEN.value, again=True)  # asks for an answer alone
     header, _ = await wire.take()
     assert header["sequence"] == 0xABCD
-    # The node has a request, and a part of another one; the rest of that is stored, and will not come.
+    # The node has a request and a part of another one, whose rest is in the buffer and never reaches the node.
     await wire.send([1, 2], sequence=0, last=True)
     await wire.send([3, 4, 5], sequence=2)
     assert await node.receive(3) == [*beats([[1, 2]]), {"data": 3, "last": 0}]
@@ -202,7 +202,7 @@ async def begins_anew(dut):
     while (taken := await wire.take(patience=50)) is not None:
         assert taken[0]["kind"] == FrameKind.DATA.value  # of before
     assert int(dut.busy.value)
-    # Two responses are due, and are of no interest.
+    # Two responses are due, and are discarded.
     await answers.send(beats([[50, 51, 52], list(range(40))]))
     header, _ = await wire.take()
     assert (header["kind"], header["sequence"]) == (FrameKind.OPEN.value, 0x1234)
@@ -220,7 +220,7 @@ async def begins_anew(dut):
 
 @cocotb.test(timeout_time=30, timeout_unit="ms")
 async def loses_nothing(dut):
-    """A host that knows nothing but the protocol, on wires that lose frames: each word comes once, in order."""
+    """Each word comes once and in order, with a host that follows the protocol and wires that lose frames."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     wire, node, answers = await start_endpoint(dut, sink=p["sink"], source=p["source"], seed=p["seed"])

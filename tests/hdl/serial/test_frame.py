@@ -36,7 +36,7 @@ def words(frame):
 
 
 def damaged(generator, data, rate):
-    """Bytes with flips and losses."""
+    """Flip and drop random bytes."""
     result = bytearray()
     for byte in data:
         what = generator.random()
@@ -47,7 +47,7 @@ def damaged(generator, data, rate):
     return bytes(result)
 
 
-# The host's end, by itself.
+# The host's codec by itself.
 
 
 def test_codec():
@@ -67,7 +67,7 @@ def test_a_frame_as_bytes():
 
 @pytest.mark.parametrize("rate", [0.001, 0.02])
 def test_codec_with_damage(rate):
-    """Nothing but frames that were sent is found, whatever happens to the bytes."""
+    """The decoder finds only frames that were sent, for any damage to the bytes."""
     generator = random.Random(2)
     frames = [random_frame(generator, reply=True) for _ in range(500)]
     data = [damaged(generator, frame.encode(), rate) for frame in frames]
@@ -75,7 +75,7 @@ def test_codec_with_damage(rate):
     found = decoder.feed(b"".join(data))
     whole = [frame for frame, one in zip(frames, data, strict=True) if one == frame.encode()]
     assert all(frame in frames for frame in found)
-    # A flag that is lost costs its own frame alone, since lengths are known.
+    # A lost flag costs its own frame alone, since the length of each frame is known.
     assert len(found) >= len(whole) - 2
     assert decoder.crc_errors + decoder.resyncs > 0
 
@@ -154,7 +154,7 @@ async def takes_frames_apart(dut):
     assert found == expected, p["seed"]
     assert (counts["bad_crc"], counts["resync"]) == (model.crc_errors, model.resyncs), p["seed"]
     assert bool(model.crc_errors + model.resyncs) == bool(p["rate"])
-    # A byte that could not be read ends a frame; between frames it is of no interest.
+    # A byte with a framing error ends a frame; between frames it is ignored.
     frame = Frame(payload=bytes(8))
     for byte in [*frame.encode()[:9], None, *frame.encode()[9:], None, *frame.encode()]:
         dut.value.value = byte or 0

@@ -14,7 +14,7 @@ RATES = [(4, 1), (48_000_000, 3_000_000), (50_000_000, 3_000_000), (60_000_000, 
 
 
 def edges(values, period, *, generator=None, jitter=0.0, gaps=None):
-    """Bits on a wire, and the cycle of the end of each: bytes back to back, or with gaps in bits between them."""
+    """Bits on a wire and the cycle in which each ends, for bytes back to back or with gaps, in bits."""
     now, wire = 0.0, []
     for value in values:
         idle = 0 if gaps is None else next(gaps)
@@ -120,7 +120,7 @@ async def transmits(dut):
         assert not dut.busy.value
         begin = levels.index(0)
         if pattern == "none":
-            # Every edge is where it would be without cycles, to one cycle: there is no gap and nothing adds up.
+            # Every edge is within one cycle of its ideal time: there is no gap, and errors do not accumulate.
             ideal = edges(sent, period)
             found = [n - begin for n, (one, other) in enumerate(itertools.pairwise(levels), start=1) if one != other
                      if n > begin]

@@ -14,7 +14,7 @@ def test_cycles(cycles):
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 5, 16, 17, 100])
 def test_delay(cycles):
-    """Chains of flip-flops and memories, at and around the border between them."""
+    """Delays work as chains of flip-flops and as memories, at and around the border between them."""
     line = DelayLine(shape=12, cycles=cycles)
     assert line.latency == cycles
     values = np.random.default_rng(cycles).integers(1 << 12, size=1000)
@@ -31,12 +31,12 @@ def test_no_delay():
 
 @pytest.mark.parametrize("cycles", [1, 3, 4, 16, 17, 40])
 def test_paced(cycles):
-    """Steps at random: what counts is how many of them there were."""
+    """With random steps, the delay is the number of steps."""
     generator = np.random.default_rng(cycles)
     values = generator.integers(1 << 12, size=1000)
     step = generator.integers(2, size=1000)
     got = Unit(DelayLine(shape=12, cycles=cycles, paced=True)).run({"i": values, "step": step})["o"]
-    steps = np.cumsum(step) - step  # before each cycle
+    steps = np.cumsum(step) - step  # steps before each cycle
     late = steps >= cycles
     assert late.sum() > 300
     assert (got[late] == values[step == 1][steps[late] - cycles]).all()

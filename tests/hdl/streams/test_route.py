@@ -22,7 +22,7 @@ def packets(seed, count=60):
 
 
 def given(trace, port, layout=None):
-    """What was taken at an output, and when."""
+    """Payloads taken at an output, and their cycles."""
     taken = np.flatnonzero(trace[f"{port}__valid"].astype(bool) & trace[f"{port}__ready"].astype(bool))
     return taken, unpack(layout or word_layout(), trace[f"{port}__payload"][taken])
 

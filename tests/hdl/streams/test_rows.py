@@ -13,7 +13,7 @@ PATTERNS = ["none", "geometric", "freeze", "alternating"]
 
 
 def packets(seed, lanes, count=40):
-    """Lengths of packets and their words; short, row-sized and long ones."""
+    """Random packets, short, row-sized and long: their lengths and their words."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 4 * lanes + 2, count)
     return lengths, generator.integers(0, 1 << 32, lengths.sum(), dtype=np.uint32)
@@ -156,7 +156,7 @@ def test_segment_buffer_drops_a_part_on_reset():
 
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_block_buffer_gives_whole_blocks_only(size):
-    """And all of one without a pause, however late its beats were."""
+    """The block buffer offers whole blocks only, each without a pause, however late its beats come."""
     lanes = 2
     unit = Unit(BlockBuffer(lanes=lanes, beats=size))
     for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):

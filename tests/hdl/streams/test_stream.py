@@ -174,8 +174,10 @@ def test_queue_regression(depth):
 
 
 class _Order(wiring.Component):
-    """A buffer loses, repeats, reorders and invents nothing: beat number ``watched``, whichever it is, departs as it
-    came, and the beats in the buffer are those that came and have not departed, of which there are at most depth.
+    """Specification: a buffer loses, repeats, reorders and invents no beat.
+
+    Beat number ``watched``, a free constant, departs as it came. The beats in the buffer, at most depth, are those
+    that have come and not departed.
     """
 
     i: In(stream.Signature(2))
