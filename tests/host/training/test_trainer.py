@@ -237,7 +237,7 @@ class TestAccuracy:
 
     @pytest.mark.parametrize("name", [OptimizerName.ADAM, OptimizerName.ADAMW])
     def test_fewer_epochs_than_sgd(self, data, plain_epochs, name):
-        """Seeds 0 to 9; docs/training.md has more of them."""
+        """Seeds 0 to 9; docs/training/figures.md has more of them."""
         ahead = [epochs < plain for epochs, plain in zip(epochs_to_target(data, name), plain_epochs, strict=True)]
         assert ahead[0]
         assert sum(ahead) >= 8, ahead
@@ -257,7 +257,7 @@ def accuracies(data):
 
 class TestGradientCodecs:
     def test_accuracy(self, data):
-        """docs/training.md has more codecs and seeds; zero-value compression reaches 97.22 %."""
+        """docs/training/figures.md has more codecs and seeds; zero-value compression reaches 97.22 %."""
         run = train(GoldenRing(4, gradient_codec="mx6"), data, TrainingConfig())
         assert run.bit_exact is True
         assert run.measures[-1] >= 0.9722 - 0.005
@@ -284,7 +284,7 @@ class TestGradientCodecs:
 class TestWeightCodecs:
     @pytest.mark.parametrize(("name", "points"), [("mx9", 0.005), ("mx6", 0.01), ("bf16", 0.005)])
     def test_accuracy(self, accuracies, name, points):
-        """docs/training.md has more codecs and seeds."""
+        """docs/training/figures.md has more codecs and seeds."""
         assert accuracies(name) >= accuracies("raw") - points
 
     @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])
