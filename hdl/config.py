@@ -40,7 +40,7 @@ class NodeConfig:
         State planes of the optimizer, which decide what rules it has: with 0 SGD alone, with 1 momentum as well, with
         2 also Adam and AdamW.
     ingress_segments : int
-        Whole segments that the ring ingress holds; at least 2, see docs/ring/collective.md.
+        Whole segments that the ring ingress holds; at least 2, see docs/ring/collective/theory.md.
     update_lanes : int
         Elements per cycle that the optimizer updates, at most ``lanes``. One keeps up with a dense ring of two nodes,
         which delivers less than one finished element per cycle.

@@ -1,9 +1,10 @@
-"""Documents that are made from the sources.
+"""Generator of the documents that are made from the sources.
 
 ``python -m host.documents`` writes them; with ``--check`` it only compares, and fails if one is stale.
 """
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,36 +24,41 @@ _INTRODUCTION = """\
 
 Made by `python -m host.documents` from the table in hdl/control/registers.py. Do not edit.
 
-Addresses count 32-bit words. Any number of registers at consecutive addresses can be read in one request, and so
-written; docs/protocol.md has the packets. Bits that are not there read as zero.
+Addresses count 32-bit words. One request reads or writes any number of registers at consecutive addresses;
+docs/protocol.md has the packets. Bits that do not exist read as zero. A register has one kind of access:
 
 - *constant*: a parameter of the node, read-only.
-- *status*: what the node says, read-only.
-- *counter*: counts in the node, read-only, wraps after 32 bits. Zero after reset, and again when bit 1 of `CONTROL`
-  is written.
-- *setting*: read and write. A command uses the values of the moment at which it starts.
+- *status*: the state of the node, read-only.
+- *counter*: a count in the node, read-only, which wraps after 32 bits. It is zero after reset, and again when bit 1
+  of `CONTROL` is written.
+- *setting*: read and write. A command uses the value that a setting has when the command starts.
 - *set*: a write sets those bits that are 1 in it, and the node clears them.
 
-| Address | Name | Access | Kind | Reset | Meaning |
-|---|---|---|---|---|---|
+The list has the address, name, access, kind and, where it can be written, reset value of each register.
+
 """
 
-
-def _reset(entry: Register) -> str:
-    return f"0x{entry.reset:08x}" if entry.access in (Access.SETTING, Access.SET) else ""
+#: Most characters in a line of a document.
+WIDTH = 118
 
 
 def _kind(entry: Register) -> str:
     return entry.kind.value if entry.width == 32 else f"{entry.kind.value}, {entry.width} bit{'s'[:entry.width > 1]}"
 
 
+def _item(entry: Register) -> list[str]:
+    """Lines of the list item of a register."""
+    facts = [_ACCESS[entry.access], _kind(entry)]
+    if entry.access.writable:
+        facts.append(f"0x{entry.reset:08x}")
+    text = f"0x{entry.address:02x} `{entry.name}` ({', '.join(facts)}): {entry.doc}"
+    return textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False,
+                         break_on_hyphens=False)
+
+
 def register_map() -> str:
-    """The text of docs/registers.md."""
-    lines = [
-        f"| 0x{entry.address:02x} | `{entry.name}` | {_ACCESS[entry.access]} | {_kind(entry)} | {_reset(entry)} "
-        f"| {entry.doc} |"
-        for entry in REGISTERS
-    ]
+    """The text of docs/registers.md, in lines of at most :data:`WIDTH` characters."""
+    lines = [line for entry in REGISTERS for line in _item(entry)]
     for entry in REGISTERS:
         if entry.kind is not Kind.BITFIELD:
             continue

@@ -71,7 +71,7 @@ def pulses_layout():
 
 
 class Datapath(wiring.Component):
-    """The datapath of a collective. See docs/ring/collective.md for its picture.
+    """The datapath of a collective. See docs/ring/collective/theory.md for its picture.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "misse
 
 Row = dict[str, Any]
 
-#: Of bench.json; docs/training.md lists its fields.
+#: Of bench.json; docs/training/guide.md lists its fields.
 SCHEMA, VERSION = "gradring.bench", 1
 
 NODES = (2, 4, 8)

@@ -1,6 +1,6 @@
 """The report of a training run: a table, build/sim/report.json and report.png.
 
-docs/training.md lists the fields of the JSON.
+docs/training/guide.md lists the fields of the JSON.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from host.versions import program
 
 __all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
 
-#: Of report.json; docs/training.md lists its fields.
+#: Of report.json; docs/training/guide.md lists its fields.
 SCHEMA, VERSION = "gradring.training", 1
 
 #: Test accuracy for which the epochs are counted.

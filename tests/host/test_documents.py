@@ -1,5 +1,38 @@
+"""Documents: those that are made from the sources are up to date, and every page has short lines and good links."""
+
+import re
+
+import pytest
+
 from hdl.control.registers import REGISTERS
 from host import documents
+
+PAGES = [documents.ROOT / "README.md", *sorted((documents.ROOT / "docs").rglob("*.md"))]
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def anchors(text):
+    """Anchors of a page's headings, as GitHub makes them: the second of two equal ones ends with -1."""
+    found = []
+    for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.append(re.sub(r"[^\w\- ]", "", title).replace(" ", "-"))
+    return {f"{name}-{found[:place].count(name)}" if name in found[:place] else name
+            for place, name in enumerate(found)}
+
+
+def bad_links(page):
+    """Relative links of a page whose file or anchor does not exist."""
+    bad = []
+    for target in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+            bad.append(target)
+    return bad
 
 
 def test_documents_are_up_to_date():
@@ -17,9 +50,10 @@ def test_check_finds_what_is_stale(tmp_path):
 
 def test_every_register_and_field_is_in_the_map():
     text = documents.register_map()
+    items = " ".join(text.split())
     for entry in REGISTERS:
-        assert f"| 0x{entry.address:02x} | `{entry.name}` |" in text
-        assert entry.doc in text
+        assert f"- 0x{entry.address:02x} `{entry.name}` (" in text
+        assert f"): {' '.join(entry.doc.split())}" in items
         for field in entry.fields:
             assert f"| `{field.name}` | {field.doc} |" in text
 
@@ -33,3 +67,20 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     assert "docs/registers.md is stale: run `python -m host.documents`" in capsys.readouterr().err
     assert documents.main(["--chekc"]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(documents.ROOT)))
+def test_lines_and_links_of_pages(page):
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, start=1) if len(line) > documents.WIDTH] == []
+    assert bad_links(page) == []
+
+
+def test_bad_links_are_found(tmp_path):
+    (tmp_path / "there.md").write_text("# One\n\n## `Two` words, twice\n\n## Two words twice\n")
+    page = tmp_path / "page.md"
+    page.write_text("# Here\n[a](there.md#one) [b](there.md#two-words-twice-1) [c](#here) [d](https://example.org/x)\n"
+                    "```\n# Code\n[e](nowhere.md)\n```\n")
+    assert bad_links(page) == []
+    page.write_text("[a](nowhere.md) [b](there.md#three) [c](#here) [d](there.md#two-words-twice-2)\n")
+    assert bad_links(page) == ["nowhere.md", "there.md#three", "#here", "there.md#two-words-twice-2"]

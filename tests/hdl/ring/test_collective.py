@@ -245,7 +245,7 @@ class TestTime:
 
 
 class TestCycles:
-    """Measured cycles against the link-cycle bound (docs/ring/collective.md)."""
+    """Measured cycles against the link-cycle bound (docs/ring/collective/figures.md)."""
 
     @pytest.mark.parametrize("nodes", [2, 4, 8])
     def test_long_vectors(self, nodes):

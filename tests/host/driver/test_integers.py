@@ -41,7 +41,7 @@ class TestTraining:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """docs/training.md has more seeds, and what binary32 reaches."""
+        """docs/training/figures.md has more seeds, and what binary32 reaches."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -339,7 +339,7 @@ class TestGateware:
             assert ring.counters()[0]["COMPRESSED_WORDS"] == update.words
 
     def test_masks_on_a_simulated_board(self):
-        """The example of docs/training.md, with the board behind a pseudo-terminal."""
+        """The example of docs/training/guide.md, with the board behind a pseudo-terminal."""
         scores = integers(np.random.default_rng(5), (2, 16, 16))
         causal = Mask(triangle=True, padding=True, length_rows=16, length_columns=11)
         with open_session(NODE, nodes=1, transport=TransportName.BOARD) as session:

@@ -27,7 +27,7 @@ def accuracies(data):
 
 class TestGradientCodecs:
     def test_accuracy(self, data):
-        """docs/training.md has more codecs and seeds; zero-value compression reaches 97.22 %."""
+        """docs/training/figures.md has more codecs and seeds; zero-value compression reaches 97.22 %."""
         run = train(GoldenRing(4, gradient_codec="mx6"), data, TrainingConfig())
         assert run.bit_exact is True
         assert run.measures[-1] >= 0.9722 - 0.005
@@ -54,7 +54,7 @@ class TestGradientCodecs:
 class TestWeightCodecs:
     @pytest.mark.parametrize(("name", "points"), [("mx9", 0.005), ("mx6", 0.01), ("bf16", 0.005)])
     def test_accuracy(self, accuracies, name, points):
-        """docs/training.md has more codecs and seeds."""
+        """docs/training/figures.md has more codecs and seeds."""
         assert accuracies(name) >= accuracies("raw") - points
 
     @pytest.mark.parametrize(("name", "points"), [("table32", 0.005), ("centroid16", 0.01)])

@@ -1,8 +1,8 @@
 """Optimizers on the golden model, which the gateware matches bit for bit, against those of PyTorch.
 
-Both compute in binary32, and they order their operations differently (docs/training.md says where), so that each lies
-within a few roundings of the exact result, and seldom on the same side. The unit of all comparisons is therefore the
-ulp of the largest term of an update, see :func:`largest_term`.
+Both compute in binary32, and they order their operations differently (docs/training/theory.md says where), so that
+each lies within a few roundings of the exact result, and seldom on the same side. The unit of all comparisons is
+therefore the ulp of the largest term of an update, see :func:`largest_term`.
 """
 
 import dataclasses

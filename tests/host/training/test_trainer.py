@@ -48,7 +48,7 @@ class TestAccuracy:
 
     @pytest.mark.parametrize("name", [OptimizerName.ADAM, OptimizerName.ADAMW])
     def test_fewer_epochs_than_sgd(self, data, plain_epochs, name):
-        """Seeds 0 to 9; docs/training.md has more of them."""
+        """Seeds 0 to 9; docs/training/figures.md has more of them."""
         ahead = [epochs < plain for epochs, plain in zip(epochs_to_target(data, name), plain_epochs, strict=True)]
         assert ahead[0]
         assert sum(ahead) >= 8, ahead
