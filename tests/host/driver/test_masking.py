@@ -24,7 +24,7 @@ ALTERNATIVE = -10000.0
 
 
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job of any kinds, with numbers of any bits_of."""
+    """A job of any kinds, with numbers of any bits."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -38,7 +38,7 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits_of, and how many elements are replaced."""
+    """Masked bits, and how many elements are replaced."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
     return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
@@ -135,8 +135,8 @@ class GoldenDevice:
 
 class TestErrors:
     @pytest.mark.parametrize(("options", "message"), [
-        ({"width": 4096}, r"^Mask's width must be a number of 12 bits_of, not 4096$"),
-        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits_of, not -1$"),
+        ({"width": 4096}, r"^Mask's width must be a number of 12 bits, not 4096$"),
+        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits, not -1$"),
         ({"diagonal": 4096}, r"^Mask's diagonal must be between -4096 and 4095, not 4096$"),
         ({"diagonal": -4097}, r"^Mask's diagonal must be between -4096 and 4095, not -4097$"),
     ])

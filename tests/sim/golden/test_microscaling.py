@@ -9,6 +9,7 @@ from hdl.compression.block.microscaling import Element
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.golden.microscaling import Microscaling
+from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
 
 TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.float8_e5m2,
@@ -163,9 +164,9 @@ def test_int8():
     codes = np.arange(256)
     blocks = model.Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
     assert values_of(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
-    nearest = [Fraction(number, 128) for number in range(-255, 256)]
-    for start in range(0, len(nearest) - 31, 31):
-        part = nearest[start:start + 31]
+    numbers = [Fraction(number, 128) for number in range(-255, 256)]
+    for start in range(0, len(numbers) - 31, 31):
+        part = numbers[start:start + 31]
         codes = codec.quantise(bits_of([1.0, *map(float, part)])).codes[0, 1:]
         expected = [(1 if number >= 0 else -1) * min(nearest(abs(number), Fraction(1, 64)), 127) & 255
                     for number in part]
