@@ -16,13 +16,9 @@ from host.driver.errors import (
     QueueFullError,
     ReadOnlyError,
 )
-from tests.words import random_words
+from tests.words import random_words, words
 
 PATIENCE = 10_000
-
-
-def words(*values):
-    return np.array(values, np.uint32)
 
 
 def spaces(config):

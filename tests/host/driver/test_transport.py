@@ -19,12 +19,9 @@ from host.driver.errors import (
     UnknownOpcodeError,
 )
 from host.transports.pysim import PysimRing
+from tests.words import words
 
 PATIENCE = 10_000
-
-
-def words(*values):
-    return np.array(values, np.uint32)
 
 
 class Canned:
