@@ -55,7 +55,7 @@ def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
 
 
 class GoldenDevice:
-    """A node with memories, which does what MASK and SPARSIFY say, by the golden model."""
+    """A node with memories, which does MASK and SPARSIFY by the golden model."""
 
     def __init__(self, config, *, status=EventStatus.OK, silent=False):
         self.config = config
@@ -376,7 +376,7 @@ class TestVerilated:
         assert 4096 <= outcome.cycles <= 4096 * 1.02
 
     def test_nothing_stays(self, ring):
-        """After masking, collectives go on as before."""
+        """Collectives go on as before after masking."""
         ring.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
         ring.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
         ring.all_reduce(64)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver against transports that misbehave, and what it refuses itself."""
+"""The driver against transports that misbehave, and its own refusals."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ PATIENCE = 10_000
 
 
 class Canned:
-    """A transport that answers whatever it is asked with what it was given."""
+    """A transport that answers every request with a given packet."""
 
     def __init__(self, *responses):
         self.responses = list(responses)

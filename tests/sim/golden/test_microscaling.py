@@ -72,7 +72,7 @@ def test_fp6_by_hand():
 
 
 def test_fp8_by_hand():
-    """The NaN of E4M3 is next to 448: what is beyond it saturates, as what is beyond E5M2's 57344 does."""
+    """The NaN of E4M3 is next to 448: larger numbers saturate, as those beyond E5M2's 57344 do."""
     for codec, given, codes in (
             (mx.MXFP8_E4M3, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),
             (mx.MXFP8_E5M2, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])):
@@ -136,7 +136,7 @@ def test_elements_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_are_those_of_ml_dtypes(element):
-    """Every scale with every code decodes to what ml_dtypes says, in numbers of binary64, but for subnormals."""
+    """Every scale with every code decodes as by ml_dtypes, in numbers of binary64, but for subnormals."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
     padded = -(-codes.shape[1] // codec.block) * codec.block
