@@ -67,7 +67,7 @@ class CollectiveEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        Checked beforehand, see :class:`~hdl.control.command_queue.CommandChecker`.
+        Checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One for each command. The detail of a time-out is the number of packets sent (low half) and received.
     settings : In(settings_layout())

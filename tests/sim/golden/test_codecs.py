@@ -58,7 +58,7 @@ def test_names():
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_words(name):
-    """So many blocks of so many bits, in whole words."""
+    """Words of blocks, rounded up to whole words."""
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
@@ -68,7 +68,7 @@ def test_words(name):
 
 @CODECS
 def test_decoded_once_is_decoded_for_good(name):
-    """What a codec gives it gives again; of any number of elements, of any kind."""
+    """A decoded vector is encoded and decoded without loss, with any number and kind of elements."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
         given = elements(seed, count)
@@ -90,7 +90,7 @@ def test_none(name):
 
 @CODECS
 def test_error(name):
-    """Of numbers below one that are all of the same size, at most so much is lost."""
+    """The loss on numbers below one that are all of the same size is bounded."""
     values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
     values *= np.random.default_rng(4).choice([-1, 1], 256)
     decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
@@ -200,7 +200,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """How far a packet of a table goes among words, by hand."""
+    """Span of a table's packet among words, by hand."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

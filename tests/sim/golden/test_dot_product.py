@@ -130,7 +130,7 @@ def test_each_side_waits_for_the_other():
 
 
 def test_a_result_that_waits():
-    """It stays on offer, and behind it the pipeline stands still."""
+    """A result that waits stays on offer, and the pipeline behind it stands still."""
     always, ready = np.ones(20, bool), np.arange(20) >= 10
     trace = model.trace_dot_product(shared_exponent.MX9, 6, lanes=16, latency=2, a_willing=always, b_willing=always,
                                     ready=ready)

@@ -73,7 +73,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Both of the formula and of the words that are sent. Errors are those of other weights of the same kind."""
+    """Ratios of the formula and of the words that are sent. Errors are those of other weights of the same kind."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -109,7 +109,7 @@ def test_one_group_by_hand():
 @pytest.mark.parametrize("centroids", [False, True])
 @pytest.mark.parametrize("mantissas", [8, 32, 128])
 def test_exact_parts(mantissas, centroids):
-    """Exponent and sign of everything; zeros, infinities; what is neither remains so."""
+    """Exponents and signs of all numbers, zeros and infinities are exact; other numbers become neither."""
     generator = np.random.default_rng(mantissas)
     elements = np.concatenate([CORNERS, generator.integers(0, 1 << 32, 20_000, dtype=np.uint32), gaussian()])
     table = LookupTable(mantissas=mantissas, centroids=centroids)

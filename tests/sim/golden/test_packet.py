@@ -50,7 +50,7 @@ def test_fields(field, word, low, width):
 
 
 def test_parse():
-    """Any three words are a header, what lacks of them is zero, and what follows is no part of it."""
+    """Any three words are a header: missing ones are zero, and later ones are no part of it."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -125,7 +125,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """As many words as a format's blocks have, whatever they hold; one less or more is refused."""
+    """A payload of a format's block size is accepted, whatever it holds; one word less or more is refused."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -145,7 +145,7 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0xFFF, Refusal.WRONG_BLOCK, 0x8FFF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field alone; nothing of the payload is given on. With a wrong CRC the same is told of it."""
+    """Each field alone; no word of the payload is given on. A wrong CRC is refused with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
@@ -194,13 +194,13 @@ def test_ends_in_its_header(count):
 
 
 def test_a_word_alone_is_no_packet():
-    """The CRC of nothing is 0, but nothing is not a packet."""
+    """The CRC of no words is 0, but no words are not a packet."""
     for word in (0, 0xFFFF_FFFF, 0x0500_0001):
         assert verdict([word], None, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=0)
 
 
 def test_aborts():
-    """With a record and without one; the length field is the reason."""
+    """Aborts with a record and without one; the length field is the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
@@ -211,7 +211,7 @@ def test_aborts():
 
 
 def test_older_epochs():
-    """Older is what lies at most 128 before, modulo 256: dropped without a word, stomped or not, unless the CRC is
+    """An epoch at most 128 before, modulo 256, is older: dropped silently, stomped or not, unless the CRC is
     wrong."""
     for age in range(1, 256):
         for given in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):

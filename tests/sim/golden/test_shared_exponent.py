@@ -125,7 +125,7 @@ def test_differences_saturate():
 
 
 def test_narrow_exponents():
-    """Exponents beyond a narrow field: what is large saturates, and what is small loses bits."""
+    """Exponents beyond a narrow field: large numbers saturate, and small ones lose bits."""
     codec = SharedExponent(block=8, subset=8, difference_bits=0, exponent_bits=4, mantissa_bits=4)
     assert (codec.lowest, codec.highest) == (120, 134)
     for value, decoded in ((255, 240), (256, 240), (1e30, 240), (2 ** -7, 2 ** -7), (2 ** -9, 2 ** -9),
@@ -299,7 +299,7 @@ def _qsnr(codec, values):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("mantissa", "two_levels", "flat"), [(7, 46.5, 42.8), (4, 28.3, 24.7), (2, 15.7, 12.5)])
 def test_qsnr(mantissa, two_levels, flat, seed):
-    """On Gaussian blocks the second level is worth at least 3 dB."""
+    """The second level is worth at least 3 dB on Gaussian blocks."""
     values = np.random.default_rng(seed).standard_normal(1 << 16).astype(np.float32)
     got = [_qsnr(SharedExponent(mantissa_bits=mantissa, difference_bits=bits), values) for bits in (1, 0)]
     assert got[0] - got[1] >= 3
