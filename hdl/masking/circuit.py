@@ -64,7 +64,7 @@ class MaskCircuit(wiring.Component):
     masked : Out(range(lanes + 1))
         Elements that were replaced in the beat taken in the last cycle; 0 if none was.
     error : Out(1)
-        In the last cycle a beat of data was taken that ends its packet too early, or does not end it with the job.
+        The beat of data taken in the last cycle ends its packet too early, or does not end it with the job.
     """
 
     data_latency = MaskMultiplexer.latency
