@@ -39,7 +39,7 @@ class MaskCircuit(wiring.Component):
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
       with the next one that has it.
 
-    So each packet belongs to one job whatever the lengths, and every packet out has one ``last``.
+    So each packet belongs to one job, regardless of lengths, and every packet out has one ``last``.
 
     Parameters
     ----------
