@@ -47,9 +47,9 @@ async def finds_what_is_wrong(dut):
                               EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
-        # Command and verdict are taken in one cycle, and the next command is there in the one after. The state memory
-        # takes 8 cycles, any other 5, and 1 if it is not looked at. Where the rule is refused, the slowest is a
-        # SPARSIFY, which is not asked for its place in the ring.
+        # Command and verdict are taken in one cycle, and the next command is there in the one after. The check of the
+        # state memory takes 8 cycles, of any other 5, and of an unused one 1. If the rule is refused, the slowest
+        # command is a SPARSIFY, whose place in the ring is not checked.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
         saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
         assert slowest == p["latency"] + 1 - saved
@@ -73,7 +73,7 @@ def test_checker(planes, rule, packed, kind, masking, error_feedback, quantizati
 
 
 class Decides(wiring.Component):
-    """Claims that each of commands without a pause between them has its verdict within the checker's latency."""
+    """Specification: each of a gapless series of commands gets its verdict within the checker's latency."""
 
     i: In(stream.Signature(command_layout()))
     rule: In(Rule)
@@ -97,5 +97,5 @@ class Decides(wiring.Component):
 
 
 def test_checker_decides():
-    """By induction: whatever the commands before. The queue takes a verdict at once, and goes on by it."""
+    """The latency bound holds by induction after any commands, with a queue that takes each verdict at once."""
     formal.prove(Decides(), depth=CommandChecker(config=CONFIG, operations=operations(CONFIG)).latency + 3)
