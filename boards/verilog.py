@@ -153,7 +153,7 @@ def _parameters(factory, arguments: dict) -> str:
     for name, value in bound.arguments.items():
         if name == "config":
             pairs.update({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-        else:
+        elif name not in ("engines", "operations"):  # these follow from the configuration
             pairs[name] = value
     return ", ".join(f"{name}={value!r}" for name, value in pairs.items())
 

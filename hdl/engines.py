@@ -1,18 +1,21 @@
 """The engines of a node, by its configuration: the one list that a new engine is entered in."""
 
 from hdl.control.engine import operations_of
+from hdl.int16_node import description as int16_node
 from hdl.masking import description as masking
 from hdl.quantization import description as quantization
 from hdl.ring import description as ring
 
 __all__ = ["engines", "operations"]
 
-#: Makers of descriptions, in order of priority at the memories. The first engine carries out collectives.
+#: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
 _DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe)
 
 
 def engines(config):
     """Descriptions of the engines that a node of this configuration has."""
+    if config.reduced:
+        return int16_node.describe(config)
     described = (describe(config) for describe in _DESCRIPTIONS)
     return tuple(engine for engine in described if engine is not None)
 

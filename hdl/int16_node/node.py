@@ -4,11 +4,10 @@ from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
-from hdl.control.protocol import Operation
 from hdl.control.register_file import RegisterFile
-from hdl.int16_node.engine import Engine
-from hdl.int16_node.masking import Masker
+from hdl.int16_node.description import describe as engines
 from hdl.int16_node.memory import ElementMemory, HostAccess
 from hdl.int16_node.queue import CommandQueue
 from hdl.ring.link import LinkSignature
@@ -53,67 +52,69 @@ class Int16Node(wiring.Component):
     @property
     def memories(self):
         """Names of the submodules that hold the memory spaces, in order."""
-        return ("gradients", "weights")
+        return self._config.memories.names
 
     def elaborate(self, platform):
         m = Module()
         config = self._config
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
-        m.submodules.queue = queue = CommandQueue(config=config)
-        m.submodules.engine = engine = Engine(config=config)
+        described = engines(config)
+        check_engines(described, config.memories)
+        m.submodules.queue = queue = CommandQueue(config=config, operations=operations_of(described))
+        units = [(engine, engine.make()) for engine in described]
+        for engine, unit in units:
+            m.submodules[engine.name] = unit
         m.submodules.access = access = HostAccess(words=config.memories.words)
-        m.submodules.gradients = gradients = ElementMemory(words=config.gradient_words)
-        m.submodules.weights = weights = ElementMemory(words=config.weight_words)
+        memories = {space.name: ElementMemory(words=space.words) for space in config.memories}
+        for space in config.memories:
+            m.submodules[space.name] = memory = memories[space.name]
+            wiring.connect(m, access=getattr(access, f"memory_{space.number}"), memory=memory.host)
 
         connect_stream(m, self.host_i, host_port.i)
         connect_stream(m, host_port.o, self.host_o)
         wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
         wiring.connect(m, host_port=host_port.memory_read, access=access.read)
         wiring.connect(m, host_port=host_port.memory_write, access=access.write)
-        wiring.connect(m, access=access.memory_0, memory=gradients.host)
-        wiring.connect(m, access=access.memory_1, memory=weights.host)
         connect_stream(m, host_port.commands, queue.commands)
         connect_stream(m, queue.events, host_port.events)
+        version = next(at(unit, engine.outputs["weight_version"]) for engine, unit in units
+                       if "weight_version" in engine.outputs)
         m.d.comb += [
             host_port.commands_full.eq(queue.full),
             queue.timeout.eq(registers.timeout),
-            queue.weight_version.eq(engine.weight_version),
+            queue.weight_version.eq(version),
             queue.set_flags.eq(registers.set_flags),
             queue.link_reset.eq(registers.link_reset),
             queue.rule.eq(registers.optimizer),
             registers.flags.eq(queue.flags),
             registers.last_error.eq(queue.last_error),
             registers.queue_status.eq(queue.queue_status),
-            registers.weight_version.eq(engine.weight_version),
-            engine.gradient_scale.eq(registers.gradient_scale),
-            engine.learning_rate.eq(registers.learning_rate),
-            engine.threshold.eq(registers.mask_threshold),
-            engine.link_reset.eq(registers.link_reset),
+            registers.weight_version.eq(version),
+            *(at(unit, path).eq(getattr(registers, given)) for engine, unit in units
+              for path, given in engine.inputs.items()),
         ]
-        units = [(engine, Const(1))]
-        if config.masking:
-            m.submodules.masker = masker = Masker(config=config)
-            m.d.comb += masker.alternative.eq(registers.mask_alternative)
-            masks = queue.operation == Operation.MASK
-            units = [(engine, ~masks), (masker, masks)]
-        self._engines(m, queue, registers, (gradients, weights), units)
+        # What no other engine has is for the first one: the queue lets nothing else through.
+        others = [Cat(queue.operation == operation.code for operation in engine.operations).any()
+                  for engine in described[1:]]
+        chosen = [~Cat(others).any() if others else Const(1), *others]
+        self._connect(m, queue, registers, memories, list(zip(units, chosen, strict=True)))
         return m
 
-    def _engines(self, m, queue, registers, memories, units):
+    def _connect(self, m, queue, registers, memories, units):
         """Connect the engines; the memories and the queue belong to the engine whose condition holds."""
         counts = {}
-        for unit, mine in units:
-            ports = unit.gradients, unit.weights
+        for (engine, unit), mine in units:
+            joined = [(at(unit, path), memories[name]) for name, paths in engine.reads.items() for path in paths]
             m.d.comb += [
                 unit.word.eq(queue.word), unit.fields.eq(queue.fields), unit.operation.eq(queue.operation),
                 unit.start.eq(queue.start),
             ]
-            for port, memory in zip(ports, memories, strict=True):
+            for port, memory in joined:
                 m.d.comb += [port.q.eq(memory.engine.q), port.ready.eq(memory.engine.ready)]
             with m.If(mine):
                 m.d.comb += [queue.done.eq(unit.done), queue.status.eq(unit.status), queue.detail.eq(unit.detail)]
-                for port, memory in zip(ports, memories, strict=True):
+                for port, memory in joined:
                     m.d.comb += [getattr(memory.engine, name).eq(getattr(port, name))
                                  for name in ("en", "write", "address", "data")]
             for name in unit.count.shape().members:

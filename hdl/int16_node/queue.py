@@ -5,11 +5,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, QUEUE_DEPTH, EventStatus, Operation, descriptor_layout
+from hdl.control.command_checker import RULE, checked_layout
+from hdl.control.engine import BASES, Reach
+from hdl.control.protocol import DESCRIPTOR_WORDS, EVENT_WORDS, QUEUE_DEPTH, EventStatus, descriptor_layout
 from hdl.control.register_file import queue_status_layout
-from hdl.optimizer.rules import Rule
 
 __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
+
+#: What the operations of a reduced node may use behind each base.
+_FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
 # Positions of the words of a descriptor.
 _OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(DESCRIPTOR_WORDS)
@@ -44,6 +48,9 @@ class CommandQueue(wiring.Component):
     ----------
     config : NodeConfig
         Configuration with ``reduced``.
+    operations : tuple of OperationDescription
+        Operations of the node. Each base is in one memory for all of them. An operation that begins a list at
+        ``weight_base`` begins another at ``state_base``, and no other operation uses that.
 
     Members
     -------
@@ -65,7 +72,7 @@ class CommandQueue(wiring.Component):
         Detail of the event, taken with ``done``: a number of elements, or the number of a job.
     events : Out(stream of 32 bits)
         Words of each event, to the host.
-    rule : In(Rule)
+    rule : In(RULE)
         Rule of the optimizer.
     link_reset : In(1)
     timeout : In(32)
@@ -82,14 +89,20 @@ class CommandQueue(wiring.Component):
     #: Largest number of waiting commands, and of events; a power of two.
     depth = QUEUE_DEPTH
 
-    def __init__(self, *, config):
+    def __init__(self, *, config, operations):
         self._config = config
+        self._operations = tuple(operations)
+        for operation in self._operations:
+            reaches = [extent and extent.reach for extent in map(operation.extent, BASES)]
+            if operation.extents and reaches not in _FORMS:
+                raise ValueError(f"Extents of an operation of a reduced node must be gradients and weights, or "
+                                 f"gradients and two lists, not {operation.extents!r}")
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
             "full": Out(1),
             **engine_signature(config).members,
             "events": Out(stream.Signature(32)),
-            "rule": In(Rule),
+            "rule": In(RULE),
             "link_reset": In(1),
             "timeout": In(32),
             "weight_version": In(32),
@@ -131,6 +144,10 @@ class CommandQueue(wiring.Component):
         ran, waited = Signal(), Signal()
         taken, given, missing = Signal(16), Signal(16), Signal(16)
 
+        settings = Signal(checked_layout())
+        m.d.comb += settings.rule.eq(self.rule)
+        lists = [operation.code for operation in self._operations
+                 if operation.extents and operation.extent("weight_base").reach is Reach.START]
         given_word = self.commands.payload
         at = Mux(given_word.first, 0, place)
         word = self.word
@@ -185,22 +202,20 @@ class CommandQueue(wiring.Component):
                 m.d.comb += field.eq(_GRADIENT)
                 m.next = "Base"
                 with m.Switch(word[:8]):
-                    with m.Case(Operation.QUIESCE):
-                        compare_flags()
-                    with m.Case(Operation.FUSED_UPDATE):
-                        with m.If(self.rule != Rule.SGD):
-                            m.d.sync += detail.eq(self.rule)
-                            reject(EventStatus.BAD_RULE)
-                        with m.Elif(word[8:] != 1 << 8):  # port and rank 0, size 1
-                            m.d.sync += detail.eq(word[8:])
-                            m.d.comb += field.eq(_ROOT)
-                            m.next = "Ring"
-                    if config.masking:
-                        with m.Case(Operation.MASK):
-                            pass
-                    if config.error_feedback:
-                        with m.Case(Operation.SPARSIFY):
-                            pass
+                    for operation in self._operations:
+                        with m.Case(operation.code):
+                            if not operation.extents:
+                                compare_flags()
+                            if operation.on_ring:
+                                with m.If(word[8:] != 1 << 8):  # port and rank 0, size 1
+                                    m.d.sync += detail.eq(word[8:])
+                                    m.d.comb += field.eq(_ROOT)
+                                    m.next = "Ring"
+                            if operation.refused is not None:  # which comes first
+                                condition, reason, value = operation.refused(settings)
+                                with m.If(condition):
+                                    m.d.sync += detail.eq(value)
+                                    reject(reason)
                     with m.Default():
                         reject(EventStatus.UNKNOWN_OPERATION)
 
@@ -216,8 +231,8 @@ class CommandQueue(wiring.Component):
                 m.next = "Length"
                 with m.If((word[:5] != 0) | (word > capacity)):
                     reject(EventStatus.BAD_BASE)
-                if config.masking:
-                    with m.Elif((self.operation == Operation.MASK) & (memory == 1)):
+                if lists:
+                    with m.Elif(Cat(self.operation == code for code in lists).any() & (memory == 1)):
                         m.d.comb += field.eq(_STATE)
                         m.next = "Base"
                     with m.Elif(memory == 2):

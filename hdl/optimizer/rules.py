@@ -22,13 +22,18 @@ __all__ = [
 ]
 
 
-class Rule(enum.Enum, shape=unsigned(2)):
-    """Update rule: the computation of a new weight from its gradient."""
+class Rule(enum.IntEnum, shape=unsigned(2)):
+    """Update rule, as register OPTIMIZER has it: the computation of a new weight from its gradient."""
 
     SGD = 0
     MOMENTUM = 1
     ADAM = 2
     ADAMW = 3
+
+    @property
+    def planes(self):
+        """State planes that the rule needs."""
+        return RULES[self].planes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class Buffer:
 
     def overlaps(self, other: "Buffer") -> bool:
         """Whether both have a word in common."""
-        return self.space == other.space and self.base < other.end and other.base < self.end
+        return self.space == other.space and max(self.base, other.base) < min(self.end, other.end)
 
     def __str__(self) -> str:
         return f"{self.length:,} words of {self.space} from {self.base:,} on"

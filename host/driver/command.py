@@ -8,7 +8,7 @@ from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Opera
 from host.driver.errors import DeviceError
 from host.driver.words import Words, fields, places
 
-__all__ = ["CollectiveError", "Command", "Event"]
+__all__ = ["REFUSED", "CollectiveError", "Command", "Event"]
 
 _COMMAND = places(command_layout())
 _EVENT = places(event_layout())
@@ -182,3 +182,7 @@ _MEANINGS: dict[EventStatus, str] = {
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
 }
+
+#: Statuses with which a node refuses the command itself: it would refuse it again.
+REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
+           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hdl.control.protocol import EventStatus, Operation
 from hdl.ring.topology import RingTopology
-from host.driver.command import Event
+from host.driver.command import REFUSED, Event
 from host.driver.device import Device
 from host.driver.errors import DeviceError
 
@@ -16,9 +16,6 @@ __all__ = ["RingError", "explain", "report"]
 
 _BLAMELESS = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET)
 _STANDSTILL = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT)
-#: Of a command that would be refused again.
-_REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
-            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)
 
 
 class RingError(Exception):
@@ -42,7 +39,7 @@ class RingError(Exception):
     def transient(self) -> bool:
         """Whether the same command may go well once the ring has recovered: words or credits were damaged, lost or
         late, and no node has refused the command itself."""
-        return not any(event is not None and event.status in _REFUSED for event in self.events)
+        return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
 def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],

@@ -1,31 +1,17 @@
 """What the optimizer of a node is told, as its registers have it."""
 
 import dataclasses
-import enum
 import math
 
 import numpy as np
 
 from hdl.control.registers import register
+from hdl.optimizer.rules import Rule
 
 __all__ = ["FixedSettings", "Rule", "Settings"]
 
 _SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
             "SECOND_GAIN", "EPSILON")
-
-
-class Rule(enum.IntEnum):
-    """How a weight follows its gradient, as register OPTIMIZER has it."""
-
-    SGD = 0
-    MOMENTUM = 1
-    ADAM = 2
-    ADAMW = 3
-
-    @property
-    def planes(self) -> int:
-        """State planes that the rule needs."""
-        return {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(self, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

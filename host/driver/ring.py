@@ -128,7 +128,7 @@ class Ring(RingCommands):
         value = int(self._settings["OPTIMIZER"])
         rule, packed = (value >> field.bit & (1 << field.width) - 1 for field in map(
             register("OPTIMIZER").field, ("rule", "packed_state")))
-        if not Rule(rule).planes:
+        if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses what is no rule
             return 0
         return -(-block // 2) if packed else block
 

@@ -79,7 +79,7 @@ class Optimizer(abc.ABC):
 
     @property
     def planes(self) -> int:
-        return self.rule.planes
+        return int(self.rule.planes)
 
     def settings(self, step: int, *, gradient_scale: float, learning_rate: float | None = None) -> Settings:
         """The scalars of one step.
@@ -192,7 +192,7 @@ class Adam(Optimizer):
 
     @property
     def name(self) -> str:
-        return self.rule.name.lower()
+        return str(self.rule.name).lower()
 
     @property
     def rule(self) -> Rule:

@@ -200,6 +200,34 @@ def test_two_vectors_train_in_one_memory():
             assert (ring.read_weights(vector).view(np.uint32) == model.weights).all()
 
 
+def test_masters_and_residuals_lie_with_their_vector():
+    """With codecs in both directions, masters and residuals of a second vector are at its bases, and those of the
+    first one stay."""
+    generator = np.random.default_rng(12)
+    with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
+        vectors = [ring.allocate(Allocation(length=length, planes=2)) for length in (300, 500)]
+        models = []
+        for vector in vectors:
+            weights = rings.random(generator, vector.length)
+            ring.distribute(weights, vector)
+            models.append(rings.Reference(ring, weights, planes=1))
+        settings = SGD(learning_rate=0.1, momentum=0.9).settings(1, gradient_scale=0.25)
+        ring.write_settings(settings)
+        for vector in vectors:
+            ring.clear_state(vector)
+        for turn in (1, 0, 1):
+            gradients = rings.random(generator, (2, vectors[turn].length), density=0.6)
+            ring.write_gradients(list(gradients), vectors[turn])
+            ring.fused_update(vectors[turn])
+            models[turn].step(gradients, settings)
+            for vector, model in zip(vectors, models, strict=True):
+                assert (ring.read_weights(vector).view(np.uint32) == model.weights).all(), turn
+                assert (ring.read_master(vector).view(np.uint32) == model.master).all(), turn
+                assert (ring.read_residual(vector).view(np.uint32) == model.residuals).all(), turn
+                assert (ring.read_state(vector).view(np.uint32) == model.state[0]).all(), turn
+        assert all(model.residuals.any() for model in models)
+
+
 def test_what_buffers_lack():
     config = rings.CONFIGS["default"]
     with rings.open_nodes(2, config=config) as (ring, _):

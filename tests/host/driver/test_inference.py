@@ -8,6 +8,7 @@ import pytest
 from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.quantization.engine import peak_cycles
 from hdl.quantization.layer_list import LAYER_WORDS
+from host.driver.buffers import Buffer
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
@@ -146,6 +147,22 @@ def test_few_samples(ring, samples):
     outcome = ring.infer(layers, x)
     np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
     assert outcome.commands == 1
+
+
+def test_buffers_beside_others(ring):
+    """Lists and data in the upper halves of the memories: what is below stays, and sums are the same."""
+    below = [np.arange(1024, dtype=np.float32) + rank for rank in range(2)]
+    ring.write_gradients(below)
+    ring.write_weights_of(below)
+    layers = [layer(19, 21, 4, relu=False, signed=True), layer(3, 19, 5, signed=True, last=True)]
+    x = inputs(30, 21, low=-128, high=128)
+    data, lists = Buffer("gradients", 1024, 1024), Buffer("weights", 1056, 960)
+    outcome = ring.infer(layers, x, data=data, lists=lists)
+    np.testing.assert_array_equal(outcome.outputs, infer(layers, x))
+    np.testing.assert_array_equal(ring.read_gradients(1024), below)
+    np.testing.assert_array_equal(ring.read_weights(1024), below)
+    with pytest.raises(ValueError, match=r"^Layers and their codes must take at most the 32 words of a node"):
+        ring.infer(layers, x, lists=Buffer("weights", 1024, 32))
 
 
 def test_no_sample(ring):
