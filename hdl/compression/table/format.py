@@ -15,7 +15,7 @@ the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of 
 index of the exponent as its table needs, from the lowest bit on.
 
 :mod:`hdl.compression.table.encoder` makes packets, by :mod:`hdl.compression.table.exponent_set` and, with centroids,
-:mod:`hdl.compression.centroid.store`; :mod:`hdl.compression.table.decoder` expands them.
+:mod:`hdl.compression.table.centroid_store`; :mod:`hdl.compression.table.decoder` expands them.
 """
 
 from dataclasses import dataclass
