@@ -166,11 +166,11 @@ REGISTERS = _table(
     ),
     _setting(
         "OPTIMIZER", "How the optimizer works; a command keeps what is set when it starts.",
-        kind=Kind.BITFIELD, width=4,
+        kind=Kind.BITFIELD, width=6,
         fields=(
-            Field(name="rule", bit=0, width=2, doc="0 SGD, 1 SGD with momentum, 2 Adam, 3 AdamW."),
-            Field(name="nesterov", bit=2, doc="With momentum: the step looks ahead, as Nesterov's does."),
-            Field(name="packed_state", bit=3, doc="State is stored as bfloat16, two elements to a word."),
+            Field(name="rule", bit=0, width=4, doc="0 SGD, 1 SGD with momentum, 2 Adam, 3 AdamW."),
+            Field(name="nesterov", bit=4, doc="With momentum: the step looks ahead, as Nesterov's does."),
+            Field(name="packed_state", bit=5, doc="State is stored as bfloat16, two elements to a word."),
         ),
     ),
     _scalar("GRADIENT_SCALE", "Factor of the summed gradient: one over the examples, and over the loss scale.", 1.0),

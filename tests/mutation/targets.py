@@ -40,13 +40,21 @@ class Target:
     cost: int = 1
 
 
-def _packet() -> dict[str, Any]:
-    from hdl.compression.codecs import WEIGHT_CODECS
-    from hdl.ring.packet import Codec, Depacketizer, Packetizer
+def _packetizer() -> dict[str, Any]:
+    from hdl.ring.packetizer import Packetizer
 
-    return {"packetizer": Packetizer(), "depacketizer": Depacketizer(),
-            "coded": Depacketizer(codec=WEIGHT_CODECS["mx9"]), "table": Depacketizer(codec=WEIGHT_CODECS["table32"]),
-            "second": Depacketizer(codec=WEIGHT_CODECS["table32"], second=(Codec.MX9, WEIGHT_CODECS["mx9"]))}
+    return {"packetizer": Packetizer()}
+
+
+def _depacketizer() -> dict[str, Any]:
+    from hdl.compression.registry import CODECS
+    from hdl.ring.depacketizer import Depacketizer
+
+    def unit(*names: str) -> Depacketizer:
+        return Depacketizer(codecs=[CODECS[name] for name in ("raw", "zero_value", *names)])
+
+    return {"depacketizer": Depacketizer(), "coded": unit("mx9"), "table": unit("table32"),
+            "second": unit("mx9", "table32")}
 
 
 def _link() -> dict[str, Any]:
@@ -205,8 +213,10 @@ _BURST_FIRST = {
          "test_lockstep[10-2-mixed]")}
 
 _ALL = (
-    Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
-        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
+    Target("hdl/ring/packetizer.py", _packetizer, (f"{_RING}/test_packetizer.py", f"{_RING}/test_handshakes.py"), {
+        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer[")}),
+    Target("hdl/ring/depacketizer.py", _depacketizer, (
+        f"{_RING}/test_depacketizer.py", f"{_RING}/test_handshakes.py"), {
         "depacketizer": ("test_depacketizer_timing", "test_depacketizer[none]", "test_damage[none",
                          "test_depacketizer["),
         "coded": ("test_depacketizer_of_weights[none-mx9]", "test_depacketizer_of_weights[geometric-mx9]"),

@@ -20,8 +20,8 @@ def verdict(command, config, rule, packed):
     if operation == Operation.QUIESCE:
         return EventStatus.OK, 0
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
-    if operation == Operation.FUSED_UPDATE and planes > config.state_planes:
-        return EventStatus.BAD_RULE, rule.value
+    if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
+        return EventStatus.BAD_RULE, getattr(rule, "value", rule)
     outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):

@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sim.golden.codecs import BF16, GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, Raw, TableCodec
+from sim.golden.codecs import CODECS as ALL
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, RawWords, TableCodec
 from tests.words import bits_of, values_of
 
 #: Elements and words of a block of every codec whose packets have as many words as their lengths make.
@@ -49,11 +50,17 @@ CODECS = pytest.mark.parametrize("name", [name for name in WEIGHT_CODECS if name
 def test_names():
     assert list(WEIGHT_CODECS) == ["raw", *list(BLOCKS)[:11], "table32", "centroid16", "centroid64"]
     assert list(GRADIENT_CODECS) == ["zero_value", "raw", *list(BLOCKS)[:11]]
-    assert WEIGHT_CODECS["raw"] is GRADIENT_CODECS["zero_value"] is None
-    for name, codec in GRADIENT_CODECS.items():
-        if name not in ("zero_value", "raw"):
-            assert codec is WEIGHT_CODECS[name]
-            assert not codec.exact
+    assert list(ALL) == [*list(GRADIENT_CODECS), "table32", "centroid16", "centroid64"]
+    for codecs in (WEIGHT_CODECS, GRADIENT_CODECS):
+        assert len(codecs) == len(dict(codecs))
+        for name, codec in codecs.items():
+            assert codec is ALL[name]
+            assert codec.exact is (name in ("raw", "zero_value"))
+            assert codec.sums_coded is (name == "zero_value")
+    for codecs, other in ((WEIGHT_CODECS, "zero_value"), (GRADIENT_CODECS, "table32")):
+        assert other not in codecs
+        with pytest.raises(KeyError):
+            codecs[other]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -62,8 +69,8 @@ def test_words(name):
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
-        assert codec.words(count) == len(codec.encode(elements(1, count))) == expected, count
-    assert codec.words(0) == 0
+        assert codec.most_words(count) == len(codec.encode(elements(1, count))) == expected, count
+    assert codec.most_words(0) == 0
 
 
 @CODECS
@@ -104,9 +111,9 @@ def test_error(name):
 
 def test_raw():
     codec = GRADIENT_CODECS["raw"]
-    assert isinstance(codec, Raw)
+    assert isinstance(codec.format, RawWords)
     assert codec.exact
-    assert [codec.words(count) for count in (0, 1, 33)] == [0, 1, 33]
+    assert [codec.most_words(count) for count in (0, 1, 33)] == [0, 1, 33]
     given = elements(1, 50)
     words = codec.encode(given)
     assert words.tolist() == codec.decode(words).tolist() == given.tolist()
@@ -118,15 +125,15 @@ def test_raw():
 def test_bfloat16():
     """Two to a word, the even one in the low half."""
     given = elements(1, 1001)
-    words = BF16.encode(given)
+    words = ALL["bf16"].encode(given)
     with np.errstate(invalid="ignore"):
         halves = values_of(given).astype(ml_dtypes.bfloat16)
     expected = np.where(np.isnan(halves), 0x7FC0, halves.view(np.uint16)).astype(np.uint32)
     assert (words & 0xFFFF).tolist() == expected[0::2].tolist()
     assert (words >> 16).tolist() == [*expected[1::2].tolist(), 0]
-    assert BF16.decode(words, 1001).tolist() == (expected << np.uint32(16)).tolist()
+    assert ALL["bf16"].decode(words, 1001).tolist() == (expected << np.uint32(16)).tolist()
     with pytest.raises(ValueError, match=r"^Element count must end in the last of 501 words, not 1003$"):
-        BF16.decode(words, 1003)
+        ALL["bf16"].decode(words, 1003)
 
 
 def test_bfp8_by_hand():

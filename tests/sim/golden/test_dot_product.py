@@ -9,7 +9,8 @@ import pytest
 from sim.golden import dot_product as model
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent
-from sim.golden.shared_exponent import Blocks, SharedExponent
+from sim.golden.block_format import Blocks
+from sim.golden.shared_exponent import SharedExponent
 from tests.words import bits_of
 
 #: Formats, and the binary logarithm of their smallest number below the exponent 0 as stored: less 127 for the bias,

@@ -5,10 +5,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hdl.compression.block.microscaling import Element
 from sim.golden import microscaling as mx
-from sim.golden import shared_exponent as model
-from sim.golden.microscaling import Microscaling
+from sim.golden.block_format import Blocks
+from sim.golden.microscaling import Element, Microscaling
 from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
 
@@ -142,7 +141,7 @@ def test_scales_are_those_of_ml_dtypes(element):
     padded = -(-codes.shape[1] // codec.block) * codec.block
     codes = np.tile(codes, (1, -(-padded // codes.shape[1])))[:, :padded]
     scales = np.arange(255, dtype=np.uint8)
-    blocks = model.Blocks(np.repeat(scales.astype(np.int64), padded // codec.block), np.zeros((0, 0), np.int64),
+    blocks = Blocks(np.repeat(scales.astype(np.int64), padded // codec.block), np.zeros((0, 0), np.int64),
                           codes.reshape(-1, codec.block).astype(np.int64))
     numbers = codes.astype(np.uint8).view(dtype).astype(np.float64) * scales.view(
         ml_dtypes.float8_e8m0fnu).astype(np.float64)[:, np.newaxis]
@@ -162,7 +161,7 @@ def test_int8():
     """Every code of MXINT8 is its integer / 64 times the scale, -2 among them."""
     codec = mx.MXINT8
     codes = np.arange(256)
-    blocks = model.Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
+    blocks = Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
     assert values_of(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
     numbers = [Fraction(number, 128) for number in range(-255, 256)]
     for start in range(0, len(numbers) - 31, 31):

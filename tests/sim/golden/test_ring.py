@@ -303,7 +303,7 @@ class TestWeightCodecs:
         master, momentum = (ring.bits(generator.standard_normal(length)) for _ in range(2))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
         plain, coded = (ring.fused_update(gradients, master, [momentum], settings, weight_codec=one, segment=segment)
-                        for one in (None, codec))
+                        for one in (WEIGHT_CODECS["raw"], codec))
         assert np.array_equal(plain.weights, plain.master)
         assert np.array_equal(coded.master, plain.master)
         assert np.array_equal(coded.state[0], plain.state[0])
@@ -393,10 +393,11 @@ class TestGradientCodecs:
                 assert np.isfinite(ring.floats(residuals)).all()
                 for hop in range(nodes - 1):
                     for rank in range(nodes):
-                        words = sum(4 + codec.words(stop - start) for start, stop in segments[(rank - hop) % nodes])
+                        words = sum(4 + codec.most_words(stop - start)
+                                    for start, stop in segments[(rank - hop) % nodes])
                         assert traffic.scatter_words[hop, rank] == words
                         if operation is ring.all_reduce:
-                            words = sum(4 + codec.words(stop - start)
+                            words = sum(4 + codec.most_words(stop - start)
                                         for start, stop in segments[(rank + 1 - hop) % nodes])
                             assert traffic.gather_words[hop, rank] == words
 
