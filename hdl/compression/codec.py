@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# Units are made here to be asked for the words in their beats, even where nothing is elaborated.
 """Codecs: one value for each format of weights or gradients, with all that ring, driver and reports ask of it.
 
 :mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md says how to add one.

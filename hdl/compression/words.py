@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# Units are made here to be asked for the words in their beats, even where nothing is elaborated.
 """Units that take elements of any codec to the words of a link, and back. A packet of elements is a ring segment."""
 
 from amaranth.hdl import Module
