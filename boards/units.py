@@ -13,7 +13,7 @@ from boards.tools import SynthesisError
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
-from hdl.compression.zero_value import format as zero_value
+from hdl.compression.zero_value import adder, decoder, encoder
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
 
@@ -81,8 +81,8 @@ def weight_codec(*, codec, lanes):
 
 def zero_value_codec(*, lanes):
     """Units of a node for zero-value compression of gradients: encoder, adder in compressed form, and decoder."""
-    return Together(encoder=zero_value.Encoder(lanes=lanes), adder=zero_value.Adder(),
-                    decoder=zero_value.Decoder(lanes=lanes))
+    return Together(encoder=encoder.Encoder(lanes=lanes), adder=adder.Adder(),
+                    decoder=decoder.Decoder(lanes=lanes))
 
 
 def gradient_codec(*, codec, lanes):
@@ -168,9 +168,9 @@ UNITS = {
     "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
     "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
-    "compression.zero_value.encoder": Unit("hdl.compression.zero_value.format:Encoder", {"lanes": 4}),
-    "compression.zero_value.adder": Unit("hdl.compression.zero_value.format:Adder", {}),
-    "compression.zero_value.decoder": Unit("hdl.compression.zero_value.format:Decoder", {"lanes": 4}),
+    "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
+    "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),
+    "compression.zero_value.decoder": Unit("hdl.compression.zero_value.decoder:Decoder", {"lanes": 4}),
     **{f"compression.shared_exponent.{unit.lower()}_{codec.lower()}": _block_codec(unit, codec)
        for unit in ("Encoder", "Decoder") for codec in (
            "MX9", "MX6", "MX4", "MXINT8", "MXFP8_E4M3", "MXFP8_E5M2", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP4_E2M1")},
@@ -196,8 +196,8 @@ UNITS = {
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),
     **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": name, "lanes": 4})
        for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded},
-    "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_code:Encoder", {}),
-    "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_code:Decoder", {}),
+    "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_encoder:Encoder", {}),
+    "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_decoder:Decoder", {}),
     "compression.centroid.nearest": Unit("hdl.compression.centroid.nearest:NearestCentroid",
                                          {"centroids": 16, "lanes": 4}),
     "compression.centroid.encoder": _centroid_table("Encoder"),

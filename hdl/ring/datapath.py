@@ -14,7 +14,9 @@ from amaranth.lib.wiring import In, Out
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
-from hdl.compression.zero_value import format as zero_value
+from hdl.compression.zero_value.adder import Adder
+from hdl.compression.zero_value.decoder import Decoder
+from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
@@ -375,7 +377,7 @@ class Datapath(wiring.Component):
         readers, encoders = [], []
         for name in ("sending", "adding"):
             reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True, **depth)
-            encoder = zero_value.Encoder(lanes=lanes)
+            encoder = Encoder(lanes=lanes)
             m.submodules[f"{name}_reader"] = reader
             m.submodules[f"{name}_encoder"] = encoder
             connect_stream(m, getattr(sequencer, f"{name}_job"), reader.job)
@@ -383,8 +385,8 @@ class Datapath(wiring.Component):
             readers.append(reader)
             encoders.append(encoder)
         sending, adding = encoders
-        m.submodules.adder = adder = zero_value.Adder()
-        m.submodules.decoder = decoder = zero_value.Decoder(lanes=lanes)
+        m.submodules.adder = adder = Adder()
+        m.submodules.decoder = decoder = Decoder(lanes=lanes)
         # A segment can wait at each way out, so that the encoder does not wait for the one before it, and on the way
         # to the decoder, which may still be busy with a sum that has just left the adder.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)

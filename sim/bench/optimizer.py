@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from hdl.optimizer.rules import Rule as HardwareRule
 from sim.golden import ring as golden
-from sim.golden.optimizer import Burst, Model, Rule, Settings
+from sim.golden.optimizer import Rule, Settings
+from sim.golden.optimizer_burst import Burst, Model
 from sim.payload import unpack
 from sim.verilated.optimizer import Lockstep, operands
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.zero_value.format import Adder, Decoder, Encoder
+from hdl.compression.zero_value.adder import Adder
+from hdl.compression.zero_value.decoder import Decoder
+from hdl.compression.zero_value.encoder import Encoder
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import floating

@@ -22,7 +22,8 @@ from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.rules import UpdateLane
 from hdl.optimizer.shared_lane import SharedLane
 from sim.golden.fixed_point import Fixed
-from sim.golden.optimizer import Arithmetic, Burst, Floats, Model, Rule, Scalars, SharedFloats, Trace
+from sim.golden.optimizer import Arithmetic, Floats, Rule, Scalars, SharedFloats
+from sim.golden.optimizer_burst import Burst, Model, Trace
 from sim.payload import pack, to_int, unpack
 from sim.verilated.vectors import Feed, Unit
 

@@ -147,7 +147,9 @@ def _runner() -> dict[str, Any]:
 
 
 def _zero_value() -> dict[str, Any]:
-    from hdl.compression.zero_value.format import Adder, Decoder, Encoder
+    from hdl.compression.zero_value.adder import Adder
+    from hdl.compression.zero_value.decoder import Decoder
+    from hdl.compression.zero_value.encoder import Encoder
 
     return {"encoder": Encoder(lanes=4), "encoder1": Encoder(lanes=1), "decoder": Decoder(lanes=2),
             "decoder8": Decoder(lanes=8), "adder": Adder()}
@@ -237,13 +239,14 @@ _ALL = (
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
     Target("hdl/control/register_file.py", _registers, (f"{_CONTROL}/test_registers.py",)),
     Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_local_runner.py",)),
-    Target("hdl/compression/zero_value/format.py", _zero_value, (f"{_CODING}/zero_value/test_format.py",), {
-        "encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",),
-        "decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]", "test_decoder_lockstep[2-",
-                    "test_decoder_cut_streams[2-"),
-        "decoder8": ("test_decoder_latency[8]", "test_decoder_lockstep[8-"),
-        "adder": ("test_adder_known", "test_adder_unequal", "test_adder_latency", "test_adder_is_dense",
-                  "test_adder_never_hangs", "test_adder_")}),
+    *(Target(f"hdl/compression/zero_value/{name}.py", _zero_value, (f"{_CODING}/zero_value/test_{name}.py",), first)
+      for name, first in {
+        "encoder": {"encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",)},
+        "decoder": {"decoder": ("test_decoder_latency[2]", "test_decoder_short_streams[2]",
+                                "test_decoder_lockstep[2-", "test_decoder_cut_streams[2-"),
+                    "decoder8": ("test_decoder_latency[8]", "test_decoder_lockstep[8-")},
+        "adder": {"adder": ("test_adder_known", "test_adder_unequal", "test_adder_latency", "test_adder_is_dense",
+                            "test_adder_never_hangs", "test_adder_")}}.items()),
     *(Target(f"hdl/optimizer/{name}.py", _burst, (f"{_OPTIMIZER}/test_burst.py",), _BURST_FIRST, rest=False)
       for name in ("burst", "burst_controller", "row_collector")),
     Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),

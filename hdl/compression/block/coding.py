@@ -4,9 +4,10 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.block.dequantizer import Dequantizer, dequantizer_latency
 from hdl.compression.block.format import check_codec
 from hdl.compression.block.packing import Packer, Unpacker, check_words, least_words, positions
-from hdl.compression.block.quantizer import Dequantizer, Quantizer, dequantizer_latency, quantizer_latency
+from hdl.compression.block.quantizer import Quantizer, quantizer_latency
 from hdl.floating.format import FP32
 from hdl.streams.stream import beat_layout, connect_stream
 

@@ -14,7 +14,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.planes import BytePacker, ByteUnpacker, GroupAssembler, GroupSplitter, word_count
+from hdl.compression.byte_packing import BytePacker, ByteUnpacker
+from hdl.compression.planes import GroupAssembler, GroupSplitter, word_count
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout
 

@@ -5,7 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.planes import ByteUnpacker, GroupSplitter, word_count
+from hdl.compression.byte_packing import ByteUnpacker
+from hdl.compression.planes import GroupSplitter, word_count
 from hdl.compression.table.format import check_table
 from hdl.floating.stages import register
 from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout

@@ -7,8 +7,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.byte_packing import BytePacker
 from hdl.compression.centroid.nearest import Bounds
-from hdl.compression.planes import BytePacker, GroupAssembler, word_count
+from hdl.compression.planes import GroupAssembler, word_count
 from hdl.compression.table.centroid_store import CentroidStore
 from hdl.compression.table.exponent_set import ROW, ROWS, ExponentSet
 from hdl.compression.table.format import check_table

@@ -9,8 +9,9 @@ import numpy as np
 
 from hdl.compression.block import microscaling as mx_gateware
 from hdl.compression.block.coding import Decoder, Encoder
+from hdl.compression.block.dequantizer import Dequantizer
 from hdl.compression.block.format import Rounding
-from hdl.compression.block.quantizer import Dequantizer, Quantizer
+from hdl.compression.block.quantizer import Quantizer
 from hdl.compression.block.shared_exponent import SharedExponent
 from hdl.floating.format import BF16, FP32
 from hdl.streams.stream import beat_layout

@@ -7,16 +7,8 @@ from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.planes import (
-    PLANE,
-    BytePacker,
-    ByteUnpacker,
-    GroupAssembler,
-    GroupSplitter,
-    chunk_layout,
-    code_layout,
-    word_count,
-)
+from hdl.compression.byte_packing import BytePacker, ByteUnpacker
+from hdl.compression.planes import PLANE, GroupAssembler, GroupSplitter, chunk_layout, code_layout, word_count
 from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, connect_stream
 from sim import formal

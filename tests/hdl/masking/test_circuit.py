@@ -11,6 +11,7 @@ from hdl.masking.mask import job_layout
 from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden import masking as model
+from sim.golden import masking_cycles
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
@@ -203,8 +204,8 @@ def test_words_of_square_matrices(lanes):
 
 def _lockstep(case, patterns, seed):
     trace = case.run(**patterns)
-    expected = model.trace_circuit(case.jobs, case.last, lanes=case.lanes, words=len(case.words), masks=case.beats,
-                                   **patterns)
+    expected = masking_cycles.trace_circuit(case.jobs, case.last, lanes=case.lanes, words=len(case.words),
+                                            masks=case.beats, **patterns)
     for name in _HANDSHAKES:
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
     for name in _PULSES:

@@ -9,6 +9,7 @@ from hdl.masking.generator import MaskGenerator
 from hdl.masking.mask import KINDS, job_layout, mask_beat_layout, mask_layout
 from sim import formal
 from sim.golden import masking as model
+from sim.golden import masking_cycles
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
@@ -121,7 +122,7 @@ def test_lockstep(lanes, source, sink):
         jobs = masks.jobs(generator, 400, limit=4 if seed else 12, empty=0.1)
         willing, ready = stall_array(source, count, seed=seed), stall_array(sink, count, seed=seed + 1)
         trace = _run(lanes, jobs, willing=willing, ready=ready)
-        expected = model.trace_generator(jobs, lanes=lanes, willing=willing, ready=ready)
+        expected = masking_cycles.trace_generator(jobs, lanes=lanes, willing=willing, ready=ready)
         for name in ("jobs_valid", "jobs_ready", "o_valid"):
             np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
         valid = expected.o_valid
@@ -134,7 +135,7 @@ def test_model_cycles():
     """The model's cycles are as worked out by hand, for jobs of two, no and one beats."""
     jobs = [model.Job(rows=2, columns=1), model.Job(rows=0, columns=1), model.Job(rows=1, columns=1)]
     ready = np.arange(12) != 5
-    trace = model.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
+    trace = masking_cycles.trace_generator(jobs, lanes=1, willing=np.ones(12, bool), ready=ready)
     assert np.flatnonzero(trace.jobs_valid).tolist() == [0, 1, 2, 3]
     assert np.flatnonzero(trace.jobs_ready).tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert trace.offered.tolist() == [-1, -1, -1, -1, 0, 1, 1, 2, -1, -1, -1, -1]

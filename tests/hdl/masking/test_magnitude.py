@@ -10,7 +10,7 @@ from hdl.floating.format import FP32
 from hdl.masking.magnitude import MagnitudeMask
 from hdl.streams.stream import beat_layout
 from sim import regression
-from sim.golden import floating
+from sim.golden import floating, masking_cycles
 from sim.golden import masking as model
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
@@ -187,7 +187,7 @@ def _elements(rows, lanes):
 
 def _lockstep(lanes, gradients, errors, thresholds, patterns, seed):
     trace = _run(lanes, gradients, errors, thresholds, **patterns)
-    expected = model.trace_magnitude(len(gradients), len(errors), latency=MagnitudeMask.latency,
+    expected = masking_cycles.trace_magnitude(len(gradients), len(errors), latency=MagnitudeMask.latency,
                                      depth=MagnitudeMask.depth, **patterns)
     for name in _HANDSHAKES:
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")

@@ -7,6 +7,7 @@ import pytest
 from hdl.masking.mask import mask_beat_layout
 from hdl.masking.source import MaskSource
 from sim.golden import masking as model
+from sim.golden import masking_cycles
 from sim.streams import STALLS, stall_array
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.masking import masks
@@ -102,7 +103,7 @@ def test_lockstep(lanes, source, memory, sink):
     patterns = {"willing": stall_array(source, count, seed=seed), "ready": stall_array(sink, count, seed=seed + 1),
                 "words_willing": stall_array(memory, count, seed=seed + 2)}
     trace = _run(lanes, model.mask_beats(jobs, lanes), words, **patterns)
-    expected = model.trace_source(want, words=len(words), **patterns)
+    expected = masking_cycles.trace_source(want, words=len(words), **patterns)
     for name in ("i_valid", "words_valid", "words_ready", "o_valid"):
         np.testing.assert_array_equal(trace[name.replace("_", "__")], getattr(expected, name), f"{name}, {seed=}")
     offered = expected.i_valid

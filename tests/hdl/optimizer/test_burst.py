@@ -15,7 +15,8 @@ from hdl.optimizer.rules import Rule as HardwareRule
 from hdl.streams.stream import beat_layout
 from sim import regression
 from sim.golden.fixed_point import FixedSettings
-from sim.golden.optimizer import NEVER, Burst, Model, Rule, Settings, update
+from sim.golden.optimizer import Rule, Settings, update
+from sim.golden.optimizer_burst import NEVER, Burst, Model
 from sim.payload import unpack
 from sim.streams import STALLS, Monitor, Sink, Source, stall_array, stalls, start
 from sim.verilated.optimizer import Lockstep, beats, floats, operands, settings_bits

@@ -11,8 +11,9 @@ from hdl.compression.registry import CODECS
 from hdl.ring.depacketizer import Depacketizer
 from hdl.ring.header import OVERHEAD_WORDS
 from sim import regression
-from sim.golden.packet import ABORT, Header, Refusal, checksum, packet, verdict
+from sim.golden.packet import ABORT, Header, Refusal, packet, verdict
 from sim.streams import STALLS, cycles, start
+from tests.hdl.ring.damage import damage, judge
 from tests.hdl.ring.packets import (
     EPOCH,
     GOOD,
@@ -27,7 +28,6 @@ from tests.hdl.ring.packets import (
     framed,
     random_packets,
     record,
-    split,
     wait_for,
 )
 from tests.hdl.ring.receiving import Receiving
@@ -58,7 +58,6 @@ async def accepts_what_was_expected(dut):
     assert [entry for entry in bench.log if entry != ("done",)] == accepted_log(packets)
     assert bench.log.count(("done",)) == len(packets)
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
     """Without a bubble; payload after the latency, but for the last word, which comes with the verdict."""
@@ -84,7 +83,6 @@ async def takes_a_word_per_cycle(dut):
     assert trace.cycles("done") == done
     assert not trace.cycles("starved")[1:]
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses(dut):
     """Every fault of the table, with its code; the last payload word is never offered, and the next packet passes."""
@@ -109,7 +107,6 @@ async def refuses(dut):
         await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
         assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(HEADER, PAYLOAD)]), name
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_old_packets_and_waits(dut):
     """Old packets go when a command is active; what is for later waits for its record."""
@@ -131,7 +128,6 @@ async def drops_old_packets_and_waits(dut):
     await bench.expected.send([record(HEADER)])
     await bench.said("done")
     assert bench.words()[-1] == (PAYLOAD[-1], 1)
-
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
@@ -178,7 +174,6 @@ async def tells_old_epochs_from_new_ones(dut):
         bench.offer([packet(due)], [due])
         await bench.said("done")
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
     """Of every length modulo 32, each bit behind the last element; the last element's own bit is right."""
@@ -203,7 +198,6 @@ async def refuses_every_mask_bit_beyond_the_length(dut):
             dut.drain.value = 0
             await cycles(dut, 1)
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def judges_waiting_packet_by_new_epoch(dut):
     """A packet that came in an earlier epoch, or for a later one, is old, or due, when a command becomes active."""
@@ -221,7 +215,6 @@ async def judges_waiting_packet_by_new_epoch(dut):
         await cycles(dut, 30)
         assert [entry[0] for entry in bench.log if entry[0] in ("done", "error")] == said
         assert bench.tasks[0].done()
-
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drains(dut):
@@ -252,7 +245,6 @@ async def drains(dut):
         await cycles(dut, 3)
         assert bench.words()[-1] == (PAYLOAD[-1], 1)
 
-
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def resynchronises_when_cleared(dut):
     await start(dut)
@@ -269,60 +261,6 @@ async def resynchronises_when_cleared(dut):
         await bench.said("done")
         await cycles(dut, 2)
         assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(RAW_HEADER, (1, 2, 3))])
-
-
-def damage(generator, beats):
-    """Change a stream of packets in one place, as a link, or a mistaken or malicious peer, might."""
-    beats = [dict(beat) for beat in beats]
-    at = generator.randrange(len(beats))
-    kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
-    if kind == "data":
-        beats[at]["data"] ^= 1 << generator.randrange(32)
-    elif kind == "last":
-        beats[at]["last"] ^= 1
-    elif kind == "lost":
-        del beats[at]
-    elif kind == "doubled":
-        beats.insert(at, dict(beats[at]))
-    elif kind == "swapped":
-        other = generator.randrange(len(beats))
-        beats[at], beats[other] = beats[other], beats[at]
-    elif kind == "noise":
-        for beat in beats[at : at + generator.randrange(1, 9)]:
-            beat["data"] = generator.getrandbits(32)
-    packets, rest = split(beats)
-    if kind == "trailer" and packets:
-        # A packet that lies consistently: any change, with a CRC to match, or stomped.
-        index = generator.randrange(len(packets))
-        words = packets[index][:-1]
-        for _ in range(generator.randrange(1, 3)):
-            if words:
-                words[generator.randrange(len(words))] ^= 1 << generator.randrange(32)
-                del words[len(words) - generator.choice([0, 0, 1]) :]
-        packets[index] = [*words, checksum(words) ^ generator.choice([0, 0xFFFFFFFF])]
-        beats = [beat for words in packets for beat in framed(words)]
-        packets, rest = split(beats)
-    return beats, packets, rest
-
-
-def judge(packets, rest, headers):
-    """Verdicts of the model up to the first refusal, and how many words are taken by then or at the end."""
-    verdicts, taken, records = [], 0, list(headers)
-    for words in [*packets, rest]:
-        header = Header.parse(words)
-        needless = (header.epoch - EPOCH) % 256 >= 128 or (header.type == ABORT and header.epoch == EPOCH)
-        whole = words is not rest
-        if not records and not needless and not (whole and len(words) == 1):
-            break  # waits for a record
-        taken += len(words)
-        if whole:
-            verdicts.append(verdict(words, records[0] if records else None, epoch=EPOCH))
-            if verdicts[-1].code is not None:
-                break
-            if not needless:
-                records.pop(0)
-    return verdicts, taken
-
 
 @cocotb.test(timeout_time=20, timeout_unit="ms")
 async def survives_damage(dut):
@@ -372,7 +310,6 @@ async def survives_damage(dut):
             assert words[len(complete) :] == partial[: len(words) - len(complete)], message
     assert seen >= {None, Refusal.BAD_CRC, Refusal.PEER_ABORT, Refusal.WRONG_LENGTH}
 
-
 DEPACKETIZER = dict(module=__name__, name="depacketizer")
 
 
@@ -393,7 +330,6 @@ def test_depacketizer_timing():
 def test_damage(kind, seed):
     regression.run(Depacketizer(), **DEPACKETIZER, testcase="survives_damage",
                    parameters={"stalls": kind, "seed": seed, "count": 400})
-
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_encoded_weights(dut):

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from sim.golden import masking as model
+from sim.golden import masking_cycles
 from sim.golden.masking import Element, Job, Mask
 
 TYPES = {Element.FP32: np.float32, Element.BF16: ml_dtypes.bfloat16, Element.FP16: np.float16}
@@ -228,7 +229,8 @@ def test_source_cycles():
     beats = model.mask_beats([job], 16, [np.ones((1, 1, 48), bool)])
     late = np.ones(10, bool)
     late[1:6] = False
-    trace = model.trace_source(beats, words=2, willing=np.ones(10, bool), words_willing=late, ready=np.ones(10, bool))
+    trace = masking_cycles.trace_source(beats, words=2, willing=np.ones(10, bool), words_willing=late,
+                                        ready=np.ones(10, bool))
     assert np.flatnonzero(trace.words_valid).tolist() == [0, 6]
     assert np.flatnonzero(trace.words_ready).tolist() == [0, 2, 3, 4, 5, 6]
     assert np.flatnonzero(trace.i_valid).tolist() == [0, 1, 2, 3, 4, 5, 6]
@@ -239,7 +241,7 @@ def test_circuit_cycles():
     """A row of two beats whose packet ends with the first, and one of one beat whose packet is one beat too long."""
     jobs = [Job(rows=2, columns=1), Job(rows=1, columns=1, mask=Mask(padding=True))]
     always = np.ones(14, bool)
-    trace = model.trace_circuit(
+    trace = masking_cycles.trace_circuit(
         jobs, [True, False, True], lanes=1, words=0, masks=model.mask_beats(jobs, 1), willing=always,
         jobs_willing=always, words_willing=always, ready=always)
     assert trace.pairs == [(0, 0), (2, 1)]
@@ -255,8 +257,8 @@ def test_magnitude_cycles():
     late = np.zeros(12, bool)
     late[6:] = True
     always = np.ones(12, bool)
-    trace = model.trace_magnitude(4, 3, latency=3, depth=2, willing=always, errors_willing=np.arange(12) != 1,
-                                  ready=always, dropped_ready=late)
+    trace = masking_cycles.trace_magnitude(4, 3, latency=3, depth=2, willing=always,
+                                           errors_willing=np.arange(12) != 1, ready=always, dropped_ready=late)
     assert trace.taken.tolist() == [0, 2, 7]
     assert np.flatnonzero(trace.gradients_valid).tolist() == list(range(12))
     assert np.flatnonzero(trace.errors_valid).tolist() == [0, *range(2, 8)]

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from sim.golden.optimizer import NEVER, Burst, Floats, Model, Rule, Settings, limit, reduce, update
+from sim.golden.optimizer import Floats, Rule, Settings, limit, reduce, update
+from sim.golden.optimizer_burst import NEVER, Burst, Model
 
 NAN = 0x7FC00000
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from hdl.compression.block.coding import Decoder, Encoder
+from hdl.compression.block.dequantizer import Dequantizer
 from hdl.compression.block.microscaling import MXINT8
 from hdl.compression.block.packing import Packer, Unpacker
-from hdl.compression.block.quantizer import Dequantizer, Quantizer
+from hdl.compression.block.quantizer import Quantizer
 from hdl.compression.block.shared_exponent import MX9, SharedExponent
 from hdl.floating.format import BF16, FP16
 from hdl.streams.stream import beat_layout

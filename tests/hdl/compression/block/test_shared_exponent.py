@@ -4,8 +4,9 @@ import re
 import numpy as np
 import pytest
 
+from hdl.compression.block.dequantizer import Dequantizer
 from hdl.compression.block.format import block_layout
-from hdl.compression.block.quantizer import Dequantizer, Quantizer
+from hdl.compression.block.quantizer import Quantizer
 from hdl.compression.block.shared_exponent import MX9, SharedExponent
 from hdl.floating.format import BF16, FP16
 from hdl.streams.stream import beat_layout

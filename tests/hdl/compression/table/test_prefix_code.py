@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hdl.compression.table import prefix_code as hardware
-from hdl.compression.table.prefix_code import Decoder, Encoder
+from hdl.compression.table.prefix_decoder import Decoder
+from hdl.compression.table.prefix_encoder import Encoder
 from hdl.streams.stream import beat_layout, word_layout
 from sim import formal, regression
 from sim.golden import prefix_code as model

@@ -1,0 +1,59 @@
+"""Stages of registers that move together, for the units that turn numbers into blocks and back."""
+
+from types import SimpleNamespace
+
+from amaranth.hdl import Mux, Signal, Value
+from amaranth.lib.memory import Memory
+
+__all__ = ["Pipeline"]
+
+#: Steps up to which flip-flops are taken to delay a value.
+_SHORT = 8
+#: Rows of one column of LUT memory.
+_LUT_ROWS = 16
+
+
+class Pipeline:
+    """Registers of stages that move together, when they are told to."""
+
+    def __init__(self, m, advance):
+        self.m = m
+        self.advance = advance
+
+    def register(self, name, **values):
+        """Values one step later, under the same names. Nothing is reset."""
+        return self._register(name, values, reset_less=True)
+
+    def flags(self, name, **values):
+        """As :meth:`register`, but zero after reset."""
+        return self._register(name, values, reset_less=False)
+
+    def _register(self, name, values, *, reset_less):
+        later = {}
+        for key, value in values.items():
+            later[key] = Signal(Value.cast(value).shape(), name=f"{name}_{key}", reset_less=reset_less)
+            with self.m.If(self.advance):
+                self.m.d.sync += later[key].eq(value)
+        return SimpleNamespace(**later)
+
+    def delay(self, name, value, steps):
+        """A value some steps later: flip-flops, or a memory from where that is smaller."""
+        rows = steps - 1
+        if steps <= _SHORT:
+            for age in range(steps):
+                value = self.register(f"{name}_{age}", value=value).value
+            return value
+        spare = rows % _LUT_ROWS
+        if rows > _LUT_ROWS and spare <= _SHORT // 2:
+            value = self.delay(f"{name}_early", value, spare)
+            rows -= spare
+        m = self.m
+        memory = Memory(shape=len(value), depth=rows, init=[])
+        m.submodules[name] = memory
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+        place = Signal(range(rows), name=f"{name}_place")
+        m.d.comb += [write.addr.eq(place), read.addr.eq(place), write.data.eq(value), write.en.eq(self.advance)]
+        with m.If(self.advance):
+            m.d.sync += place.eq(Mux(place == rows - 1, 0, place + 1))
+        return self.register(f"{name}_read", value=read.data).value

@@ -1,0 +1,227 @@
+"""Bytes of planes packed into words without gaps, and taken apart again; see :mod:`hdl.compression.planes`."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.planes import check_words, chunk_layout
+from hdl.streams.stream import beat_layout
+
+__all__ = ["BytePacker", "ByteUnpacker"]
+
+
+class BytePacker(wiring.Component):
+    """Pack bytes into words, and words into beats.
+
+    One chunk is taken per cycle. One more cycle passes behind the last one of a packet, if its bytes do not fit the
+    beat that is being filled, and behind one that is aligned and so fills the next beat as well. A beat is offered
+    :attr:`latency` cycles after the chunk that completes it was taken. ``i.ready`` depends combinationally on
+    ``o.ready``.
+
+    Parameters
+    ----------
+    words : int
+        Words per beat: 1, 2 or 4.
+
+    Members
+    -------
+    i : In(stream of chunk_layout(words))
+    o : Out(stream of beat_layout(words))
+    """
+
+    latency = 2
+
+    def __init__(self, *, words):
+        check_words(words)
+        self._words = words
+        super().__init__({
+            "i": In(stream.Signature(chunk_layout(words))),
+            "o": Out(stream.Signature(beat_layout(words))),
+        })
+
+    @property
+    def words(self):
+        """Words per beat."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        size = 4 * self._words
+        # A chunk, and the places of its first byte in the beat and of the byte after its last. They are found while
+        # the chunk before it is packed, so that little is left to do in the cycle that decides whether it moves.
+        chunk = Signal(self.i.payload.shape())
+        chunk_valid = Signal()
+        first = Signal(range(size))
+        total = Signal(range(2 * size))
+        place = Signal(range(size))  # of the byte after what is packed
+        waiting = Signal(8 * size)
+        tail = Signal()  # what waits must be given before anything else
+        tail_last = Signal()
+        tail_end = Signal(range(size))
+
+        rotated = chunk.data
+        for bit in range(len(first)):
+            turned = Signal(8 * size, name=f"turned_{1 << bit}")
+            m.d.comb += turned.eq(Mux(first[bit], rotated.rotate_left(8 << bit), rotated))
+            rotated = turned
+        merged = Signal(8 * size)
+        end = Signal(range(size))
+        m.d.comb += end.eq(Mux(tail, tail_end, first))
+        for byte in range(size):
+            part = slice(8 * byte, 8 * byte + 8)
+            m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
+
+        # Of the words that the bytes need, the last one may be partial: then it is as if it were whole.
+        whole = Signal()
+        full = Signal()
+        more = Signal()
+        splitting = Signal()
+        emit = Signal()
+        free = Signal()
+        move = Signal()
+        following = Signal(range(size))
+        given = Signal(range(2 * size))
+        m.d.comb += [
+            whole.eq(chunk.align | chunk.last),
+            full.eq((total >= size) | (whole & (total > size - 4))),
+            more.eq(total > size),
+            splitting.eq((chunk.last & more) | (whole & (total > 2 * size - 4))),
+            emit.eq(full | chunk.last),
+            free.eq(self.o.ready | ~self.o.valid),
+            move.eq(chunk_valid & ~tail & (free | ~emit)),
+            self.i.ready.eq(~chunk_valid | move),
+            following.eq(Mux(chunk_valid, Mux(chunk.last, 0, Mux(chunk.align, (total + 3) & ~3, total)), place)),
+            given.eq(Mux(tail, tail_end, total)),
+        ]
+        with m.If(self.i.ready):
+            m.d.sync += [
+                chunk.eq(self.i.payload), chunk_valid.eq(self.i.valid),
+                first.eq(following), total.eq(following + self.i.payload.count),
+            ]
+        with m.If(free):
+            m.d.sync += [
+                self.o.valid.eq(tail | (move & emit)),
+                self.o.payload.elements.eq(merged),
+                self.o.payload.last.eq(Mux(tail, tail_last, chunk.last & ~more)),
+                self.o.payload.keep.eq(Cat(given > 4 * word for word in range(self._words))),
+                tail.eq(0),
+            ]
+        with m.If(move):
+            m.d.sync += [
+                place.eq(following), waiting.eq(Mux(full, rotated, merged)),
+                tail.eq(splitting), tail_last.eq(chunk.last), tail_end.eq(total),
+            ]
+        return m
+
+
+class ByteUnpacker(wiring.Component):
+    """Show the next bytes of packets of words, of which any number is taken per cycle.
+
+    The first bytes of a packet are shown :attr:`latency` cycles after their beat was accepted, and nothing is shown
+    in the cycle between two packets. What is shown depends on registers; ``enough``, ``stops`` and ``take`` depend on
+    them and on the inputs from ``want`` on, and so does ``i.ready``.
+
+    Parameters
+    ----------
+    words : int
+        Words per beat: 1, 2 or 4.
+
+    Members
+    -------
+    i : In(stream of beat_layout(words))
+    window : Out(32 * words)
+        The next bytes.
+    shown : Out(1)
+        There is a packet.
+    want : In(range(4 * words + 1))
+        Bytes that are to be taken.
+    align : In(1)
+        Those left of the present word are to be taken instead.
+    enough : Out(1)
+        They are there.
+    stops : Out(1)
+        The packet ends with them, or before.
+    allow : In(1)
+        Take them if they are enough or the packet stops.
+    take : Out(1)
+        They are taken in this cycle.
+    done : In(1)
+        Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
+    """
+
+    latency = 2
+
+    def __init__(self, *, words):
+        check_words(words)
+        self._words = words
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(words))),
+            "window": Out(32 * words), "shown": Out(1), "want": In(range(4 * words + 1)), "align": In(1),
+            "enough": Out(1), "stops": Out(1), "allow": In(1), "take": Out(1), "done": In(1),
+        })
+
+    @property
+    def words(self):
+        """Words per beat."""
+        return self._words
+
+    def elaborate(self, platform):
+        m = Module()
+        size = 4 * self._words
+        layout = data.StructLayout({"bytes": 8 * size, "end": range(size + 1), "last": 1, "valid": 1})
+        front = Signal(layout)
+        back = Signal(layout)
+        place = Signal(range(size + 1))
+        dropping = Signal()
+
+        after = Signal(range(2 * size))
+        over = Signal()  # it is not in the beat in front
+        exact = Signal()  # it is the first one of a beat
+        early = Signal()
+        moving = Signal()  # as far as bytes are shown
+        advance = Signal()
+        fill = Signal()
+        m.d.comb += [
+            self.shown.eq(~early),
+            after.eq(Mux(self.align, (place + 3) & ~3, place + self.want)),
+            over.eq(after[-1]),
+            exact.eq(~after[:-1].any()),
+            moving.eq(self.allow & (front.last | ~over | exact | back.valid)),
+            self.take.eq(moving & self.shown),
+            # All but the place is known early.
+            early.eq(~front.valid | dropping | (place == size)),
+            advance.eq(early | (self.allow & ~front.last & over & (exact | back.valid))),
+            fill.eq(early | ~back.valid | (self.allow & ~front.last & over)),
+            self.i.ready.eq(fill),
+            self.enough.eq(self.shown & Mux(
+                front.last, after <= front.end,
+                ~over | exact | (back.valid & (~back.last | (after <= size + back.end))))),
+            self.stops.eq(self.shown & Mux(
+                front.last, after >= front.end, back.valid & back.last & (after >= size + back.end))),
+        ]
+        window = Cat(front.bytes, back.bytes)
+        step = size
+        while step > 1:
+            step //= 2
+            # Each step needs as many bytes as those after it can shift, and all that are shown.
+            shifted = Signal(8 * (size + step - 1), name=f"shifted_{step}")
+            m.d.comb += shifted.eq(Mux(place[step.bit_length() - 1], window[8 * step:], window))
+            window = shifted
+        m.d.comb += self.window.eq(window)
+
+        with m.If(advance):
+            m.d.sync += front.eq(back)
+        with m.If(early | moving):  # which says less than that it advances or takes, and says it sooner
+            m.d.sync += place.eq(Mux(early, 0, Mux(over & ~front.last, after[:-1], after)))
+        with m.If(fill):
+            m.d.sync += [
+                back.bytes.eq(self.i.payload.elements),
+                back.end.eq(sum(self.i.payload.keep).shift_left(2)),
+                back.last.eq(self.i.payload.last),
+                back.valid.eq(self.i.valid),
+            ]
+        with m.If(self.done):
+            m.d.sync += dropping.eq(1)
+        with m.Elif(dropping & front.valid & front.last):
+            m.d.sync += dropping.eq(0)
+        return m

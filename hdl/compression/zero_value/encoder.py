@@ -1,0 +1,278 @@
+"""Elements to groups without zeros, as :mod:`hdl.compression.zero_value.groups` has them."""
+
+import functools
+import operator
+
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.zero_value.groups import LUT_ROWS, above_lowest, first_of, group_layout, lowest, slices
+from hdl.group import GROUP
+from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout
+
+__all__ = ["Encoder"]
+
+
+class _Joiner(wiring.Component):
+    """Write groups as words: the mask, then as many values as it has ones.
+
+    Throughput is one word per cycle. ``groups.ready`` and ``values.ready`` depend combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    width : int
+        Bits of a value.
+
+    Members
+    -------
+    groups : In(stream of {mask, count, last})
+    values : In(stream of width)
+    o : Out(stream of {data, last})
+    """
+
+    def __init__(self, *, width):
+        super().__init__({
+            "groups": In(stream.Signature(group_layout())),
+            "values": In(stream.Signature(unsigned(width))),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        group = self.groups.payload
+        # Values of the present group which are still to be written, and whether there are any.
+        left = Signal.like(group.count)
+        busy = Signal()
+        last = Signal()
+
+        with m.If(self.o.ready | ~self.o.valid):
+            with m.If(~busy):
+                m.d.comb += self.groups.ready.eq(1)
+                m.d.sync += [
+                    self.o.valid.eq(self.groups.valid),
+                    self.o.payload.data.eq(group.mask),
+                    self.o.payload.last.eq(group.last & (group.count == 0)),
+                    last.eq(group.last),
+                ]
+                with m.If(self.groups.valid):
+                    m.d.sync += [left.eq(group.count), busy.eq(group.count != 0)]
+            with m.Else():
+                m.d.comb += self.values.ready.eq(1)
+                m.d.sync += [
+                    self.o.payload.data.eq(self.values.payload),
+                    self.o.payload.last.eq(last & (left == 1)),
+                    self.o.valid.eq(self.values.valid),
+                ]
+                with m.If(self.values.valid):
+                    m.d.sync += [left.eq(left - 1), busy.eq(left != 1)]
+        return m
+
+
+class _Walker(wiring.Component):
+    """Walk the ones of some masks, lowest first, one place per step; a place is a bit that is set in any of them.
+
+    Masks are seen as rows, and the bits of the present row are in registers, so that a step looks at one row and at
+    which rows have any ones. No cycle is lost between two rows, nor between the masks and the first place.
+
+    Parameters
+    ----------
+    masks : int
+        Masks that are walked together.
+    width : int
+        Bits of a row.
+
+    Members
+    -------
+    start : In(1)
+        Walk new masks from the next cycle on.
+    masks : In(masks of GROUP bits)
+        New masks.
+    occupied : In(rows)
+        Rows of the new masks that have ones.
+    step : In(1)
+        Go on to the next place.
+    row : Out(range(rows))
+        Row of the present place.
+    place : Out(width)
+        One-hot: the present place in its row.
+    hits : Out(masks)
+        Masks that are set at the present place.
+    rest : Out(width)
+        Places after it in its row.
+    end : Out(1)
+        The present place is the last one.
+    """
+
+    def __init__(self, *, masks, width):
+        rows = GROUP // width
+        super().__init__({
+            "start": In(1), "masks": In(data.ArrayLayout(GROUP, masks)), "occupied": In(rows), "step": In(1),
+            "row": Out(range(rows)), "place": Out(width), "hits": Out(masks), "rest": Out(width), "end": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        width = len(self.place)
+        # Rows after the present one that have ones.
+        ahead = Signal.like(self.occupied)
+        union = Signal(width)
+        # Rows that the next row is one of, and whether it is asked for.
+        candidates = Signal.like(self.occupied)
+        turn = Signal()
+        m.d.comb += [
+            self.place.eq(lowest(union)),
+            self.rest.eq(above_lowest(union)),
+            self.end.eq(~self.rest.any() & ~ahead.any()),
+            turn.eq(self.start | (self.step & ~self.rest.any())),
+            candidates.eq(Mux(self.start, self.occupied, ahead)),
+        ]
+        with m.If(turn):
+            m.d.sync += [
+                self.row.eq(first_of(candidates, range(len(candidates)))),
+                ahead.eq(above_lowest(candidates)),
+            ]
+
+        present = []
+        for number, new in enumerate(self.masks):
+            mask = Signal(GROUP, name=f"mask{number}")
+            bits = Signal(width, name=f"bits{number}")
+            with m.If(self.start):
+                m.d.sync += mask.eq(new)
+            with m.If(turn):
+                m.d.sync += bits.eq(first_of(candidates, slices(Mux(self.start, new, mask), width)))
+            with m.Elif(self.step):
+                m.d.sync += bits.eq(bits & ~self.place)
+            m.d.comb += self.hits[number].eq((bits & self.place).any())
+            present.append(bits)
+        m.d.comb += union.eq(functools.reduce(operator.or_, present))
+        return m
+
+
+class Encoder(wiring.Component):
+    """Compress a stream of elements.
+
+    Elements that are not kept are zeros, and so is what a group lacks that ``last`` cuts short: it takes as long as a
+    whole one, with ``i.ready`` low.
+
+    One beat is taken per cycle and one word given, so that a group takes max(32 / lanes, 1 + non-zeros) cycles and no
+    bubble is between groups: while one is written, the next is collected. The mask of a group is offered
+    :attr:`latency` cycles after its last beat was accepted. ``i.ready`` depends on registers alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements per beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of {elements, keep, last})
+    o : Out(stream of {data, last})
+    """
+
+    latency = 3
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(lanes))),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    @property
+    def lanes(self):
+        """Elements per beat."""
+        return self._lanes
+
+    @property
+    def depth(self):
+        """Beats with non-zero elements that are held besides the one being written."""
+        return max(GROUP // self._lanes, LUT_ROWS)
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = range(self._lanes)
+        elements = self.i.payload.elements
+
+        m.submodules.joiner = joiner = _Joiner(width=len(elements[0]))
+        m.submodules.beats = memory = Memory(
+            shape=data.StructLayout({"elements": elements.shape(), "present": self._lanes}),
+            depth=self.depth, init=[])
+        write = memory.write_port()
+        read = memory.read_port(domain="comb")
+        # One bit more than an address: beats that were written and read, modulo twice the depth.
+        written = Signal(range(2 * self.depth))
+        taken = Signal.like(written)
+
+        # Hold one beat. The last one of a stream is held, as zeros, until its group is whole.
+        held = Signal.like(elements)
+        present = Signal(self._lanes)
+        ending = Signal()
+        held_valid = Signal()
+        room = Signal()
+        closing = Signal()
+        m.d.comb += self.i.ready.eq(~held_valid | (room & (closing | ~ending)))
+        with m.If(self.i.ready):
+            m.d.sync += [
+                held.eq(elements),
+                present.eq(Cat(self.i.payload.keep[lane] & elements[lane][:-1].any() for lane in lanes)),
+                ending.eq(self.i.payload.last),
+                held_valid.eq(self.i.valid),
+            ]
+        with m.Elif(room):
+            m.d.sync += present.eq(0)
+
+        # Collect a group: its beats, except those of zeros only, and its mask.
+        beat = Signal(range(GROUP // self._lanes))
+        mask = Signal(GROUP - self._lanes)
+        count = Signal(range(GROUP + 1))
+        group = Signal(group_layout())
+        group_valid = Signal()
+        m.d.comb += [
+            closing.eq(beat.all()),
+            room.eq(((written ^ taken) != self.depth) & ~(closing & group_valid)),
+            write.addr.eq(written),
+            write.data.elements.eq(held),
+            write.data.present.eq(present),
+            write.en.eq(held_valid & room & present.any()),
+        ]
+        m.d.sync += written.eq(written + write.en)
+        with m.If(joiner.groups.ready):
+            m.d.sync += group_valid.eq(0)
+        with m.If(held_valid & room):
+            m.d.sync += beat.eq(beat + 1)
+            with m.If(closing):
+                m.d.sync += [
+                    group.mask.eq(Cat(mask, present)),
+                    group.count.eq(count + sum(present)),
+                    group.last.eq(ending),
+                    group_valid.eq(1),
+                    count.eq(0),
+                ]
+            with m.Else():
+                m.d.sync += [mask.eq(Cat(mask, present)[self._lanes:]), count.eq(count + sum(present))]
+
+        # Write it: element by element, out of one beat after the other.
+        chosen = Signal.like(elements)
+        waiting = Signal(self._lanes)
+        exhausted = Signal()
+        m.d.comb += [
+            joiner.groups.payload.eq(group),
+            joiner.groups.valid.eq(group_valid),
+            joiner.values.valid.eq(waiting.any()),
+            joiner.values.payload.eq(first_of(waiting, [chosen[lane] for lane in lanes])),
+            exhausted.eq((waiting == 0) | (joiner.values.ready & (above_lowest(waiting) == 0))),
+            read.addr.eq(taken),
+        ]
+        with m.If(exhausted & (written != taken)):
+            m.d.sync += [
+                chosen.eq(read.data.elements),
+                waiting.eq(read.data.present),
+                taken.eq(taken + 1),
+            ]
+        with m.Elif(joiner.values.ready):
+            m.d.sync += waiting.eq(above_lowest(waiting))
+        connect_stream(m, joiner.o, self.o)
+        return m

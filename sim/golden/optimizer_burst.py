@@ -1,0 +1,356 @@
+"""Golden model of the streamed optimizer: values of its bursts, and every cycle."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.optimizer import Arithmetic, Bits, Floats, Scalars
+
+__all__ = ["NEVER", "Burst", "Model", "Rows", "Trace"]
+
+#: A cycle later than all others.
+NEVER = 1 << 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Burst:
+    """One command: how many elements, and which workers send gradients (bit n: worker n)."""
+
+    count: int
+    active: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The beats of an output in order; elements whose keep bit is clear are unspecified."""
+
+    elements: Bits
+    keep: npt.NDArray[np.uint8]
+    last: npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """What every port does, cycle by cycle.
+
+    Members
+    -------
+    signals : dict of arrays
+        ``<stream>__ready`` of the inputs, ``<stream>__valid`` of inputs and outputs, ``bursts``, ``nonfinite`` and
+        ``idle``.
+    beat : dict of arrays
+        Which beat each output offers in a cycle; -1 where it offers none.
+    rows : dict of Rows
+        The beats of each output.
+    begins, ends : list of int
+        Per burst, the cycles in which its first beat enters and in which its last new weights are offered.
+    """
+
+    signals: dict[str, npt.NDArray[np.uint8]]
+    beat: dict[str, npt.NDArray[np.int64]]
+    rows: dict[str, Rows]
+    begins: list[int]
+    ends: list[int]
+
+
+class _Pattern:
+    """The cycles in which one side of a stream is willing; none after the last that is given."""
+
+    def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
+        self._next: list[int] | None = None
+        if willing is not None:
+            positions = np.where(willing, np.arange(len(willing)), NEVER)
+            self._next = np.minimum.accumulate(positions[::-1])[::-1].tolist()
+
+    def first(self, cycle: int) -> int:
+        """The first willing cycle from the given one on."""
+        if self._next is None or cycle >= NEVER:
+            return cycle
+        return self._next[cycle] if cycle < len(self._next) else NEVER
+
+
+class _Source:
+    """Offers beats one after another."""
+
+    def __init__(self, pattern: _Pattern) -> None:
+        self._pattern = pattern
+        self.offers: list[int] = []
+        self.accepts: list[int] = []
+
+    def transfer(self, free: int) -> int:
+        """The next beat, which is accepted from cycle ``free`` on."""
+        before = self.accepts[-1] if self.accepts else -1
+        offer = self._pattern.first(_later(before, 1))
+        self.offers.append(offer)
+        self.accepts.append(max(offer, free))
+        return self.accepts[-1]
+
+
+class _Buffer:
+    """Banks of operands: when each fill is complete, given when earlier ones are discarded."""
+
+    def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
+                 pattern: _Pattern) -> None:
+        self.fills = fills
+        self.banks = banks
+        self.delay = delay
+        self.source = _Source(pattern)
+        self._lanes = lanes
+        self._depth = depth
+        self.completes: list[int] = []
+        self.discards: list[int] = []
+
+    def fill(self) -> None:
+        """Accept the next fill, as far as that can be known."""
+        number = len(self.completes)
+        free = 0
+        if number >= self.banks:
+            freed_by = number - self.banks
+            free = _later(self.discards[freed_by], 1) if freed_by < len(self.discards) else NEVER
+        accept = 0
+        for _ in range(-(-len(self.fills[number]) // self._lanes)):
+            accept = self.source.transfer(free)
+        self.completes.append(accept)
+
+    def claim(self) -> tuple[int, Bits]:
+        """The cycle from which the next bank can be claimed, and its elements, padded with zeros."""
+        number = len(self.discards)
+        if number == len(self.fills):
+            return NEVER, np.zeros(self._depth, np.uint32)
+        self.fill()
+        elements = np.zeros(self._depth, np.uint32)
+        given = self.fills[number][:self._depth]
+        elements[:len(given)] = given
+        return _later(self.completes[number], 1), elements
+
+    def discard(self, cycle: int) -> None:
+        """The last beat of the burst which claimed the oldest bank enters in this cycle."""
+        if len(self.discards) < len(self.fills):
+            self.discards.append(_later(cycle, self.delay))
+
+    def finish(self) -> None:
+        """Accept all further fills for which there is a bank."""
+        while len(self.completes) < len(self.fills):
+            self.fill()
+
+
+class _Queue:
+    """A queue of results, with a place reserved for each row before it is computed."""
+
+    def __init__(self, *, depth: int, latency: int, pattern: _Pattern) -> None:
+        self._depth = depth
+        self._latency = latency
+        self._pattern = pattern
+        self.reserves: list[int] = []
+        self.offers: list[int] = []
+        self.departs: list[int] = []
+        self.rows: list[tuple[Bits, int, int]] = []
+
+    @property
+    def room(self) -> int:
+        """The cycle from which a row can be reserved."""
+        index = len(self.departs) - self._depth
+        return _later(self.departs[index], 1) if index >= 0 else 0
+
+    def push(self, entered: int, delay: int, row: tuple[Bits, int, int]) -> int:
+        """Reserve a row, and let it arrive ``delay`` cycles later. Returns the cycle of its offer."""
+        before = self.departs[-1] if self.departs else -1
+        offer = max(_later(entered, delay + self._latency), _later(before, 1))
+        self.reserves.append(entered)
+        self.offers.append(offer)
+        self.departs.append(self._pattern.first(offer))
+        self.rows.append(row)
+        return offer
+
+
+def _later(cycle: int, by: int) -> int:
+    return min(cycle + by, NEVER)
+
+
+def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArray[np.int64]:
+    """In each cycle, how many of the spans ``first`` to ``last``, both included, are under way."""
+    change = np.zeros(cycles + 1, np.int64)
+    np.add.at(change, np.minimum(np.asarray(first, dtype=np.int64), cycles), 1)
+    np.add.at(change, np.minimum(np.asarray(last, dtype=np.int64) + 1, cycles), -1)
+    return np.cumsum(change[:cycles])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """A streamed optimizer.
+
+    Parameters
+    ----------
+    workers, lanes, depth, update_lanes, interval, broadcasts : int
+        As of the gateware.
+    arithmetic : Arithmetic
+    """
+
+    workers: int = 2
+    lanes: int = 4
+    depth: int = 256
+    update_lanes: int = 4
+    interval: int = 1
+    broadcasts: int = 1
+    arithmetic: Arithmetic = dataclasses.field(default_factory=Floats)
+
+    #: Cycles from the address of an operand to the operand, and through an empty queue of results.
+    READ = 3
+    QUEUE = 3
+
+    @property
+    def planes(self) -> int:
+        return self.arithmetic.planes
+
+    @property
+    def reducer_latency(self) -> int:
+        return self.arithmetic.summing(self.workers)
+
+    @property
+    def update_latency(self) -> int:
+        return self.READ + self.arithmetic.latency + self.QUEUE
+
+    @property
+    def queue_depth(self) -> int:
+        parts = self.lanes // self.update_lanes * self.interval
+        return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
+
+    def banks(self, delay: int) -> int:
+        """Banks of a stream whose elements are taken so many cycles after a burst has begun: with them fills keep up.
+
+        With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
+        two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
+        and full in the cycle before that burst begins which takes it next: as many bursts later as there are banks.
+        """
+        beats = self.depth // self.update_lanes
+        burst = beats * self.interval
+        if self.interval == 1:
+            return 2 + -(-delay // burst)
+        banks = 2
+        while burst - self.interval + delay + 1 + beats > banks * burst:
+            banks += 1
+        return banks
+
+    def inputs(self) -> list[str]:
+        """Names of the operand streams."""
+        return [*(f"gradients__{n}" for n in range(self.workers)), "weights",
+                *(f"state__{n}" for n in range(self.planes))]
+
+    def outputs(self) -> list[str]:
+        """Names of the result streams."""
+        return ["weights_out", *(f"state_out__{n}" for n in range(self.planes)),
+                *(f"broadcast__{n}" for n in range(self.broadcasts))]
+
+    def run(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
+            stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int) -> Trace:
+        """Values and cycles of a sequence of bursts, from reset.
+
+        Parameters
+        ----------
+        bursts : sequence of Burst
+        settings : Settings
+        fills : mapping
+            Per operand stream, the elements of each of its fills, at least one in each.
+        stalls : mapping
+            Per stream, ``command`` among them, in which cycles its other side is willing; always, if left out. A
+            source begins to offer its next beat in a willing cycle, a sink is ready in one.
+        cycles : int
+            How long to trace.
+        """
+        arithmetic = self.arithmetic
+        delays = {"weights": self.reducer_latency + arithmetic.weight}
+        delays |= {f"state__{n}": self.reducer_latency + offset for n, offset in enumerate(arithmetic.state)}
+        patterns = {name: _Pattern(stalls.get(name)) for name in ["command", *self.inputs(), *self.outputs()]}
+        buffers = {}
+        for name in self.inputs():
+            delay = delays.get(name, 0)
+            buffers[name] = _Buffer(fills.get(name, []), lanes=self.lanes, depth=self.depth, delay=delay,
+                                    banks=self.banks(delay), pattern=patterns[name])
+        queues = {name: _Queue(depth=self.queue_depth, latency=self.QUEUE, pattern=patterns[name])
+                  for name in self.outputs()}
+        commands = _Source(patterns["command"])
+        # Cycles from the entry of a beat to its sum, its new state and its new weights.
+        summed = self.READ + self.reducer_latency
+        remembered = [summed + latency for latency in arithmetic.new_state]
+        updated = summed + arithmetic.latency
+
+        taken: list[int] = []  # the last beat of each burst, which takes its command
+        begins, ends, bursts_at, nonfinite_at = [], [], [], []
+        for number, burst in enumerate(bursts):
+            commands.transfer(_later(taken[number - 2], 1) if number >= 2 else 0)
+            earliest = max(_later(commands.accepts[number], 1), _later(taken[-1], 1) if taken else 0)
+
+            gradients = np.zeros((self.workers, self.depth), np.uint32)
+            claimed = []
+            for worker in range(self.workers):
+                if burst.active >> worker & 1:
+                    claimed.append(buffers[f"gradients__{worker}"])
+                    ready, gradients[worker] = claimed[-1].claim()
+                    earliest = max(earliest, ready)
+            state = []
+            for plane in range(settings.planes):
+                claimed.append(buffers[f"state__{plane}"])
+                ready, elements = claimed[-1].claim()
+                state.append(elements)
+                earliest = max(earliest, ready)
+            claimed.append(buffers["weights"])
+            ready, weights = claimed[-1].claim()
+            earliest = max(earliest, ready)
+
+            total = arithmetic.reduce(gradients)
+            new_weights, new_state = arithmetic.update(total, weights, state, settings)
+            results = {name: (updated, new_weights) for name in queues if not name.startswith("state_out")}
+            results |= {f"state_out__{n}": (remembered[n], new_state[n]) for n in range(settings.planes)}
+            finite = arithmetic.finite(total)
+
+            entered = earliest - 1
+            for start in range(0, burst.count, self.update_lanes):
+                stop = min(start + self.update_lanes, burst.count)
+                entered = max(_later(entered, 1), earliest, *(queues[name].room for name in results))
+                entered = _later(entered, -entered % self.interval)
+                if start == 0:
+                    begins.append(entered)
+                if not finite[start:stop].all():
+                    nonfinite_at.append(_later(entered, summed + 1))
+                if stop % self.lanes == 0 or stop == burst.count:
+                    row = start // self.lanes * self.lanes
+                    keep = (1 << stop - row) - 1
+                    for name, (delay, values) in results.items():
+                        last = int(stop == burst.count)
+                        offer = queues[name].push(entered, delay, (values[row:row + self.lanes], keep, last))
+                        if name == "weights_out" and last:
+                            ends.append(offer)
+            taken.append(entered)
+            bursts_at.append(_later(entered, updated))
+            for buffer in claimed:
+                buffer.discard(entered)
+
+        signals: dict[str, npt.NDArray[Any]] = {}
+        beat: dict[str, npt.NDArray[np.int64]] = {}
+        rows: dict[str, Rows] = {}
+        for name, buffer in buffers.items():
+            buffer.finish()
+            signals[f"{name}__valid"] = _during(buffer.source.offers, buffer.source.accepts, cycles)
+            discards = buffer.discards + [NEVER] * (len(buffer.completes) - len(buffer.discards))
+            occupied = _during([_later(cycle, 1) for cycle in buffer.completes], discards, cycles)
+            signals[f"{name}__ready"] = occupied != buffer.banks
+        signals["command__valid"] = _during(commands.offers, commands.accepts, cycles)
+        held = _during([_later(cycle, 1) for cycle in commands.accepts], taken, cycles)
+        signals["command__ready"] = held < 2
+        busy = held != 0
+        for name, queue in queues.items():
+            signals[f"{name}__valid"] = _during(queue.offers, queue.departs, cycles)
+            under_way = _during(queue.offers, [NEVER] * len(queue.offers), cycles)
+            beat[name] = np.where(signals[f"{name}__valid"] != 0, under_way - 1, -1)
+            rows[name] = Rows(elements=np.array([row for row, _, _ in queue.rows], np.uint32),
+                              keep=np.array([keep for _, keep, _ in queue.rows], np.uint8),
+                              last=np.array([last for _, _, last in queue.rows], np.uint8))
+            busy |= _during([_later(cycle, 1) for cycle in queue.reserves], queue.departs, cycles) != 0
+        signals["idle"] = ~busy
+        signals["bursts"] = _during(bursts_at, bursts_at, cycles)
+        signals["nonfinite"] = _during(nonfinite_at, nonfinite_at, cycles)
+        return Trace(signals={name: np.asarray(values, np.uint8) for name, values in signals.items()},
+                     beat=beat, rows=rows, begins=begins, ends=ends)

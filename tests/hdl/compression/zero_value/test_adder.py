@@ -1,0 +1,211 @@
+# amaranth: UnusedElaboratable=no
+"""Sums of packets without zeros: hdl/compression/zero_value/adder.py."""
+
+import numpy as np
+import pytest
+
+from hdl.compression.zero_value.adder import Adder
+from hdl.floating.format import BF16, FloatFormat
+from hdl.group import GROUP
+from hdl.streams.stream import word_layout
+from sim.golden import floating
+from sim.golden import zero_value as model
+from sim.payload import unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+from tests.hdl.compression.zero_value.streams import (
+    DENSITIES,
+    DOUBLED,
+    EMPTY,
+    KNOWN_A,
+    KNOWN_B,
+    ONE,
+    TWO,
+    VECTORS,
+    as_words,
+    check_passes,
+    random_elements,
+    random_vectors,
+    run_adder,
+    taken_of,
+    word_beats,
+)
+from tests.words import bits_of
+
+
+def test_format():
+    with pytest.raises(TypeError, match=r"^Format must be a FloatFormat, not 32$"):
+        Adder(format=32)
+    with pytest.raises(ValueError, match=r"^Format must be at most 32 bits wide, not 64$"):
+        Adder(format=FloatFormat(exponent_bits=11, fraction_bits=52))
+
+
+def test_adder_known():
+    data, last, _, trace = run_adder([model.encode(KNOWN_A)], [model.encode(KNOWN_B)])
+    assert data.tolist() == [0b0100_1100, *bits_of([2, 1, 8])]
+    assert last.tolist() == [0, 0, 0, 1]
+    # Positions 1, 2, 3 and 6; the first of them cancels.
+    assert (trace["position"].sum(), trace["added"].sum(), trace["error"].sum()) == (4, 1, 0)
+
+
+@pytest.mark.parametrize("positions", range(GROUP + 1))
+def test_adder_latency(positions):
+    vector = np.arange(GROUP, dtype=np.uint32) < positions
+    words = model.encode(vector)
+    data, _, when, _ = run_adder([words], [words])
+    np.testing.assert_array_equal(data, model.add(words, words))
+    mask = positions + Adder().latency
+    # A value alone in its group takes one cycle more than its mask.
+    assert when.tolist() == [mask, *range(mask + 1 + (positions == 1), mask + 1 + positions + (positions == 1))]
+
+#: Groups are written while later ones are read, so that one group, of at most 33 words, is written beyond the bound.
+ADDER_DELAY = Adder().latency + 1 + GROUP + 1
+
+
+@pytest.mark.parametrize("b_density", DENSITIES)
+@pytest.mark.parametrize("a_density", DENSITIES)
+def test_adder_throughput(a_density, b_density):
+    """One position per cycle and one cycle per mask, at any density and over group after group."""
+    generator = np.random.default_rng([int(a_density * 100), int(b_density * 100)])
+    a, b = (model.encode(random_elements(generator, 3200, density)) for density in (a_density, b_density))
+    data, last, when, trace = run_adder([a], [b])
+    np.testing.assert_array_equal(data, model.add(a, b))
+    np.testing.assert_array_equal(last, np.arange(len(data)) == len(data) - 1)
+    assert when[-1] <= model.add_cycles(a, b) + ADDER_DELAY
+    assert trace["position"].sum() == model.add_cycles(a, b) - 100
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2, 5, 10, 20, 40, 60])
+def test_adder_throughput_of_bursts(zeros):
+    """Groups of zeros behind a dense one pass as fast as words go out."""
+    vector = np.ones(GROUP * (1 + zeros) * 20, np.uint32)
+    vector.reshape(20, -1)[:, GROUP:] = 0
+    words = model.encode(vector)
+    data, _, when, _ = run_adder([words], [words])
+    np.testing.assert_array_equal(data, model.add(words, words))
+    assert when[-1] <= model.add_cycles(words, words) + ADDER_DELAY
+
+
+def test_adder_throughput_of_mixed_groups():
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        a, b = (model.encode(np.concatenate([random_elements(generator, GROUP, generator.choice(DENSITIES))
+                                             for _ in range(100)])) for _ in range(2))
+        data, _, when, _ = run_adder([a], [b])
+        np.testing.assert_array_equal(data, model.add(a, b), f"{seed=}")
+        assert when[-1] <= model.add_cycles(a, b) + ADDER_DELAY, f"{seed=}"
+
+
+def test_adder_is_dense():
+    """33 words in 33 cycles, group after group."""
+    words = model.encode(np.full(3200, 0x3F80_0000, np.uint32))
+    _, _, when, _ = run_adder([words], [words])
+    assert (np.diff(when) == 1).all()
+    assert len(when) == 3300
+
+
+def _pairs(generator, total):
+    """Streams to add, of equal lengths, some of whose elements cancel."""
+    a = random_vectors(generator, total)
+    b = []
+    for vector in a:
+        other = np.concatenate(random_vectors(generator, len(vector)))[:len(vector)]
+        cancelling = generator.random(len(vector)) < generator.choice([0, 0.2, 1])
+        b.append(np.where(cancelling & (vector != 0), vector ^ 0x8000_0000, other))
+    return [[model.encode(vector) for vector in vectors] for vectors in (a, b)]
+
+#: Every pair of patterns at any two of three streams.
+_PAIRS = [(a, b, STALLS[(STALLS.index(a) + STALLS.index(b)) % len(STALLS)]) for a in STALLS for b in STALLS]
+
+
+@pytest.mark.parametrize(("a_source", "b_source", "sink"), _PAIRS)
+def test_adder_values(a_source, b_source, sink):
+    count = 20_000 * (1 + [a_source, b_source, sink].count("freeze"))
+    for seed in range(2):
+        a, b = _pairs(np.random.default_rng(seed), 3_000)
+        stall = [stall_array(kind, count, seed=seed + n) for n, kind in enumerate((a_source, b_source, sink))]
+        data, last, _, trace = run_adder(a, b, stall=stall, seed=seed)
+        expected = [model.add(x, y) for x, y in zip(a, b, strict=True)]
+        words = unpack(word_layout(), as_words(expected))
+        np.testing.assert_array_equal(data, words["data"], f"{seed=}")
+        np.testing.assert_array_equal(last, words["last"], f"{seed=}")
+        assert trace["added"].sum() == len(a)
+        assert not trace["error"].any()
+        positions = sum(model.add_cycles(x, y) - len(model.group_sizes(x)) for x, y in zip(a, b, strict=True))
+        assert trace["position"].sum() == positions, f"{seed=}"
+
+
+def test_adder_corners():
+    """Infinities, NaNs, subnormal numbers and everything that cancels, in all pairs and as copies."""
+    corners = np.array([0, 1, 0x007F_FFFF, 0x0080_0000, 0x3F80_0000, 0x7F7F_FFFF, 0x7F80_0000], np.uint32)
+    corners = np.unique(np.concatenate([corners, corners[1:] | 0x8000_0000, [np.uint32(0x7FC0_0000)]]))
+    a, b = (model.encode(values.reshape(-1)) for values in np.meshgrid(corners, corners))
+    data, _, _, _ = run_adder([a], [b])
+    np.testing.assert_array_equal(data, model.add(a, b))
+
+
+def test_adder_format():
+    generator = np.random.default_rng(1)
+    a, b = (floating.add_exact(generator.integers(0, 1 << 16, 320), 0, exponent_bits=8, fraction_bits=7)
+            for _ in range(2))
+    b[::3] = a[::3] ^ 0x8000
+    a, b = (np.where((generator.random(320) < 0.7) & (values != 0x8000), values, 0).astype(np.uint32)
+            for values in (a, b))
+    trace = Unit(Adder(format=BF16), name="AdderBF16").lockstep(
+        sources={"a": Feed(as_words([model.encode(a)])), "b": Feed(as_words([model.encode(b)]))}, sinks={"o": True},
+        cycles=500)
+    payload, _ = taken_of(trace, word_layout())
+    expected = model.encode(floating.add_exact(a, b, exponent_bits=8, fraction_bits=7))
+    np.testing.assert_array_equal(payload["data"], expected)
+
+@pytest.mark.parametrize(("a", "b", "total"), [
+    (ONE, TWO, DOUBLED),
+    (EMPTY, TWO, ONE.tolist()),
+    (EMPTY, np.zeros(3, np.uint32), [0]),
+    (ONE, ONE[:2], [0b01, 0x4000_0000]),  # ends in front of its second value
+    (ONE, ONE[:1], [0]),  # ends with a mask that announces values
+    (ONE[:1], ONE[:1], [0]),
+    (ONE[:2], ONE[:2], [0b01, 0x4000_0000]),
+    (TWO, TWO[:4], [*DOUBLED, 0]),
+    (TWO, np.array([0, 0, 1, 5], np.uint32), [*ONE.tolist(), 1, 0x4040_0000]),
+])
+def test_adder_unequal_streams(a, b, total):
+    for first, second in ((a, b), (b, a)):
+        data, last, _, trace = run_adder([first, ONE], [second, ONE])
+        assert data.tolist() == [*total, *DOUBLED]
+        assert np.flatnonzero(last).tolist() == [len(total) - 1, len(total) + 2]
+        assert (trace["error"].sum(), trace["added"].sum()) == (1, 2)
+
+
+@pytest.mark.parametrize("sink", STALLS)
+def test_adder_never_hangs(sink):
+    """Pairs of streams that are cut anywhere: as many sums as pairs, each well formed, and an error unless whole."""
+    count = 30_000
+    for seed in range(5):
+        generator = np.random.default_rng(seed)
+        a, b = _pairs(generator, 3_000)
+        for streams in (a, b):
+            for index in np.flatnonzero(generator.random(len(streams)) < 0.5):
+                streams[index] = streams[index][:generator.integers(1, len(streams[index]) + 1)]
+        stall = [stall_array("geometric", count, seed=seed + 5), stall_array("freeze", count, seed=seed),
+                 stall_array(sink, count, seed=seed)]
+        data, last, _, trace = run_adder(a, b, stall=stall, seed=seed)
+        ends = np.flatnonzero(last) + 1
+        assert len(ends) == len(a) == trace["added"].sum(), f"{seed=}"
+        whole = 0
+        for x, y, words in zip(a, b, np.split(data, ends), strict=False):
+            model.decode(words)
+            try:
+                np.testing.assert_array_equal(words, model.add(x, y), f"{seed=}")
+                whole += 1
+            except ValueError:
+                continue
+        assert trace["error"].sum() == len(a) - whole, f"{seed=}"
+
+
+@pytest.mark.parametrize("kind", ["none", "geometric"])
+def test_cocotb_adder(kind):
+    others = [KNOWN_B, np.arange(32, dtype=np.uint32), np.full(100, 0x8000_0001, np.uint32)]
+    sums = [model.decode(model.add(model.encode(a), model.encode(b))) for a, b in zip(VECTORS, others, strict=True)]
+    check_passes(Adder(), kind, a=("words", word_beats(VECTORS)), b=("words", word_beats(others)),
+            o=("words", word_beats(sums)))

@@ -1,0 +1,61 @@
+"""Streams of packets damaged in one place, and the verdicts of the model on them."""
+
+from sim.golden.packet import ABORT, Header, checksum, verdict
+from tests.hdl.ring.packets import (
+    EPOCH,
+    framed,
+    split,
+)
+
+
+def damage(generator, beats):
+    """Change a stream of packets in one place, as a link, or a mistaken or malicious peer, might."""
+    beats = [dict(beat) for beat in beats]
+    at = generator.randrange(len(beats))
+    kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
+    if kind == "data":
+        beats[at]["data"] ^= 1 << generator.randrange(32)
+    elif kind == "last":
+        beats[at]["last"] ^= 1
+    elif kind == "lost":
+        del beats[at]
+    elif kind == "doubled":
+        beats.insert(at, dict(beats[at]))
+    elif kind == "swapped":
+        other = generator.randrange(len(beats))
+        beats[at], beats[other] = beats[other], beats[at]
+    elif kind == "noise":
+        for beat in beats[at : at + generator.randrange(1, 9)]:
+            beat["data"] = generator.getrandbits(32)
+    packets, rest = split(beats)
+    if kind == "trailer" and packets:
+        # A packet that lies consistently: any change, with a CRC to match, or stomped.
+        index = generator.randrange(len(packets))
+        words = packets[index][:-1]
+        for _ in range(generator.randrange(1, 3)):
+            if words:
+                words[generator.randrange(len(words))] ^= 1 << generator.randrange(32)
+                del words[len(words) - generator.choice([0, 0, 1]) :]
+        packets[index] = [*words, checksum(words) ^ generator.choice([0, 0xFFFFFFFF])]
+        beats = [beat for words in packets for beat in framed(words)]
+        packets, rest = split(beats)
+    return beats, packets, rest
+
+
+def judge(packets, rest, headers):
+    """Verdicts of the model up to the first refusal, and how many words are taken by then or at the end."""
+    verdicts, taken, records = [], 0, list(headers)
+    for words in [*packets, rest]:
+        header = Header.parse(words)
+        needless = (header.epoch - EPOCH) % 256 >= 128 or (header.type == ABORT and header.epoch == EPOCH)
+        whole = words is not rest
+        if not records and not needless and not (whole and len(words) == 1):
+            break  # waits for a record
+        taken += len(words)
+        if whole:
+            verdicts.append(verdict(words, records[0] if records else None, epoch=EPOCH))
+            if verdicts[-1].code is not None:
+                break
+            if not needless:
+                records.pop(0)
+    return verdicts, taken
