@@ -162,7 +162,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
     Parameters
     ----------
     name : str
-        A key of :data:`UNITS`.
+        A key of :data:`boards.units.UNITS`.
     options : dict or None
         Parameters of the unit in place of those of its entry.
     part : str

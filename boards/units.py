@@ -10,8 +10,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 
 from boards.tools import SynthesisError
-from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
+from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import format as zero_value
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
@@ -73,8 +74,9 @@ class Together(wiring.Component):
 
 
 def weight_codec(*, codec, lanes):
-    """Units of a node for a codec of weights: from memory rows to words of a link, and back."""
-    return Together(encoder=WordEncoder(codec=codec, lanes=lanes), decoder=WordDecoder(codec=codec, lanes=lanes))
+    """Units of a node for a codec of weights, by its name: from memory rows to words of a link, and back."""
+    found = CODECS[codec]
+    return Together(encoder=WordEncoder(codec=found, lanes=lanes), decoder=WordDecoder(codec=found, lanes=lanes))
 
 
 def zero_value_codec(*, lanes):
@@ -86,9 +88,10 @@ def zero_value_codec(*, lanes):
 def gradient_codec(*, codec, lanes):
     """Units of a node for a codec of gradients: decoder, adders of the incoming packet and of the residual, and an
     encoder that tells what it loses."""
-    lost = {} if codec.exact else {"residual_adder": PacketAdder(lanes=lanes)}
-    return Together(decoder=WordDecoder(codec=codec, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
-                    encoder=FeedbackEncoder(codec=codec, lanes=lanes), **lost)
+    found = CODECS[codec]
+    lost = {} if found.exact else {"residual_adder": PacketAdder(lanes=lanes)}
+    return Together(decoder=WordDecoder(codec=found, lanes=lanes), adder=PacketAdder(lanes=lanes, choice=True),
+                    encoder=FeedbackEncoder(codec=found, lanes=lanes), **lost)
 
 
 def _words(**parameters):
@@ -188,11 +191,11 @@ UNITS = {
     "compression.lookup_table.bf16_centroid_decoder": _lookup_table("Decoder", "BF16", centroids=True),
     "compression.lookup_table.small_decoder": _lookup_table("Decoder", exponents=32),
     # By name of the format; ``gradring sweep`` shows the figures of those that are here.
-    **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": codec, "lanes": 4})
-       for name, codec in WEIGHT_CODECS.items() if codec is not None},
+    **{f"compression.weight_codec.{name}": Unit("boards.units:weight_codec", {"codec": name, "lanes": 4})
+       for name in WEIGHT_CODECS if name != RAW},
     "compression.gradient_codec.zero_value": Unit("boards.units:zero_value_codec", {"lanes": 4}),
-    **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": codec, "lanes": 4})
-       for name, codec in GRADIENT_CODECS.items() if codec is not None},
+    **{f"compression.gradient_codec.{name}": Unit("boards.units:gradient_codec", {"codec": name, "lanes": 4})
+       for name, codec in GRADIENT_CODECS.items() if not codec.sums_coded},
     "compression.prefix_code.encoder": Unit("hdl.compression.table.prefix_code:Encoder", {}),
     "compression.prefix_code.decoder": Unit("hdl.compression.table.prefix_code:Decoder", {}),
     "compression.centroid.nearest": Unit("hdl.compression.centroid.nearest:NearestCentroid",
@@ -235,8 +238,8 @@ UNITS = {
     "rows.serializer": Unit("hdl.streams.rows:RowSerializer", {"lanes": 4}),
     "rows.assembler": Unit("hdl.streams.rows:RowAssembler", {"lanes": 4}),
     "rows.segment_buffer": Unit("hdl.streams.rows:SegmentBuffer", {"lanes": 4, "depth": 256}),
-    "ring.packetizer": Unit("hdl.ring.packet:Packetizer", {}),
-    "ring.depacketizer": Unit("hdl.ring.packet:Depacketizer", {}),
+    "ring.packetizer": Unit("hdl.ring.packetizer:Packetizer", {}),
+    "ring.depacketizer": Unit("hdl.ring.depacketizer:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),

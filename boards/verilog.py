@@ -114,7 +114,7 @@ def design(unit: str, *, options: dict | None = None, progress: Callable[[str], 
     Parameters
     ----------
     unit : str
-        A key of :data:`boards.synth.UNITS`.
+        A key of :data:`boards.units.UNITS`.
     options : dict or None
         Parameters of the unit in place of those of its entry.
     progress : callable

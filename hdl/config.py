@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 
-from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE, codebook_words
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.memory_map import memory_map
+from hdl.ring.header import LONGEST_SEGMENT, MOST_SEGMENTS
 from hdl.ring.topology import MOST_NODES
 
 __all__ = ["FP32", "INT16", "NodeConfig"]
@@ -19,6 +20,9 @@ _REDUCED = {
     "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
+#: Elements in a segment: what the length of a packet can say, in powers of two.
+_SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
+
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
 _MOST_REDUCED = 1 << 14
 
@@ -32,7 +36,7 @@ class NodeConfig:
     lanes : int
         Elements in one memory row, and per cycle out of a memory: 1, 2, 4 or 8.
     segment : int
-        Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 2,048.
+        Elements in one ring segment and in one optimizer burst: 32 times a power of two, at most 512.
     gradient_words, weight_words, state_words : int
         Capacity in elements of the gradient memory, of the weight memory and of each state plane; multiples of 32.
         Only the owner of a block keeps its state, so a state plane may be smaller than the weights.
@@ -56,12 +60,12 @@ class NodeConfig:
     quantization : bool
         Whether the node has the operation INFER.
     weight_codec : str
-        How a fused update sends new weights: a name of :data:`hdl.compression.codecs.WEIGHT_CODECS`. With any but
+        How a fused update sends new weights: a name of :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
         were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory. With
         centroids it has another one, of :attr:`codebook_words`, which the host loads with them.
     gradient_codec : str
-        How gradients and their sums are sent: a name of :data:`hdl.compression.codecs.GRADIENT_CODECS`. Those of
+        How gradients and their sums are sent: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Those of
         ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
         every hop, and the node has one more memory, of ``gradient_words`` elements, for what this has lost, which is
         added to the next gradients.
@@ -93,8 +97,8 @@ class NodeConfig:
     def __post_init__(self):
         if self.lanes not in (1, 2, 4, 8):
             raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {self.lanes!r}")
-        if self.segment not in (32, 64, 128, 256, 512, 1024, 2048):
-            raise ValueError(f"Segment must be 32 times a power of two, up to 2048, not {self.segment!r}")
+        if self.segment not in _SEGMENTS:
+            raise ValueError(f"Segment must be 32 times a power of two, up to {_SEGMENTS[-1]}, not {self.segment!r}")
         for name in ("gradient_words", "weight_words", "state_words"):
             words = getattr(self, name)
             if not isinstance(words, int) or words % 32 or not 32 <= words <= 1 << 24:
@@ -122,6 +126,7 @@ class NodeConfig:
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
+        self._check_blocks()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")
         if self.reduced:
@@ -132,6 +137,14 @@ class NodeConfig:
                 if getattr(self, name) > _MOST_REDUCED:
                     raise ValueError(f"{name} of an {INT16} node must be at most {_MOST_REDUCED}, "
                                      f"not {getattr(self, name)!r}")
+
+    def _check_blocks(self):
+        """Raise ValueError if a block of a ring of two nodes has more segments than a packet's header can number."""
+        most = 2 * MOST_SEGMENTS * self.segment
+        for name in ("gradient_words", "weight_words"):
+            if self.nodes_max > 1 and getattr(self, name) > most:
+                raise ValueError(f"{name} must be at most {most} with segments of {self.segment} elements, since a "
+                                 f"block has at most {MOST_SEGMENTS} of them, not {getattr(self, name)!r}")
 
     def check_ring(self, nodes):
         """ValueError for a ring of so many nodes, where they cannot form one."""
@@ -152,17 +165,17 @@ class NodeConfig:
     @property
     def codebook_words(self):
         """Words of the memory that the weight codec's centroids are loaded from: 0 where it has none."""
-        return codebook_words(WEIGHT_CODECS[self.weight_codec])
+        return WEIGHT_CODECS[self.weight_codec].codebook_words
 
     @property
     def adds_compressed(self):
         """Whether gradients are added in the form in which zero-value compression has them."""
-        return self.gradient_codec == ZERO_VALUE
+        return GRADIENT_CODECS[self.gradient_codec].sums_coded
 
     @property
     def has_residual(self):
         """Whether the gradient codec loses something, and the node keeps that."""
-        return not (self.adds_compressed or GRADIENT_CODECS[self.gradient_codec].exact)
+        return not GRADIENT_CODECS[self.gradient_codec].exact
 
     @property
     def memories(self):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hdl.board import BOARDS
-from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app

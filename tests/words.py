@@ -1,4 +1,4 @@
-"""Words for tests: bit patterns of binary32 numbers, and random ones."""
+"""Words for tests: given ones, bit patterns of binary32 numbers, and random ones."""
 
 import numpy as np
 
@@ -11,6 +11,11 @@ def bits_of(values):
 def values_of(bits):
     """Binary32 numbers of bit patterns."""
     return np.asarray(bits, np.uint32).view(np.float32)
+
+
+def words(*values):
+    """The given words, as uint32."""
+    return np.array(values, np.uint32)
 
 
 def random_words(count, seed=1):

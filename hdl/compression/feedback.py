@@ -4,7 +4,7 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.codecs import WordDecoder, WordEncoder
+from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.floating.add import FloatAdder
 from hdl.streams.delay import DelayLine
 from hdl.streams.route import Fork, PacketDemux
@@ -128,7 +128,7 @@ class FeedbackEncoder(wiring.Component):
     there, so a packet leaves to its last word and its last error without regard to what comes behind it.
 
     Throughput is one beat, or one word, per cycle, whichever takes longer. After the last beat of a block, its first
-    word is offered as many cycles later than the codec's :class:`~hdl.compression.codecs.WordEncoder` has it as a
+    word is offered as many cycles later than the codec's :class:`~hdl.compression.words.WordEncoder` has it as a
     block has beats, and one more; with an exact codec as that has it. An output that stalls holds up the others,
     after a while; none waits for another to begin. ``i.ready`` depends on registers alone, or with an exact codec on
     ``o.ready`` and ``restored.ready``.

@@ -2,23 +2,22 @@
 
 Codes are taken in eights. The bits of one place of eight codes are a byte, a **plane**, and codes of w bits make w
 bytes, lowest place first, so that one circuit packs codes of any width: places that a packet does not use are left
-out by leaving out bytes. Four eights, or :data:`GROUP` codes, are w words. What ``last`` cuts short is filled with
-codes of zero up to a whole group; so a packet of n codes takes w * ceil(n / 32) words.
+out by leaving out bytes. Four eights, or :data:`~hdl.group.GROUP` codes, are w words. What ``last`` cuts short is
+filled with codes of zero up to a whole group; so a packet of n codes takes w * ceil(n / 32) words.
 """
 
 from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, check_lanes
 
-__all__ = ["GROUP", "PLANE", "BytePacker", "ByteUnpacker", "GroupAssembler", "GroupSplitter", "chunk_layout",
+__all__ = ["PLANE", "BytePacker", "ByteUnpacker", "GroupAssembler", "GroupSplitter", "chunk_layout",
            "code_layout", "word_count"]
 
 #: Codes whose bits of one place make a byte.
 PLANE = 8
-#: Codes that a packet holds a multiple of.
-GROUP = 32
 
 
 def word_count(lanes, width):

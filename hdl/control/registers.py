@@ -145,12 +145,12 @@ REGISTERS = _table(
     _constant("STATE_PLANES", "State planes of the optimizer."),
     _constant("SEGMENT_ELEMENTS", "Elements in a ring segment, and in a burst of the optimizer."),
     _status(
-        "STATUS", "What the node is doing in this cycle.", kind=Kind.BITFIELD,
+        "STATUS", "Activity of the node in this cycle.", kind=Kind.BITFIELD,
         fields=(
             Field(name="running", bit=0, doc="A command is running."),
             Field(name="waiting", bit=1, doc="The next command waits for flags."),
             *(
-                Field(name=cause, bit=8 + n, doc=f"What STALL_{cause.upper()} counts, in this cycle.")
+                Field(name=cause, bit=8 + n, doc=f"STALL_{cause.upper()} counts this cycle.")
                 for n, cause in enumerate(STALLS)
             ),
             Field(name="commands", bit=16, width=8, doc="Commands in the queue, apart from the one that is running."),
@@ -166,11 +166,11 @@ REGISTERS = _table(
     ),
     _setting(
         "OPTIMIZER", "How the optimizer works; a command keeps what is set when it starts.",
-        kind=Kind.BITFIELD, width=4,
+        kind=Kind.BITFIELD, width=6,
         fields=(
-            Field(name="rule", bit=0, width=2, doc="0 SGD, 1 SGD with momentum, 2 Adam, 3 AdamW."),
-            Field(name="nesterov", bit=2, doc="With momentum: the step looks ahead, as Nesterov's does."),
-            Field(name="packed_state", bit=3, doc="State is stored as bfloat16, two elements to a word."),
+            Field(name="rule", bit=0, width=4, doc="0 SGD, 1 SGD with momentum, 2 Adam, 3 AdamW."),
+            Field(name="nesterov", bit=4, doc="With momentum: the step looks ahead, as Nesterov's does."),
+            Field(name="packed_state", bit=5, doc="State is stored as bfloat16, two elements to a word."),
         ),
     ),
     _scalar("GRADIENT_SCALE", "Factor of the summed gradient: one over the examples, and over the loss scale.", 1.0),
@@ -185,8 +185,8 @@ REGISTERS = _table(
     _scalar("FIRST_GAIN", "One less dampening, or 1 - beta1: factor of the gradient in the first state plane.", 1.0),
     _scalar("SECOND_DECAY", "Adam's beta2: factor of the second state plane."),
     _scalar("SECOND_GAIN", "Adam's 1 - beta2: factor of the squared gradient in the second state plane."),
-    _scalar("EPSILON", "What Adam adds to the square root in this step, see docs/optimizer/rules.md."),
-    _scalar("MASK_ALTERNATIVE", "What takes the place of an element that a mask does not keep.", -10000.0),
+    _scalar("EPSILON", "Adam's addend to the square root in this step, see docs/optimizer/rules.md."),
+    _scalar("MASK_ALTERNATIVE", "Replacement of an element that a mask does not keep.", -10000.0),
     _scalar("MASK_THRESHOLD", "Least magnitude of an element that SPARSIFY keeps."),
     _setting(
         "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",

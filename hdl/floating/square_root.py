@@ -195,7 +195,7 @@ class FloatSquareRoot(wiring.Component):
                 ones = 0
                 m.d.comb += total.eq(Cat(radicand[-2:], remainder) - Cat(C(0b01, 2), subtrahend))
             else:
-                # After the last pair of the radicand the lowest places always borrow and leave ones. From the second
+                # The lowest places always borrow and leave ones after the last pair of the radicand. From the second
                 # such trial on the borrow meets a one, and both are left out.
                 borrow = C(1, 1) if index == pairs else C(0, 0)
                 ones = 2 if index == pairs else 3

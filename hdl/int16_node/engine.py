@@ -6,15 +6,13 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import EventStatus, Operation
+from hdl.group import GROUP
 from hdl.int16_node.arithmetic import Arithmetic, Term
 from hdl.int16_node.memory import WIDTH, port_signature
 from hdl.int16_node.queue import engine_signature
 from hdl.optimizer.fixed_point import SCALAR_WIDTH
 
-__all__ = ["COUNTERS", "GROUP", "Engine", "sparsify_cycles", "update_cycles"]
-
-#: Elements per group, which share one word of marks.
-GROUP = 32
+__all__ = ["COUNTERS", "Engine", "sparsify_cycles", "update_cycles"]
 
 #: Names of the engine's counter registers.
 COUNTERS = ("compressed_words", "elements_encoded", "command_cycles", "elements_masked")

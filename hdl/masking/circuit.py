@@ -39,7 +39,7 @@ class MaskCircuit(wiring.Component):
     - if ``last`` is missing, the beat at the job's end leaves with ``last``; beats of data are discarded up to and
       with the next one that has it.
 
-    So each packet belongs to one job whatever the lengths, and every packet out has one ``last``.
+    So each packet belongs to one job, regardless of lengths, and every packet out has one ``last``.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class MaskCircuit(wiring.Component):
     masked : Out(range(lanes + 1))
         Elements that were replaced in the beat taken in the last cycle; 0 if none was.
     error : Out(1)
-        In the last cycle a beat of data was taken that ends its packet too early, or does not end it with the job.
+        The beat of data taken in the last cycle ends its packet too early, or does not end it with the job.
     """
 
     data_latency = MaskMultiplexer.latency

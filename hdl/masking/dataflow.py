@@ -1,4 +1,4 @@
-"""The datapath of MASK and SPARSIFY, between the gradient memory and the weight memory."""
+"""Datapath of MASK and SPARSIFY, between the gradient memory and the weight memory."""
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -19,11 +19,11 @@ __all__ = ["MaskDataflow", "setup_layout"]
 
 
 def setup_layout(config):
-    """What a command looks like to the datapath; holds as long as it runs.
+    """Layout of a command's parameters for the datapath, which hold as long as the command runs.
 
-    ``jobs_row`` and ``jobs_count`` are the list of MASK, up to the end of the memory; ``weight_row`` and
-    ``weight_count`` are the words of external masks, up to there too, or the errors of SPARSIFY. ``parameter`` is the
-    alternative of MASK, or the threshold of SPARSIFY.
+    ``jobs_row`` and ``jobs_count`` give the list of MASK, up to the end of the memory; ``weight_row`` and
+    ``weight_count`` give the words of external masks, also up to the end, or the errors of SPARSIFY. ``parameter`` is
+    the alternative of MASK, or the threshold of SPARSIFY.
     """
     return data.StructLayout({
         "sparsify": 1,
@@ -38,13 +38,13 @@ def setup_layout(config):
 
 
 class MaskDataflow(wiring.Component):
-    """The datapath of both operations, for one command after each reset.
+    """Datapath of both operations, for one command after each reset.
 
-    MASK: a reader takes jobs off the list; each goes to the circuit and, as a run of rows, to the reader of data, so
-    that the next one is looked for while this one's data go through. One writer job takes all that comes out, and
+    MASK: a reader takes jobs from the list. Each job goes to the circuit and, as a run of rows, to the reader of
+    data, so that the next job is read while the data of this one pass. A single writer job takes all results, and
     ends with the job that completes the length.
 
-    SPARSIFY: gradients and errors are read, parted, and written back to where they were.
+    SPARSIFY: gradients and errors are read, added, separated by magnitude, and written back to their places.
 
     Parameters
     ----------
@@ -53,20 +53,20 @@ class MaskDataflow(wiring.Component):
     Members
     -------
     start : In(1)
-        Begins the command, one cycle after reset at the earliest.
+        Begin the command, one cycle after reset at the earliest.
     setup : In(setup_layout(config))
     done : Out(1)
         High for a cycle when the last element is in memory.
     bad : Out(1)
-        A job is wrong, and all before it are in memory; held.
+        A job is wrong, and the results of all jobs before it are in memory; held.
     number : Out(range(config.gradient_words // config.lanes + 1))
-        Of that job.
+        Number of the wrong job.
     fetched : Out(1)
         A word of an external mask was taken.
     replaced : Out(range(config.lanes + 1))
-        Elements that were replaced, or dropped.
+        Number of elements that were replaced, or dropped.
     gradient_read, gradient_write, weight_read, weight_write : memory ports
-        As those of :class:`MaskEngine`.
+        See :class:`~hdl.masking.engine.MaskEngine`.
     """
 
     def __init__(self, *, config):
@@ -98,13 +98,13 @@ class MaskDataflow(wiring.Component):
         m.submodules.reader = reader = RowReader(**gradients)
         m.submodules.weight_reader = weight_reader = RowReader(**weights)
         m.submodules.writer = writer = RowWriter(**gradients)
-        # Between the reader's queue and the handshakes of what is behind it.
+        # The skid buffer separates the reader's queue from the handshakes of the units behind it.
         m.submodules.data = rows = SkidBuffer(shape=beat_layout(config.lanes))
         connect_stream(m, reader.o, rows.i)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.gradient_read))
         wiring.connect(m, weight_reader=weight_reader.port, memory=wiring.flipped(self.weight_read[1]))
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
-        # Out of reset, readers and writers take a job at once.
+        # Readers and writers take a job at once after reset.
         m.d.comb += [
             writer.job.valid.eq(self.start),
             writer.job.payload.row.eq(setup.gradient_row),
@@ -117,7 +117,7 @@ class MaskDataflow(wiring.Component):
         sparsify_done, sparsify_takes = self._sparsify(m, *parts) if config.error_feedback else (Const(0), Const(0))
         m.d.comb += [
             self.done.eq(Mux(setup.sparsify, sparsify_done, mask_done)),
-            # Data is offered to both: without a job the circuit takes none, and without errors the magnitude mask.
+            # Data is offered to both units: the circuit takes none without a job, the magnitude mask without errors.
             rows.o.ready.eq(mask_takes | sparsify_takes),
         ]
         return m
@@ -138,7 +138,7 @@ class MaskDataflow(wiring.Component):
         to_circuit, to_reader = fork.o
 
         row = Signal(range(config.gradient_words // lanes))
-        under_way = Signal(range(16))  # jobs of which the last beat is not yet taken: their beats are few
+        under_way = Signal(range(16))  # jobs in flight, whose last beat is not yet taken
         begins, ends = Signal(), Signal()
         mask = Signal()
         words_asked = Signal()
@@ -175,7 +175,7 @@ class MaskDataflow(wiring.Component):
         with m.If(mask):
             connect_stream(m, weight_reader.o, serializer.i)
             m.d.comb += [
-                # Words are read from the first external job on, and come to the source with its first beat.
+                # Words are read from the first external job on, and reach the source with its first beat.
                 weight_reader.job.valid.eq(jobs.external & ~words_asked & (setup.weight_count != 0)),
                 reader.job.valid.eq(to_reader.valid),
                 reader.job.payload.row.eq(row),

@@ -1,4 +1,4 @@
-"""The description of the mask engine: MASK and SPARSIFY."""
+"""Description of the mask engine: MASK and SPARSIFY."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
@@ -8,7 +8,7 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """The engine's :class:`~hdl.control.engine.EngineDescription`; None on a node that masks nothing.
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node that masks nothing.
 
     MASK has its list of jobs at ``weight_base``, and the words of external masks at ``state_base``, both in the
     weight memory; SPARSIFY has its errors at ``weight_base``.

@@ -66,7 +66,7 @@ class MaskEngine(wiring.Component):
     -------
     command : In(stream of command_layout())
         Of an operation that the configuration has; checked beforehand, see
-        :class:`~hdl.control.command_queue.CommandChecker`.
+        :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One for each command. The detail is the number of elements replaced, or that of the wrong job.
     alternative, threshold : In(32)

@@ -1,4 +1,4 @@
-"""The list of jobs of MASK: how a job lies in memory, and the reader that lets the right ones through."""
+"""List of jobs of MASK: the layout of a job in memory, and a reader that checks each job."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal, signed
 from amaranth.lib import data, stream, wiring
@@ -17,11 +17,11 @@ _FIELDS = ("length_rows", "length_columns", "first_row", "end_row", "first_colum
 
 
 def mask_job_layout():
-    """The eight words of a job of MASK: a batch of matrices in memory, and their mask.
+    """Layout of a job of MASK, in eight words: a batch of matrices in memory, and their mask.
 
     ``kinds`` has a bit for each kind of mask, in the order of :data:`hdl.masking.mask.KINDS`, whose module explains
     the other fields. ``elements`` counts the elements of memory that the job takes: every row of a matrix begins in
-    a memory row of its own, so that these are count * rows * ceil(columns / lanes) * lanes.
+    a memory row of its own, so that it is count * rows * ceil(columns / lanes) * lanes.
     """
     return data.StructLayout({
         "kinds": 7, "reserved": 9, "count": 16,
@@ -36,12 +36,12 @@ def mask_job_layout():
 
 
 def checked_job_layout(elements):
-    """A job for the mask circuit, and how many elements of memory it takes, at most ``elements``."""
+    """Layout of a checked job: the mask circuit's job, and its number of memory elements, at most ``elements``."""
     return data.StructLayout({"job": job_layout(INDEX_BITS), "elements": range(elements + 1)})
 
 
 class JobReader(wiring.Component):
-    """Take jobs off a list in memory, one after the other, and let through those that are right.
+    """Read the jobs of a list in memory one after the other, and offer each valid job.
 
     A job is wrong
 
@@ -50,38 +50,38 @@ class JobReader(wiring.Component):
     - if it is external, and takes more words than are left of ``words``;
     - if the list has ended before it.
 
-    Reserved bits, and fields of kinds that are not enabled, are not looked at but for their width. Products are made
-    by adding and shifting, for as long as a factor has bits.
+    Reserved bits are ignored, and fields of kinds that are not enabled are checked for their width alone. Products
+    are made by adding and shifting, for as long as a factor has bits.
 
     From the first beat of a job on it takes :meth:`latency` cycles until the job is offered, and one more until the
-    next one is looked for. ``i.ready`` depends on registers alone, and ``o`` holds registers.
+    reader turns to the next job. ``i.ready`` depends on registers alone, and ``o`` holds registers.
 
     Parameters
     ----------
     lanes : int
         Elements in a beat: 1, 2, 4 or 8.
     elements, words : int
-        Most elements of data, and most words of external masks.
+        Largest number of elements of data, and of words of external masks.
 
     Members
     -------
     start : In(1)
         Begin a list. Only the first one after reset counts.
     length : In(range(elements + 1))
-        Elements of data that the jobs take altogether; taken with ``start``.
+        Number of elements of data that the jobs take in all; taken with ``start``.
     words : In(range(words + 1))
-        Words of external masks that there are; taken with ``start``.
+        Number of words of external masks in memory; taken with ``start``.
     empty : In(1)
-        There is no list, and no beat will come; taken with ``start``.
+        The list is empty, and no beat will come; taken with ``start``.
     i : In(stream of beat_layout(lanes))
-        The list; its end has ``last``, and is that of a job.
+        The list; its end has ``last``, and is the end of a job.
     o : Out(stream of checked_job_layout(elements))
     external : Out(1)
-        In the cycle before an external job is offered, or found wrong at last.
+        High in the cycle before an external job is offered, or before its last check refuses it.
     complete : Out(1)
-        The jobs that were taken from ``o`` make up the length, and no other will come.
+        The jobs taken from ``o`` complete the length, and no further job is offered.
     bad : Out(1)
-        The next job is wrong; no other will come.
+        The next job is wrong, and no further job is offered.
     """
 
     def __init__(self, *, lanes, elements, words):
@@ -102,14 +102,14 @@ class JobReader(wiring.Component):
 
     @staticmethod
     def latency(rows, columns, *, lanes):
-        """Cycles for a job of so many rows and columns."""
+        """Cycles for a job of the given numbers of rows and columns."""
         return 8 // lanes + rows.bit_length() + columns.bit_length() + 2
 
     def elaborate(self, platform):
         m = Module()
         lanes = self._lanes
         lane_bits = exact_log2(lanes)
-        # Every number below that is right fits into this.
+        # Every valid number below fits into this width.
         width = max(COUNT_BITS, bits_for(self._elements))
 
         job = Signal(mask_job_layout())
@@ -119,7 +119,7 @@ class JobReader(wiring.Component):
         left = Signal.like(self.length)
         words_left = Signal.like(self.words)
 
-        # One addend for two products; a bit that is lost on the way, and counts, makes the job wrong.
+        # Both products share one addend; a job is wrong if a bit that it needs is shifted out.
         addend = Signal(width)
         lost = Signal()
         factor, beat_factor = Signal(INDEX_BITS), Signal(INDEX_BITS)

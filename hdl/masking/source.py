@@ -16,7 +16,7 @@ class MaskSource(wiring.Component):
     """Cut words into the lanes of mask beats, and AND their bits into each beat that is ``external``.
 
     The bits of a job follow each other without gaps, row after row and matrix after matrix, from bit 0 of the first
-    word; a row may begin within a word. A job begins with a word of its own, and what is left of its last word is
+    word; a row may begin within a word. A job begins with a word of its own, and the rest of its last word is
     ignored. A word is taken together with the first beat that needs a bit of it, and never before. A beat that is not
     external passes as it is.
 

@@ -1,4 +1,4 @@
-"""Control of bursts: which beat enters the arithmetic in which cycle."""
+"""Control of bursts: the choice of the beat that enters the arithmetic in each cycle."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -11,15 +11,15 @@ __all__ = ["BurstController", "command_layout", "tag_layout"]
 
 
 def command_layout(workers, depth):
-    """Payload of the command stream: the elements of one burst, 1 to ``depth``, and the workers that send some."""
+    """Payload of the command stream: the number of elements of a burst, 1 to ``depth``, and the workers that send."""
     return data.StructLayout({"count": range(depth + 1), "active": workers})
 
 
 def tag_layout(lanes, update_lanes):
-    """What travels with one beat of a burst.
+    """Layout of the tag that travels with a beat of a burst.
 
-    ``keep`` are its elements, ``part`` its place in a row of ``lanes`` elements, ``row_end`` and ``last`` whether it
-    ends that row and the burst.
+    ``keep`` marks its elements, ``part`` is its place in a row of ``lanes`` elements, ``row_end`` marks the end of
+    that row, and ``last`` the end of the burst.
     """
     return data.StructLayout(
         {"valid": 1, "keep": update_lanes, "part": range(lanes // update_lanes + 1), "row_end": 1, "last": 1}
@@ -27,9 +27,9 @@ def tag_layout(lanes, update_lanes):
 
 
 class BurstController(wiring.Component):
-    """Decides, cycle by cycle, whether a beat of a burst enters the arithmetic.
+    """Decide, cycle by cycle, whether a beat of a burst enters the arithmetic.
 
-    A burst begins once every operand of it is buffered, and its beats follow each other in consecutive cycles, save
+    A burst begins once all of its operands are buffered, and its beats follow each other in consecutive cycles, save
     for those in which there is no ``room`` for a result. The next burst begins in the cycle after the last beat if
     its operands are there by then. Two commands are held; ``command.ready`` depends on registers alone, and a
     command counts from the cycle after it is taken.
@@ -37,7 +37,7 @@ class BurstController(wiring.Component):
     Parameters
     ----------
     workers, lanes, update_lanes, depth : int
-        As for :class:`StreamedOptimizer`.
+        See :class:`~hdl.optimizer.burst.StreamedOptimizer`.
 
     Members
     -------
@@ -51,9 +51,9 @@ class BurstController(wiring.Component):
     begin : Out(1)
         A burst begins: claim its operands.
     active : Out(workers)
-        Its workers, in each of its beats.
+        Workers of the burst, in each of its beats.
     beat : Out(tag_layout(lanes, update_lanes))
-        The beat which enters in this cycle, if any.
+        The beat that enters in this cycle, if any.
     waiting : Out(1)
         A command is held.
     """

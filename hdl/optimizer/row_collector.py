@@ -1,4 +1,4 @@
-"""Rows of memory, put together from the slices in which the arithmetic makes them."""
+"""Collection of the arithmetic's results, slice by slice, into rows of memory."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import data, wiring
@@ -12,7 +12,7 @@ __all__ = ["RowCollector"]
 
 
 class RowCollector(wiring.Component):
-    """Puts slices of a row together. The row is complete in the cycle of the slice which ends it.
+    """Collect slices into rows. A row is complete in the cycle of the slice that ends it.
 
     Parameters
     ----------
@@ -21,12 +21,12 @@ class RowCollector(wiring.Component):
     update_lanes : int
         Elements in a slice.
     width : int
-        Bits of an element.
+        Bits per element.
 
     Members
     -------
     tag : In(tag_layout(lanes, update_lanes))
-        Of the slice which is at ``i`` in this cycle.
+        Tag of the slice that is at ``i`` in this cycle.
     i : In(ArrayLayout(width, update_lanes))
     valid : Out(1)
         A row is complete.
@@ -56,7 +56,7 @@ class RowCollector(wiring.Component):
                 place = part * self._update_lanes + lane
                 element = self.row.elements[place]
                 m.d.comb += self.row.keep[place].eq(Mux(here, self.tag.keep[lane], part < self.tag.part))
-                # The last part always ends its row, and has nothing to wait for.
+                # The last part always ends its row, and needs no register.
                 if part == parts - 1:
                     m.d.comb += element.eq(self.i[lane])
                     continue

@@ -17,12 +17,12 @@ from hdl.floating.square_root import FloatSquareRoot
 from hdl.streams.delay import DelayLine
 
 __all__ = [
-    "MOST_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "planes_used",
-    "settings_layout",
+    "MOST_PLANES", "ONE", "RULES", "SIGN", "Rule", "Traits", "UpdateLane", "check_rules", "has_rule",
+    "planes_used", "settings_layout",
 ]
 
 
-class Rule(enum.IntEnum, shape=unsigned(2)):
+class Rule(enum.IntEnum, shape=unsigned(4)):
     """Update rule, as register OPTIMIZER has it: the computation of a new weight from its gradient."""
 
     SGD = 0
@@ -72,6 +72,11 @@ def planes_used(rule, planes):
     return Cat(
         Cat(rule == each for each, traits in RULES.items() if traits.planes > plane).any() for plane in range(planes)
     )
+
+
+def has_rule(rule, planes):
+    """Whether a node with so many state planes has a rule; numbers of no rule are no node's."""
+    return Cat(rule == each for each, traits in RULES.items() if traits.planes <= planes).any()
 
 
 def check_rules(rules):

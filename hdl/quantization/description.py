@@ -1,4 +1,4 @@
-"""The description of the inference engine: INFER."""
+"""Description of the inference engine: INFER."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
@@ -8,7 +8,7 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """The engine's :class:`~hdl.control.engine.EngineDescription`; None on a node without quantization.
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without quantization.
 
     INFER has its list of layers at ``weight_base``; its length counts samples.
     """

@@ -305,7 +305,7 @@ class InferenceEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        INFER, checked beforehand, see :class:`~hdl.control.command_queue.CommandChecker`.
+        INFER, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One for each command. The detail is the number of cycles in which all lanes have multiplied, or that of the
         wrong layer.

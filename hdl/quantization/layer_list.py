@@ -1,4 +1,4 @@
-"""The list of layers of INFER: how a layer, and the parameters of its outputs, lie in memory."""
+"""List of layers of INFER: the layouts in memory of a layer and of its outputs' parameters."""
 
 from amaranth.hdl import signed
 from amaranth.lib import data
@@ -15,12 +15,12 @@ OUTPUT_WORDS = 2
 
 
 def layer_layout():
-    """The eight words of a layer of INFER: its shape, and where its parts are.
+    """Layout of a layer of INFER, in eight words: its shape, and the addresses of its parts.
 
-    Addresses are those of elements, and of the first one of a memory row: ``codes`` in the weight memory, the others
-    in the gradient memory. ``wide`` codes have 8 bits, others 4; with ``subtract`` weights are Z - Q in place of
-    Z + Q, with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are
-    sums of 32 bits. ``final`` is on the last layer of a list.
+    Addresses count elements, and each is the first one of a memory row: ``codes`` in the weight memory, the others in
+    the gradient memory. Codes have 8 bits if ``wide``, else 4; with ``subtract`` weights are Z - Q in place of Z + Q,
+    with ``signed`` inputs are int8, with ``relu`` outputs are uint8 in place of int8, with ``raw`` they are sums of
+    32 bits. ``final`` is on the last layer of a list.
     """
     return data.StructLayout({
         "wide": 1, "subtract": 1, "signed": 1, "relu": 1, "raw": 1, "final": 1, "reserved": 10, "outputs": 16,
@@ -34,7 +34,7 @@ def layer_layout():
 
 
 def output_parameter_layout():
-    """The two words of parameters of an output: its bias, multiplier, shift and offset."""
+    """Layout of an output's parameters, in two words: its bias, multiplier, shift and offset."""
     return data.StructLayout({
         "bias": signed(ACCUMULATOR_BITS),
         "multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "offset": signed(OFFSET_BITS), "reserved": 1,

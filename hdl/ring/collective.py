@@ -4,15 +4,17 @@ from amaranth.hdl import Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.compression.registry import CODECS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
 from hdl.ring.datapath import Datapath, codebook_ports
+from hdl.ring.depacketizer import Depacketizer
+from hdl.ring.header import PacketType, packet_words
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.order import Planner
-from hdl.ring.packet import Codec, Depacketizer, Packetizer, PacketType, packet_words
+from hdl.ring.packetizer import Packetizer
 from hdl.ring.sequencer import longest_vector, setup_layout
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
@@ -67,7 +69,7 @@ class CollectiveEngine(wiring.Component):
     Members
     -------
     command : In(stream of command_layout())
-        Checked beforehand, see :class:`~hdl.control.command_queue.CommandChecker`.
+        Checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
         One for each command. The detail of a time-out is the number of packets sent (low half) and received.
     settings : In(settings_layout())
@@ -129,12 +131,9 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        second = None
-        if config.has_residual:  # what has none is either raw or of zero-value compression
-            second = Codec[config.gradient_codec.upper()], GRADIENT_CODECS[config.gradient_codec]
-        m.submodules.depacketizer = depacketizer = Depacketizer(
-            codec=WEIGHT_CODECS[config.weight_codec], second=second
-        )
+        # Weights are gathered as they are by the commands without an update.
+        expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
+        m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
         m.submodules.transmitter = transmitter = LinkTransmitter(
             segments=config.ingress_segments, egress_words=longest_packet
         )

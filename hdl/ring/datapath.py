@@ -11,16 +11,17 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.codecs import GRADIENT_CODECS, WEIGHT_CODECS, WordDecoder, WordEncoder, most_words
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import format as zero_value
+from hdl.group import GROUP
 from hdl.memory import read_signature, write_signature
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
 from hdl.optimizer.rules import RULES
 from hdl.optimizer.slices import RowJoiner, RowSplitter
-from hdl.ring.order import GROUP
-from hdl.ring.packet import expected_layout, header_layout
+from hdl.ring.header import expected_layout, header_layout
 from hdl.ring.sequencer import (
     Coded,
     Decoded,
@@ -437,7 +438,7 @@ class Datapath(wiring.Component):
         config, setup = self._config, self.setup
         lanes, segment, beats = config.lanes, config.segment, beat_layout(config.lanes)
         codec = GRADIENT_CODECS[config.gradient_codec]
-        rows, words = config.gradient_words // lanes, codec.words(segment)
+        rows, words = config.gradient_words // lanes, codec.most_words(segment)
         m.submodules.summing_reader = reader = RowReader(rows=rows, lanes=lanes, elements=segment, gradients=True)
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
@@ -502,7 +503,7 @@ class Datapath(wiring.Component):
         setup = self.setup
         codec = WEIGHT_CODECS[self._config.weight_codec]
         lanes, segment = self._config.lanes, self._config.segment
-        words = most_words(codec, segment)
+        words = codec.most_words(segment)
         m.submodules.weight_encoder = encoder = WordEncoder(codec=codec, lanes=lanes, segment=segment)
         m.submodules.weight_decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
         m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)

@@ -2,7 +2,7 @@
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
-from hdl.optimizer.rules import MOST_PLANES, planes_used, settings_layout
+from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
 from hdl.ring.collective import CollectiveEngine
 
 __all__ = ["describe"]
@@ -22,8 +22,7 @@ def describe(config):
         state = ()
 
     def lacks_planes(settings):
-        lacking = planes_used(settings.rule, MOST_PLANES)[config.state_planes:]
-        return lacking.any(), EventStatus.BAD_RULE, settings.rule
+        return ~has_rule(settings.rule, config.state_planes), EventStatus.BAD_RULE, settings.rule
 
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(

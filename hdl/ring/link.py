@@ -54,7 +54,7 @@ class LinkTransmitter(wiring.Component):
     segments : int
         Packets that the receiver at the far end holds; at least 2.
     egress_words : int
-        Depth of the queue, in words; at least 5. :func:`~hdl.ring.packet.packet_words` keeps a whole packet.
+        Depth of the queue, in words; at least 5. :func:`~hdl.ring.header.packet_words` keeps a whole packet.
 
     Members
     -------
@@ -140,7 +140,7 @@ class LinkReceiver(wiring.Component):
     segments : int
         Packets that can be held; at least 2.
     packet_words : int
-        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.packet.packet_words`.
+        Words of the longest packet, header and CRC included; at least 5. See :func:`~hdl.ring.header.packet_words`.
 
     Members
     -------

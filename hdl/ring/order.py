@@ -15,12 +15,13 @@ from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.group import GROUP
+from hdl.ring.header import LONGEST_SEGMENT
 from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor
 
-__all__ = ["GROUP", "Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
+__all__ = ["Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
 
-#: Elements in a group, the unit in which blocks are dealt and masks are made.
-GROUP = 32
+__all__ = ["Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
 
 
 class Phase(enum.Enum, shape=1):
@@ -97,8 +98,8 @@ class Planner(wiring.Component):
     """
 
     def __init__(self, *, elements, segment):
-        if segment & (segment - 1) or not 32 <= segment <= 2048:
-            raise ValueError(f"Segment must be 32 times a power of two, up to 2048, not {segment!r}")
+        if segment & (segment - 1) or not GROUP <= segment <= LONGEST_SEGMENT:
+            raise ValueError(f"Segment must be 32 times a power of two, up to {LONGEST_SEGMENT}, not {segment!r}")
         if not isinstance(elements, int) or elements % GROUP or elements < GROUP:
             raise ValueError(f"Longest vector must be a multiple of 32, at least 32, not {elements!r}")
         self._elements = elements

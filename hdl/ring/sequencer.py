@@ -18,11 +18,13 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import CODECS, RAW
+from hdl.group import GROUP
 from hdl.memory import job_layout
 from hdl.optimizer.burst_controller import command_layout as burst_layout
 from hdl.optimizer.rules import planes_used, settings_layout
-from hdl.ring.order import GROUP, Phase, Walk, plan_layout, record_layout, tour_layout
-from hdl.ring.packet import Codec, PacketType, expected_layout, header_layout
+from hdl.ring.header import PacketType, expected_layout, header_layout
+from hdl.ring.order import Phase, Walk, plan_layout, record_layout, tour_layout
 from hdl.streams.route import Fork
 from hdl.streams.stream import Queue, connect_stream
 
@@ -350,7 +352,7 @@ class Sequencer(wiring.Component):
         shape = data.StructLayout({
             "phase": Phase, "block": len(at.block), "segment": len(at.segment), "length": len(at.length)})
         queue = self._queue(m, name, port, shape, Cat(at.phase, at.block, at.segment, at.length))
-        number = Signal(16, name=f"{name}_sequence")
+        number = Signal.like(given.sequence, name=f"{name}_sequence")
         with m.If(self.start):
             m.d.sync += number.eq(0)
         with m.Elif(sink.valid & sink.ready):
@@ -371,10 +373,10 @@ class Sequencer(wiring.Component):
         return packet.phase
 
     def _codec(self, scatter):
-        weights = Codec.RAW
-        if self._config.has_master:
-            weights = Mux(self.setup.fused, Codec[self._config.weight_codec.upper()], Codec.RAW)
-        return Mux(scatter | self.setup.sum, Codec[self._config.gradient_codec.upper()], weights)
+        gradients, weights, raw = (
+            CODECS[name].code for name in (self._config.gradient_codec, self._config.weight_codec, RAW)
+        )
+        return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.fused, weights, raw))
 
     def _direct_egress(self, m):
         setup = self.setup

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.codecs import WEIGHT_CODECS, CentroidCodec, TableCodec
+from hdl.compression.codec import Codebook as Content
+from hdl.compression.codec import Codec
+from hdl.compression.registry import CODECS
 
 __all__ = ["Codebook", "codebook", "codebook_words", "kmeans", "mantissa_centroids", "weight_centroids"]
 
@@ -76,11 +78,11 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
     """Centroids for a weight codec of weights: bits of fractions, or those of binary32 numbers."""
-    parameters = _with_centroids(codec)
+    found = _with_centroids(codec)
     given = np.ascontiguousarray(weights, dtype=np.float32)
-    if isinstance(parameters, TableCodec):
-        return mantissa_centroids(given.view(np.uint32), parameters.table)
-    return weight_centroids(given, parameters.centroids).view(np.uint32)
+    if found.codebook is Content.FRACTIONS:
+        return mantissa_centroids(given.view(np.uint32), found.parameters["table"])
+    return weight_centroids(given, found.centroids).view(np.uint32)
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
@@ -93,23 +95,23 @@ def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint3
     centroids : array of uint32
         As :func:`codebook` gives them, in ascending order; equal ones are allowed.
     """
-    parameters = _with_centroids(codec)
+    found = _with_centroids(codec)
     given = np.asarray(centroids)
-    if given.dtype != np.uint32 or given.shape != (parameters.centroids,):
-        raise ValueError(f"Codebook of {codec} must be {parameters.centroids} words, not "
+    if given.dtype != np.uint32 or given.shape != (found.centroids,):
+        raise ValueError(f"Codebook of {codec} must be {found.centroids} words, not "
                          f"{given.dtype} of shape {given.shape!r}")
-    if isinstance(parameters, TableCodec):
-        bounds = _fraction_bounds(given.astype(np.int64), parameters.table)
+    if found.codebook is Content.FRACTIONS:
+        bounds = _fraction_bounds(given.astype(np.int64), found.parameters["table"])
     else:
         bounds = _number_bounds(given.view(np.float32))
     return np.concatenate([bounds, np.zeros(1, np.uint32), given]).astype(np.uint32)
 
 
-def _with_centroids(codec: str) -> TableCodec | CentroidCodec:
-    parameters = WEIGHT_CODECS[codec]
-    if not isinstance(parameters, TableCodec | CentroidCodec):
+def _with_centroids(codec: str) -> Codec:
+    found = CODECS[codec]
+    if found.codebook is Content.NONE:
         raise ValueError(f"Weight codec must be one with a codebook, not {codec!r}")
-    return parameters
+    return found
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:

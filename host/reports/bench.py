@@ -20,7 +20,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from hdl.compression.codecs import RAW, ZERO_VALUE
+from hdl.compression.registry import RAW, ZERO_VALUE
 from hdl.config import NodeConfig
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
@@ -102,8 +102,8 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
           (N - 1) / N · K / S · (max(G, S / lanes) + max(W, S / lanes))
 
       with G words of a segment's gradients, 33/32 · S of dense ones in zero-value form, and W words of its weights, S
-      of raw ones. Both are what the codecs of :mod:`hdl.compression.codecs` say; how many words a table takes depends
-      on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
+      of raw ones. Both are what the codecs of :mod:`hdl.compression.registry` say; how many words a table takes
+      depends on the weights. Reading a codebook, and the way through encoders and decoders, are not part of it.
     - The optimizer: elements of the largest block, ceil(K / N) in groups of 32, times ``update_interval``, divided by
       ``update_lanes``.
     """

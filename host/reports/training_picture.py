@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hdl.compression.codecs import RAW, ZERO_VALUE
+from hdl.compression.registry import RAW, ZERO_VALUE
 from host.output import replacing
 from host.reports.style import FAINT, INK, STYLE
 

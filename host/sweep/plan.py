@@ -16,7 +16,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from hdl.compression.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
+from hdl.compression.registry import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from hdl.config import NodeConfig
 from host.output import write_json
 from host.sweep.jobs import Job, JobKind, SweepError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import RAW
 from host.driver.masking import MaskJob
 from host.driver.optimizer_settings import FixedSettings, Settings
 from host.driver.ring import Ring, Vector
@@ -43,13 +44,14 @@ class Reference:
         # Loaded here, since nothing else in host/ needs the models of a node's inside.
         from sim.golden import masking
         from sim.golden import ring as golden
-        from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+        from sim.golden.codecs import CODECS
 
         self._golden = golden
         self._masking = masking
         self._ring = ring
-        self._codec = WEIGHT_CODECS[ring.weight_codec]
-        self._gradient_codec = GRADIENT_CODECS[ring.gradient_codec]
+        self._weight_codec = ring.weight_codec
+        self._codec = CODECS[ring.weight_codec]
+        self._gradient_codec = CODECS[ring.gradient_codec]
         if centroids is not None:
             self.bind(centroids)
         self.master = golden.bits(weights).copy()
@@ -60,7 +62,7 @@ class Reference:
 
     @property
     def coded(self) -> bool:
-        return self._codec is not None
+        return bool(self._weight_codec != RAW)
 
     def arrays(self) -> dict[str, Any]:
         """Copies of all arrays."""
@@ -76,10 +78,7 @@ class Reference:
 
     def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
         """Go on with another codebook."""
-        from sim.golden.codecs import CentroidCodec, TableCodec
-
-        if isinstance(self._codec, TableCodec | CentroidCodec):
-            self._codec = self._codec.bind(centroids)
+        self._codec = self._codec.bind(centroids)
 
     def sparsify(self, gradients: Sequence[Vector], threshold: float) -> tuple[list[Vector], list[int]]:
         """Parts of their gradients that nodes send, and the number of elements that each has dropped."""
@@ -129,7 +128,7 @@ class IntegerReference(Reference):
         self._masking = masking
         self._reduced = reduced
         self._traffic = Traffic
-        self._codec = None
+        self._weight_codec = RAW
         self.master = self.weights = words_of(weights)
         self.state = []
         self.errors = np.zeros((1, weights.size), dtype=np.uint32)

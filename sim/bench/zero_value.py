@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.zero_value.format import GROUP, Adder, Decoder, Encoder
+from hdl.compression.zero_value.format import Adder, Decoder, Encoder
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import floating
 from sim.golden import zero_value as model

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.centroid import format as hardware
 from sim.golden import planes, stream
 
 __all__ = ["CentroidTable", "trace_decoder", "trace_encoder"]
@@ -22,8 +21,44 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CentroidTable(hardware.CentroidTable):
-    """The parameters, and the values that come of them."""
+class CentroidTable:
+    """The parameters, and the values that come of them.
+
+    Parameters
+    ----------
+    centroids : int
+        Centroids of a table: 4, 8, 16, 32 or 64.
+    loaded : bool
+        Whether decoders are loaded with the table, which then is sent with no packet.
+    """
+
+    centroids: int = 16
+    loaded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.centroids not in (4, 8, 16, 32, 64):
+            raise ValueError(f"Centroid count must be 4, 8, 16, 32 or 64, not {self.centroids!r}")
+        if self.loaded not in (False, True):
+            raise ValueError(f"Loading must be True or False, not {self.loaded!r}")
+
+    @property
+    def index_bits(self) -> int:
+        """Width of an index."""
+        return (self.centroids - 1).bit_length()
+
+    @property
+    def table_words(self) -> int:
+        """Words of the table in each packet."""
+        return 0 if self.loaded else self.centroids
+
+    def bits(self, count: int) -> int:
+        """Return the bits of ``count`` weights and their table."""
+        return count * self.index_bits + 32 * self.table_words
+
+    def words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` weights."""
+        groups = (count + planes.GROUP - 1) // planes.GROUP
+        return self.table_words + groups * self.index_bits
 
     def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """A packet of indices, of which there is at least one, and of their table, unless that is loaded."""

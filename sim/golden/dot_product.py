@@ -5,10 +5,14 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden.shared_exponent import Blocks, Flags, Integers, Model, _Output
+from sim.golden.block_cycles import Output
+from sim.golden.block_format import BlockFormat, Blocks
 from sim.golden.stream import Feed
 
 __all__ = ["DotProducts", "Trace", "dot_product", "trace_dot_product"]
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +24,7 @@ class DotProducts:
     nan: Flags
 
 
-def dot_product(model: Model, a: Blocks, b: Blocks) -> DotProducts:
+def dot_product(model: BlockFormat, a: Blocks, b: Blocks) -> DotProducts:
     """The dot product of each pair of blocks, in integers of which one is the smallest product of two elements.
 
     That is the product of the smallest number of the format with itself, in subsets with the largest differences.
@@ -55,13 +59,13 @@ class Trace:
     offered: Integers
 
 
-def trace_dot_product(model: Model, beats: int, *, lanes: int, latency: int, a_willing: npt.ArrayLike,
+def trace_dot_product(model: BlockFormat, beats: int, *, lanes: int, latency: int, a_willing: npt.ArrayLike,
                       b_willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
     """Every cycle of a dot product.
 
     Parameters
     ----------
-    model : Model
+    model : BlockFormat
     beats : int
         Beats of each stream.
     lanes : int
@@ -73,7 +77,7 @@ def trace_dot_product(model: Model, beats: int, *, lanes: int, latency: int, a_w
     ready : array of cycles
         Whether the sink is ready.
     """
-    a, b, output = Feed(beats, a_willing), Feed(beats, b_willing), _Output(ready)
+    a, b, output = Feed(beats, a_willing), Feed(beats, b_willing), Output(ready)
     end = output.end
     moves = np.zeros(end, np.bool_)
     inside: list[int] = []

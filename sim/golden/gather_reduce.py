@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.centroid.format import CentroidTable
 from sim.golden import stream
+from sim.golden.centroid import CentroidTable
 
 __all__ = ["ProductTrace", "multiply", "trace_product"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.table import format as hardware
 from sim.golden import planes, stream
+from sim.golden.float_format import FP32, FloatFormat
 
 __all__ = ["COMPARED", "LookupTable", "trace_decoder", "trace_encoder"]
 
@@ -23,8 +23,65 @@ COMPARED = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LookupTable(hardware.LookupTable):
-    """The parameters, and the values that come of them."""
+class LookupTable:
+    """The parameters, and the values that come of them.
+
+    Parameters
+    ----------
+    format : FloatFormat
+        Format of the elements.
+    mantissas : int
+        Representatives of the fractions: 8, 16, 32, 64 or 128.
+    centroids : bool
+        Whether they are centroids, and not the middles of bins of equal width.
+    exponents : int
+        Most exponents in a table.
+    loaded : bool
+        Whether decoders are loaded with the centroids, which then are sent with no packet.
+    """
+
+    format: FloatFormat = FP32
+    mantissas: int = 32
+    centroids: bool = False
+    exponents: int = 256
+    loaded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mantissas not in (8, 16, 32, 64, 128):
+            raise ValueError(f"Mantissa count must be 8, 16, 32, 64 or 128, not {self.mantissas!r}")
+        if self.loaded and not self.centroids:
+            raise ValueError(f"Loading must be False without centroids, not {self.loaded!r}")
+
+    @property
+    def sent(self) -> bool:
+        """Whether centroids are sent with every packet."""
+        return self.centroids and not self.loaded
+
+    @property
+    def mantissa_bits(self) -> int:
+        """Width of the index of a mantissa."""
+        return (self.mantissas - 1).bit_length()
+
+    @property
+    def width(self) -> int:
+        """Most bits of a code."""
+        return self.code_width(self.exponents)
+
+    def code_width(self, exponents: int) -> int:
+        """Return the bits of a code in a packet of so many distinct exponents: sign, mantissa and exponent."""
+        return 1 + self.mantissa_bits + (exponents - 1).bit_length()
+
+    def bits(self, count: int, exponents: int) -> int:
+        """Return the bits of ``count`` elements and their tables, without the end of the table."""
+        centroids = self.mantissas * self.format.fraction_bits if self.sent else 0
+        return count * self.code_width(exponents) + 8 * exponents + centroids
+
+    def words(self, count: int, exponents: int) -> int:
+        """Return the words of a packet of ``count`` elements with so many distinct exponents."""
+        centroid_bytes = self.mantissas * self.format.fraction_bits // 8 if self.sent else 0
+        front = exponents + 1 + centroid_bytes
+        groups = (count + planes.GROUP - 1) // planes.GROUP
+        return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Compress elements, of which there is at least one.
@@ -76,7 +133,7 @@ class LookupTable(hardware.LookupTable):
     def exponents_of(self, elements: npt.ArrayLike) -> Bits:
         """Exponent field of each element."""
         given = np.asarray(elements, np.uint32)
-        exponents: Bits = given >> self.format.fraction_bits & self.format.exponent_ones
+        exponents: Bits = (given >> self.format.fraction_bits & self.format.exponent_ones).astype(np.uint32)
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
@@ -92,9 +149,9 @@ class LookupTable(hardware.LookupTable):
         given = np.asarray(elements, np.uint32)
         exponents = self.exponents_of(given)
         sign = given >> (self.format.width - 1)
-        codes: Bits = (sign | self.mantissa_indices(given, centroids) << 1
-                       | np.searchsorted(table, exponents).astype(np.uint32) << (1 + self.mantissa_bits))
-        return codes
+        codes = (sign | self.mantissa_indices(given, centroids) << 1
+                 | np.searchsorted(table, exponents).astype(np.uint32) << (1 + self.mantissa_bits))
+        return codes.astype(np.uint32)
 
     def mantissa_indices(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
         """Index of the mantissa of each element."""
@@ -139,7 +196,7 @@ class LookupTable(hardware.LookupTable):
         if self.centroids:
             return self._checked(centroids)
         dropped = self.format.fraction_bits - self.mantissa_bits
-        table: Bits = np.arange(self.mantissas, dtype=np.uint32) << dropped
+        table: Bits = (np.arange(self.mantissas, dtype=np.uint32) << dropped).astype(np.uint32)
         return table | np.uint32(1 << (dropped - 1)) if dropped else table
 
     def elements(self, codes: npt.ArrayLike, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:

@@ -1,14 +1,93 @@
-"""Golden model of the OCP MX formats; mirrors :mod:`hdl.compression.block.microscaling`."""
+"""Golden model of the concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
-from hdl.compression.block import microscaling as gateware
-from hdl.compression.block.microscaling import Element
-from sim.golden.shared_exponent import Model
+A block is 32 elements and a scale of E8M0. The table of element formats is that of section 5.3 of the specification.
+"""
 
-__all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Microscaling"]
+import dataclasses
+import enum
+
+from sim.golden.block_format import BlockFormat, Rounding
+
+__all__ = ["MXFP4_E2M1", "MXFP6_E2M3", "MXFP6_E3M2", "MXFP8_E4M3", "MXFP8_E5M2", "MXINT8", "Element",
+           "Microscaling"]
 
 
-class Microscaling(Model, gateware.Microscaling):
-    """The codec of the same name, and what it does to numbers."""
+class Element(enum.Enum):
+    """Formats of elements: bits of exponent and fraction, and their largest magnitude."""
+
+    INT8 = (1, 6, 0b1_111111)
+    FP8_E4M3 = (4, 3, 0b1111_110)
+    FP8_E5M2 = (5, 2, 0b11110_11)
+    FP6_E2M3 = (2, 3, 0b11_111)
+    FP6_E3M2 = (3, 2, 0b111_11)
+    FP4_E2M1 = (2, 1, 0b11_1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Microscaling(BlockFormat):
+    """One of the formats of OCP MX.
+
+    Parameters
+    ----------
+    element : Element
+    """
+
+    element: Element
+    rounding: Rounding = Rounding.NEAREST_EVEN
+    seed: int = 1
+
+    block = 32
+    subset = 32
+    exponent_bits = 8
+    difference_bits = 0
+
+    def __post_init__(self) -> None:
+        self.check()
+        if not isinstance(self.element, Element):
+            raise TypeError(f"Element must be an Element, not {self.element!r}")
+
+    @property
+    def fraction_bits(self) -> int:  # type: ignore[override]
+        """Bits of a magnitude below its field."""
+        return self.element.value[1]
+
+    @property
+    def magnitude_bits(self) -> int:  # type: ignore[override]
+        """Bits of a magnitude."""
+        return sum(self.element.value[:2])
+
+    @property
+    def largest(self) -> int:  # type: ignore[override]
+        """Largest magnitude."""
+        return self.element.value[2]
+
+    @property
+    def top_field(self) -> int:  # type: ignore[override]
+        """Field of the largest magnitude."""
+        return self.largest >> self.fraction_bits
+
+    @property
+    def lowest(self) -> int:  # type: ignore[override]
+        """Smallest exponent of a block, the exponent of the largest element below a scale of 2 ** -127."""
+        if self.complement:
+            return 0
+        bias = (1 << self.element.value[0] - 1) - 1
+        return self.top_field - bias
+
+    @property
+    def complement(self) -> bool:  # type: ignore[override]
+        """Whether elements are of two's complement."""
+        return self.element is Element.INT8
+
+    @property
+    def infinities(self) -> bool:  # type: ignore[override]
+        """Whether the highest field holds infinities and NaNs, as in IEEE 754."""
+        return self.element is Element.FP8_E5M2
+
+    @property
+    def nan_magnitude(self) -> int | None:  # type: ignore[override]
+        """Magnitude that is a NaN, or None."""
+        return 0b1111_111 if self.element is Element.FP8_E4M3 else None
 
 
 MXINT8 = Microscaling(element=Element.INT8)

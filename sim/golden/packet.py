@@ -7,16 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from sim.golden.codecs import WEIGHT_CODECS, TableCodec
+from sim.golden.codecs import CODECS, Codec
 
-__all__ = ["ABORT", "CODED", "DATA", "RAW", "ZERO_VALUE", "Header", "Refusal", "Verdict", "checksum", "packet",
-           "verdict"]
+__all__ = ["ABORT", "DATA", "Header", "Refusal", "Verdict", "checksum", "codec_of", "packet", "verdict"]
 
 DATA, ABORT = 1, 2
-RAW, ZERO_VALUE = 0, 1
-
-#: Codecs of weights, by their number in a header.
-CODED = dict(enumerate((codec for codec in WEIGHT_CODECS.values() if codec is not None), start=ZERO_VALUE + 1))
 
 STOMP = 0xFFFFFFFF
 
@@ -39,7 +34,8 @@ class Header:
     """The header of a packet; see docs/ring/packet.md for the fields."""
 
     type: int = DATA
-    codec: int = RAW
+    codec: int = 0
+    tenant: int = 0
     source: int = 0
     destination: int = 0
     epoch: int = 0
@@ -52,9 +48,9 @@ class Header:
     def words(self) -> list[int]:
         """The three words of the header."""
         return [
-            self.type | self.codec << 4 | self.source << 8 | self.destination << 16 | self.epoch << 24,
-            self.sequence | self.iteration << 16,
-            self.block | self.segment << 8 | self.length << 20,
+            self.type | self.codec << 4 | self.tenant << 12 | self.source << 16 | self.epoch << 24,
+            self.sequence | self.segment << 12 | self.length << 22,
+            self.iteration | self.block << 16 | self.destination << 24,
         ]
 
     @classmethod
@@ -62,9 +58,9 @@ class Header:
         """The header that the first three words of a packet are; absent words read as 0."""
         first, second, third = (*words[:3], 0, 0, 0)[:3]
         return cls(
-            type=first & 0xF, codec=first >> 4 & 0xF, source=first >> 8 & 0xFF, destination=first >> 16 & 0xFF,
-            epoch=first >> 24, sequence=second & 0xFFFF, iteration=second >> 16,
-            block=third & 0xFF, segment=third >> 8 & 0xFFF, length=third >> 20,
+            type=first & 0xF, codec=first >> 4 & 0xFF, tenant=first >> 12 & 0xF, source=first >> 16 & 0xFF,
+            epoch=first >> 24, sequence=second & 0xFFF, segment=second >> 12 & 0x3FF, length=second >> 22,
+            iteration=third & 0xFFFF, block=third >> 16 & 0xFF, destination=third >> 24,
         )
 
 
@@ -107,27 +103,9 @@ def packet(header: Header, payload: Sequence[int] = (), *, stomp: bool = False) 
     return [*words, checksum(words) ^ (STOMP if stomp else 0)]
 
 
-def _payload_words(header: Header, words: Sequence[int]) -> tuple[int, int, bool]:
-    """(words used, units missing, whether a mask or a table was wrong) of the payload that ``words`` starts with."""
-    codec = CODED.get(header.codec)
-    if isinstance(codec, TableCodec):
-        return codec.span(words, header.length)
-    if header.codec != ZERO_VALUE:
-        due = len(codec.encode(np.zeros(header.length, np.uint32))) if codec is not None else header.length
-        used = min(due, len(words))
-        return used, due - used, False
-    groups, used = (header.length + 31) // 32, 0
-    while groups and used < len(words):
-        mask = words[used]
-        tail = header.length % 32
-        if groups == 1 and tail and mask >> tail:
-            return used, groups, True
-        values = mask.bit_count()
-        if used + 1 + values > len(words):
-            return len(words), groups, False
-        used += 1 + values
-        groups -= 1
-    return used, groups, False
+def codec_of(header: Header) -> Codec:
+    """Return the codec of a packet's payload."""
+    return next(codec for codec in CODECS.values() if codec.code == header.codec)
 
 
 def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
@@ -137,16 +115,16 @@ def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | N
         [
             (Refusal.WRONG_SEQUENCE, got.epoch, expected.epoch),
             (Refusal.WRONG_SOURCE, got.source, expected.source),
-            (Refusal.WRONG_CODEC, got.type | got.codec << 4, DATA | expected.codec << 4),
+            (Refusal.WRONG_CODEC, got.type | got.codec << 4 | got.tenant << 12, DATA | expected.codec << 4),
         ],
         [
             (Refusal.WRONG_SEQUENCE, got.sequence, expected.sequence),
-            (Refusal.WRONG_ITERATION, got.iteration, expected.iteration),
-        ],
-        [
-            (Refusal.WRONG_BLOCK, got.block, expected.block),
             (Refusal.WRONG_BLOCK, got.segment | 0x8000, expected.segment | 0x8000),
             (Refusal.WRONG_LENGTH, got.length, expected.length),
+        ],
+        [
+            (Refusal.WRONG_ITERATION, got.iteration, expected.iteration),
+            (Refusal.WRONG_BLOCK, got.block, expected.block),
         ],
     ]
     for code, value, due in itertools.chain(*checks[: len(body)]):
@@ -163,7 +141,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     words : sequence of int
         All words of the packet, CRC included.
     expected : Header or None
-        The record on offer; its type and destination do not matter.
+        The record on offer; its type, tenant and destination do not matter.
     epoch : int
         The epoch of the command.
     """
@@ -172,14 +150,14 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     right = checksum(body)
     intact, stomped = bool(body) and trailer == right, bool(body) and trailer == right ^ STOMP
     older = (header.epoch - epoch) % 256 >= 128
-    abort = header.type == ABORT and header.epoch == epoch
+    abort = header.type == ABORT and header.tenant == 0 and header.epoch == epoch
 
     offered: tuple[int, ...] = ()
     mismatch = None
     if body and expected is not None and not older and not abort:
         mismatch = _mismatch(body, expected)
         if mismatch is None:
-            used, missing, overran = _payload_words(header, body[3:])
+            used, missing, overran = codec_of(header).span(body[3:], header.length)
             kept = 1 if used and not missing else 0  # the last word waits for the verdict
             offered = tuple(body[3 : 3 + used - kept])
             if missing or overran or 3 + used != len(body):
@@ -195,7 +173,7 @@ def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Ver
     if older:
         return Verdict()
     if abort or stomped:
-        reason = header.length if abort and len(body) >= 3 else 0
+        reason = header.length if abort and len(body) >= 2 else 0
         return Verdict(
             code=Refusal.PEER_ABORT, detail=header.source << 16 | reason, offered=offered, abort_seen=abort and intact
         )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.table import prefix_code as hardware
 from sim.golden import planes, stream
 
 __all__ = ["Code", "PrefixCode", "code_lengths", "trace_decoder", "trace_encoder"]
@@ -91,8 +90,15 @@ class Code:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrefixCode(hardware.PrefixCode):
-    """The parameters, and the values that come of them."""
+class PrefixCode:
+    """Packets of bfloat16 elements, one per beat; there is no parameter to choose."""
+
+    table_words = 6
+
+    def words(self, lengths: Sequence[int]) -> int:
+        """Return the words of a packet of elements whose codes have given lengths, escaped exponents and end
+        included: a byte of sign and fraction comes with each."""
+        return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
         """Compress encodings of BF16, of which there is at least one."""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating, moments, optimizer
-from sim.golden.codecs import GradientCodec, WeightCodec
+from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
 
 __all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
            "broadcast", "canonical", "distribute", "floats", "fused_update", "reduce_scatter", "segment_bounds",
@@ -215,13 +215,14 @@ class _Schedule:
         steps.payload[hop, rank] = payload
         steps.cost[hop, rank] = np.maximum(np.maximum(payload, -(-elements // self.lanes)), positions)
 
-    def reduce(self, gradients: Bits, codec: GradientCodec | None = None, residuals: Bits | None = None, *,
+    def reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None = None, *,
                keep: bool = False) -> tuple[Bits, _Steps]:
         """Sum of the gradients, and the N segment steps that form it, of which the last stays at the owner.
 
-        With a codec ``residuals`` are replaced, and ``keep`` tells whether the last step goes through it as well.
+        Unless sums are added as they are coded, ``residuals`` are replaced, and ``keep`` tells whether the last step
+        goes through the codec as well.
         """
-        if codec is not None:
+        if not codec.sums_coded:
             return self._reduce(gradients, codec, residuals, keep)
         nodes = self.nodes
         total = np.empty(gradients.shape[1], dtype=np.uint32)
@@ -239,7 +240,7 @@ class _Schedule:
             total[start:stop] = partial
         return total, steps
 
-    def _reduce(self, gradients: Bits, codec: GradientCodec, residuals: Bits | None,
+    def _reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None,
                 keep: bool) -> tuple[Bits, _Steps]:
         total = np.empty(gradients.shape[1], dtype=np.uint32)
         steps = self.empty(self.nodes)
@@ -267,10 +268,10 @@ class _Schedule:
             total[start:stop] = partial
         return total, steps
 
-    def words(self, codec: GradientCodec) -> npt.NDArray[np.int64]:
+    def words(self, codec: Codec) -> npt.NDArray[np.int64]:
         """Words of each segment of each block."""
         elements = self.segments[..., 1] - self.segments[..., 0]
-        return np.asarray(np.vectorize(codec.words, otypes=[np.int64])(elements))
+        return np.asarray(np.vectorize(codec.most_words, otypes=[np.int64])(elements))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
@@ -283,7 +284,7 @@ class _Schedule:
                           None if coded is None else coded[block])
         return steps
 
-    def through(self, codec: WeightCodec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
+    def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
         """What is decoded of values, of which each segment is a packet, and the words of each segment of each
         block."""
         result = np.empty_like(values)
@@ -306,7 +307,7 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
     return int(cost.sum(axis=(0, 2)).max())
 
 
-def all_reduce(gradients: Bits, *, gradient_codec: GradientCodec | None = None, residuals: Bits | None = None,
+def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
     """The sum that every rank ends with, all-gather being compressed, or of words of a codec.
 
@@ -314,7 +315,7 @@ def all_reduce(gradients: Bits, *, gradient_codec: GradientCodec | None = None, 
     """
     schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
-    gather = schedule.gather(total, None if gradient_codec is None else schedule.words(gradient_codec))
+    gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
     # The finished sum goes straight from the adder into the first hop of all-gather.
     if schedule.nodes > 1:
         gather.cost[0] = np.maximum(gather.cost[0], steps.cost[-1])
@@ -322,7 +323,7 @@ def all_reduce(gradients: Bits, *, gradient_codec: GradientCodec | None = None, 
     return total, schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
 
 
-def reduce_scatter(gradients: Bits, *, gradient_codec: GradientCodec | None = None, residuals: Bits | None = None,
+def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
     """The gradient memory of every rank afterwards: its own block is the sum, all else is as before. With a codec,
     the sum is what an all-reduce would give to all ranks."""
@@ -337,8 +338,8 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: GradientCodec | None = No
 
 
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
-                 packed_state: bool = False, weight_codec: WeightCodec | None = None,
-                 gradient_codec: GradientCodec | None = None, residuals: Bits | None = None, segment: int = 256,
+                 packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
+                 gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
                  lanes: int = 4) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
     of a codec.
@@ -357,16 +358,14 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     if packed_state:
         new_state[:settings.planes] = [moments.unpack(moments.pack(plane), len(plane))
                                        for plane in new_state[:settings.planes]]
-    new_weights, coded = (master, None) if weight_codec is None else schedule.through(weight_codec, master)
+    new_weights, coded = schedule.through(weight_codec, master)
     gather, scatter = schedule.gather(coded=coded), steps[:-1]
     traffic = schedule.traffic(scatter, gather, np.concatenate([scatter.cost, gather.cost]))
     return Update(weights=new_weights, master=master, state=new_state, total=total, traffic=traffic)
 
 
-def distribute(weights: Bits, nodes: int, *, weight_codec: WeightCodec | None = None, segment: int = 256) -> Bits:
+def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
     """The weights that every rank ends with if it is given the masters of its block, and nothing is added to them."""
-    if weight_codec is None:
-        return weights.copy()
     return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)[0]
 
 

@@ -202,7 +202,7 @@ class VerilatedRing:
     nodes : int
         Ring size.
     topology : RingTopology
-        Who is before and behind whom.
+        Neighbours of each node.
     batched : bool
         Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink

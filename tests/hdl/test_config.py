@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hdl.compression import codecs
+from hdl.compression import registry
 from hdl.config import NodeConfig
 
 INT16 = {"element": "int16"}
@@ -15,8 +15,14 @@ ALONE = {"lanes": 1, "nodes_max": 1}
     ("options", "message"),
     [
         ({"lanes": 3}, r"^Lane count must be 1, 2, 4 or 8, not 3$"),
-        ({"segment": 96}, r"^Segment must be 32 times a power of two, up to 2048, not 96$"),
-        ({"segment": 4096}, r"^Segment must be 32 times a power of two, up to 2048, not 4096$"),
+        ({"segment": 96}, r"^Segment must be 32 times a power of two, up to 512, not 96$"),
+        ({"segment": 1024}, r"^Segment must be 32 times a power of two, up to 512, not 1024$"),
+        ({"segment": 32, "gradient_words": 1 << 16, "weight_words": 65568},
+         r"^weight_words must be at most 65536 with segments of 32 elements, since a block has at most 1024 of them, "
+         r"not 65568$"),
+        ({"gradient_words": 1 << 20},
+         r"^gradient_words must be at most 524288 with segments of 256 elements, since a block has at most 1024 of "
+         r"them, not 1048576$"),
         ({"gradient_words": 100}, r"^gradient_words must be a multiple of 32 between 32 and 16777216, not 100$"),
         ({"weight_words": 0}, r"^weight_words must be a multiple of 32 between 32 and 16777216, not 0$"),
         ({"state_words": "64"}, r"^state_words must be a multiple of 32 between 32 and 16777216, not '64'$"),
@@ -57,15 +63,22 @@ def test_errors(options, message):
 
 
 def test_codebooks_are_not_for_gradients():
-    """Such codecs are not closed under addition. What tells them: they do not say whether they are exact."""
-    having = [name for name, codec in codecs.WEIGHT_CODECS.items() if codecs.codebook_words(codec)]
+    """Such codecs are not closed under addition."""
+    having = [name for name, codec in registry.WEIGHT_CODECS.items() if codec.codebook_words]
     assert having == ["table32", "centroid16", "centroid64"]
-    assert set(codecs.GRADIENT_CODECS) == {"zero_value", *codecs.WEIGHT_CODECS} - set(having)
+    assert set(registry.GRADIENT_CODECS) == {"zero_value", *registry.WEIGHT_CODECS} - set(having)
     for name in having:
         message = ("^Gradient codec must take any number, since a sum of values in a codebook need not be in it: one "
                    f"of zero_value, raw, .*, not '{name}'$")
         with pytest.raises(ValueError, match=message):
             NodeConfig(gradient_codec=name)
+
+
+def test_segments_of_a_block():
+    """A ring of one sends no packet, so its block may have any number of segments."""
+    assert NodeConfig(gradient_words=1 << 19, segment=256).gradient_words == 1 << 19
+    assert NodeConfig(gradient_words=1 << 20, segment=512).segment == 512
+    assert NodeConfig(gradient_words=1 << 24, nodes_max=1).gradient_words == 1 << 24
 
 
 def test_hash_covers_every_parameter():

@@ -16,37 +16,40 @@ from host.training import golden_run as reference
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
+from tests import mx5
 from tests.pairs import generator as pairs
 
 TIMEOUT = 4000
 
 #: Nodes of all rings that tests simulate, with one library for each. Options that do not depend on each other are in
 #: one configuration together: every kind of codec, 1, 4 and 8 lanes, and 0, 1 and 2 state planes are in some.
-CONFIGS = {
-    # What a node is if nothing is said, and what most tests use.
-    "default": NodeConfig(),
-    # Every engine, and segments short enough for several in a block of little memories.
-    "engines": pairs.CONFIG,
-    # Both directions through blocks of shared exponents.
-    "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False),
-    # A codebook beside residuals, and rows of eight elements.
-    "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=5120,
-                        weight_words=5120, state_words=2560, state_planes=0, masking=False, error_feedback=False),
-    # A codebook beside gradients that no codec makes shorter, and an optimizer that waits.
-    "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
-                           weight_words=2048, state_words=2048, update_interval=4, masking=False,
-                           error_feedback=False),
-    # Rows of eight elements, two lanes of the optimizer.
-    "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
-                       state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
-                       nodes_max=3, masking=False, error_feedback=False),
-    # One element per row, and as little room for packets as there can be.
-    "narrow": NodeConfig(weight_codec="bf16", lanes=1, segment=32, gradient_words=1024, weight_words=1024,
-                         state_words=1024, state_planes=1, ingress_segments=2, multiplier_dsps=1, masking=False,
-                         error_feedback=False),
-    # A node of 16-bit integers.
-    "int16": BOARDS["icebreaker"].node,
-}
+with mx5.registered():
+    CONFIGS = {
+        # What a node is if nothing is said, and what most tests use.
+        "default": NodeConfig(),
+        # Every engine, and segments short enough for several in a block of little memories.
+        "engines": pairs.CONFIG,
+        # Both directions through blocks of shared exponents.
+        "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False),
+        # A codebook beside residuals, and rows of eight elements.
+        "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
+                            gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
+                            error_feedback=False),
+        # A codebook beside gradients that no codec makes shorter, and an optimizer that waits.
+        "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
+                               weight_words=2048, state_words=2048, update_interval=4, masking=False,
+                               error_feedback=False),
+        # Rows of eight elements, two lanes of the optimizer.
+        "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
+                           state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
+                           nodes_max=3, masking=False, error_feedback=False),
+        # One element per row, as little room for packets as there can be, and gradients in a format that tests add.
+        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=1024,
+                             weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
+                             multiplier_dsps=1, masking=False, error_feedback=False),
+        # A node of 16-bit integers.
+        "int16": BOARDS["icebreaker"].node,
+    }
 
 
 class Reference(reference.Reference):
@@ -70,6 +73,11 @@ class Reference(reference.Reference):
             assert np.isfinite(found).all(), message
 
 
+def known_formats(config):
+    """Has both registries know the format that tests add, for nodes that use it."""
+    return mx5.registered() if mx5.NAME in (config.weight_codec, config.gradient_codec) else contextlib.nullcontext()
+
+
 @functools.cache
 def library(config):
     """The simulated ring; making sure that it is up to date takes longer than most tests."""
@@ -79,7 +87,7 @@ def library(config):
 @contextlib.contextmanager
 def open_nodes(nodes, *, config, threads=1, latency=16, timeout=TIMEOUT, host_port=True):
     """Ring and simulation, whose links can be cut; without the host port, memories are reached directly."""
-    with OpenRing(library(config), nodes=nodes, threads=threads) as opened:
+    with known_formats(config), OpenRing(library(config), nodes=nodes, threads=threads) as opened:
         for link in opened.simulation.links:
             link.set_latency(data=latency, credit=latency)
         transports = opened.transports

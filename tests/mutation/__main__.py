@@ -1,4 +1,4 @@
-"""A mutation run over hdl/: ``make mutate``, see docs/testing.md."""
+"""Mutation run over hdl/: ``make mutate``, see docs/testing.md."""
 
 import queue
 import threading
@@ -18,22 +18,23 @@ from tests.mutation.targets import TARGETS, Target
 from tests.mutation.workers import Worker
 
 TREE = Path(__file__).resolve().parents[2]
-#: Of equivalent mutants, among all that were chosen.
+#: Largest share of equivalent mutants among those chosen.
 MOST_EQUIVALENT = 0.1
 
 
 class MutationError(Exception):
-    """The run cannot go on, for a reason that the message gives."""
+    """Error that ends the run, with the reason as its message."""
 
 
 class Run:
-    """Mutants and their tests, run on some copies of the tree.
+    """Run of mutants and their tests, on copies of the tree.
 
     Parameters
     ----------
     budget : int
-        CPU seconds that one process of a mutant's tests may take. Of time on the clock it may be ten times as much.
+        CPU seconds that one process of a mutant's tests may take; the wall-clock time may be ten times as much.
     tree : Path
+        Root of the tree.
     """
 
     def __init__(self, budget: int, tree: Path = TREE) -> None:
@@ -50,11 +51,11 @@ class Run:
         return digest(tree, files, target.file, source, repr((target.tests, target.first, target.rest)), *more)
 
     def baseline(self, worker: Worker, target: Target) -> dict[str, str]:
-        """Run the tests of a file as it is, which must pass, and return the digests of its gateware.
+        """Run the tests of an unchanged file, which must pass, and return the digests of its gateware.
 
-        What the tests build of the unchanged tree stays, for mutants that leave it as it is.
+        Builds of the unchanged tree stay in the cache, for mutants that do not affect them.
         """
-        # The copy's: the tree itself may change while mutants run.
+        # Read the copy, since the tree itself may change while mutants run.
         source = (worker.folder / target.file).read_text()
         key = self._key(worker.folder, target, source, "baseline", str(worker.folder))
         known = self._store.get(key)
@@ -69,7 +70,7 @@ class Run:
         return result
 
     def mutant(self, worker: Worker, target: Target, mutant: Mutant, expected: dict[str, str]) -> Row:
-        """Run one mutant, or take what an earlier run has found."""
+        """Run one mutant, or take the result of an earlier run."""
         source = mutant.apply((worker.folder / target.file).read_text())
         key = self._key(worker.folder, target, source)
         result = self._store.get(key)
@@ -79,7 +80,7 @@ class Run:
         return _row(target, mutant, result["status"], result.get("test", ""), result.get("cpu", 0.0))
 
     def tell(self, text: str) -> None:
-        """Print a line of progress at once, also into a pipe."""
+        """Print a line of progress, and flush it even into a pipe."""
         with self._print:
             print(f"[{time.monotonic() - self._begun:6.0f} s] {text}", flush=True)
 
@@ -90,7 +91,7 @@ def _row(target: Target, mutant: Mutant, status: str, test: str, cpu: float) -> 
 
 
 def chosen_targets(files: str) -> list[Target]:
-    """Targets whose paths begin as one of some names, with commas between them; all of them for none."""
+    """Targets whose paths begin with one of the comma-separated names; all targets if there is no name."""
     names = [name.strip().rstrip("/") for name in files.split(",") if name.strip()]
     for name in names:
         if not any(_is_under(file, name) for file in TARGETS):
@@ -103,7 +104,7 @@ def _is_under(file: str, name: str) -> bool:
 
 
 def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], workers: int) -> Iterator[Row]:
-    """Run all mutants that are picked, file after file, on some workers, and give each row when it is known."""
+    """Run all picked mutants, file after file, on some workers, and yield each row when it is known."""
     done: queue.Queue[Row | BaseException | None] = queue.Queue()
     jobs: queue.Queue[tuple[Target, Mutant]] = queue.Queue()
     for target in targets:
@@ -123,7 +124,7 @@ def run_all(run: Run, targets: list[Target], picked: dict[str, list[Mutant]], wo
                         expected[target.file] = run.baseline(worker, target)
                     done.put(run.mutant(worker, target, mutant, expected[target.file]))
             done.put(None)
-        except Exception as error:  # of a thread: it is raised again where rows are taken
+        except Exception as error:  # in a thread: the consumer of the rows raises it again
             done.put(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(workers)]
@@ -147,7 +148,7 @@ def main(
     budget: Annotated[int, typer.Option(min=1, help="CPU seconds of one process.")] = 120,
     workers: Annotated[int, typer.Option(min=1, help="Copies of the tree that run at a time.")] = 2,
 ) -> None:
-    """Change hdl/ in one place at a time, and see whether a test of the file fails."""
+    """Change hdl/ in one place at a time, and check that a test of the file fails."""
     try:
         targets = chosen_targets(files)
         every = {target.file: find((TREE / target.file).read_text()) for target in targets}

@@ -1,4 +1,4 @@
-"""Mutants that are known to behave as the original does, with the reason: ``equivalent.toml``."""
+"""Mutants that are known to be equivalent to the original, each with the reason: ``equivalent.toml``."""
 
 import dataclasses
 import tomllib
@@ -9,27 +9,28 @@ from tests.mutation.mutants import Mutant
 
 __all__ = ["LIST", "Entry", "EquivalentError", "load", "match"]
 
-#: Where they are listed.
+#: File of the list.
 LIST = Path(__file__).with_name("equivalent.toml")
 
 
 class EquivalentError(Exception):
-    """The list is not in order."""
+    """Error in the list of equivalent mutants."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A mutant in the list.
+    """Entry of the list, for one mutant.
 
     Members
     -------
     file : str
+        Path of the mutated file.
     before, after : str
-        As of :class:`~tests.mutation.mutants.Mutant`.
+        Texts as in :class:`~tests.mutation.mutants.Mutant`.
     reason : str
-        Why no test can tell: an argument that names the line it rests on, or ``proof: …``.
+        Reason why no test can detect the mutant: an argument that names the line it rests on, or ``proof: …``.
     occurrence : int
-        Which of several places with the same text, from 1 on.
+        Number among several places with the same text, from 1 on.
     """
 
     file: str
@@ -44,7 +45,7 @@ class Entry:
 
 
 def load(path: Path = LIST) -> list[Entry]:
-    """The list, or :class:`EquivalentError` with the entry that is not complete or there twice."""
+    """Read the list; raise :class:`EquivalentError` for an entry that is incomplete or repeated."""
     entries = []
     for number, fields in enumerate(tomllib.loads(path.read_text()).get("mutant", []), start=1):
         try:
@@ -61,7 +62,7 @@ def load(path: Path = LIST) -> list[Entry]:
 
 
 def match(entries: list[Entry], mutants: Mapping[str, list[Mutant]]) -> dict[tuple[str, Mutant], Entry]:
-    """The mutants that are listed, of files that are given, or :class:`EquivalentError` for an entry without one."""
+    """Find the listed mutants of the given files; raise :class:`EquivalentError` for an entry without a mutant."""
     result = {}
     for entry in entries:
         if entry.file not in mutants:

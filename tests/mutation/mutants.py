@@ -1,7 +1,7 @@
 """Mutants: gateware with one small mistake in it, each a textual change of one place in one file of hdl/.
 
-Only what becomes gateware is changed: the bodies of functions, apart from constructors, from what raises, from names
-and from text. Kinds of changes:
+Only code that becomes gateware is changed: the bodies of functions, apart from constructors, raise statements, names
+and text. Kinds of changes:
 
 ==========  ========================================================================================================
 statement   an assignment is left out
@@ -39,18 +39,18 @@ _UNCHANGED = {"name", "attrs", "reset_less", "domain", "granularity"}
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One change of one place.
+    """Mutant: one change of one place.
 
     Members
     -------
     kind : str
         One of :data:`KINDS`.
     start, end : int
-        Bytes of the source that are replaced.
+        Range of bytes of the source that is replaced.
     text : str
         Replacement.
     line : int
-        Number of the first line that is changed.
+        Number of the first changed line.
     before, after : str
         All lines of the place, without and with the change, on one line with single spaces.
     occurrence : int
@@ -67,13 +67,13 @@ class Mutant:
     occurrence: int = 1
 
     def apply(self, source: str) -> str:
-        """Source with the change in it."""
+        """Apply the change to a source, and return the result."""
         data = source.encode()
         return (data[:self.start] + self.text.encode() + data[self.end:]).decode()
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What identifies the mutant in its file, wherever its lines are."""
+        """Identity of the mutant in its file, independent of line numbers."""
         return self.before, self.after, self.occurrence
 
 
@@ -82,7 +82,7 @@ def find(source: str) -> list[Mutant]:
     finder = _Finder(source)
     found: dict[tuple[int, int, str], Mutant] = {}
     for mutant in sorted(finder.find(), key=lambda one: (one.start, one.end, one.text)):
-        # Of those that make the same text, one.
+        # Keep one of several mutants with the same text.
         found.setdefault((mutant.start, mutant.end, mutant.text), mutant)
     counts: dict[tuple[str, str], int] = {}
     result = []
@@ -94,7 +94,7 @@ def find(source: str) -> list[Mutant]:
 
 
 def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Choose mutants, as evenly over the kinds as there are some, in the order of their places.
+    """Choose mutants, as evenly over the kinds as possible, in the order of their places.
 
     The choice depends on the seed and on the mutants' own text: a line that is added elsewhere in the file changes
     few others.
@@ -112,7 +112,7 @@ def sample(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 def _called(node: ast.AST) -> str:
-    """Name of what is called: the last part of a dotted one."""
+    """Name of the called function, without the part before its last dot."""
     if not isinstance(node, ast.Call):
         return ""
     function = node.func
@@ -145,7 +145,7 @@ class _Finder:
     # Places and texts.
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
-        place = node  # of expressions and statements alone, which have one
+        place = node  # an expression or a statement, which has a position
         return (self._lines[place.lineno - 1] + place.col_offset,  # type: ignore[attr-defined]
                 self._lines[place.end_lineno - 1] + place.end_col_offset)  # type: ignore[attr-defined]
 
@@ -168,7 +168,7 @@ class _Finder:
         number = self._data.count(b"\n", 0, start) + 1
         return Mutant(kind, start, end, text, number, line(self._data[start:end]), line(text.encode()))
 
-    # What there is to change.
+    # Changes.
 
     def _visit(self, node: ast.AST, states: list[str], *, shape: bool) -> Iterator[Mutant]:
         if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Raise | ast.Assert | ast.arguments):
@@ -178,7 +178,7 @@ class _Finder:
         if isinstance(node, ast.keyword) and node.arg in _UNCHANGED:
             return
         if isinstance(node, ast.AugAssign):
-            # `m.d.sync += x` is no addition.
+            # `m.d.sync += x` is not an addition.
             if not isinstance(node.target, ast.Name):
                 if _called(node.value) == "eq":
                     yield self._replace("statement", node.value, "()")
@@ -216,7 +216,7 @@ class _Finder:
             here = node.value.value if isinstance(node.value, ast.Constant) else None
             others = [state for state in states if state != here]
             if others:
-                # Any other one: which one is decided by the text, and not by the place.
+                # Choose another state by the text and not by the place.
                 digest = hashlib.sha256(repr((here, others)).encode()).digest()
                 other = others[(digest[0] + node.col_offset) % len(others)]
                 yield self._replace("state", node.value, f'"{other}"')

@@ -1,4 +1,4 @@
-"""The report of a mutation run: survivors, and the score of each file."""
+"""Report of a mutation run: survivors, and the score of each file."""
 
 import collections
 import dataclasses
@@ -11,26 +11,26 @@ from rich.table import Table
 
 __all__ = ["SCORED", "Row", "score", "survivors", "table", "write"]
 
-#: What counts: killed by a test, or by its time being over, out of these and the survivors.
+#: Statuses that count for the score: killed by a test, killed by the time limit, or survived.
 SCORED = ("killed", "timeout", "survived")
 _STATUSES = (*SCORED, "equivalent", "same", "invalid")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What became of a mutant.
+    """Outcome of a mutant.
 
     Members
     -------
     file, line, kind, before, after, occurrence
-        As of :class:`~tests.mutation.mutants.Mutant`.
+        Fields as in :class:`~tests.mutation.mutants.Mutant`.
     status : str
-        "killed", "timeout" or "survived"; "equivalent", in the list; "same", with the very gateware of the original;
-        "invalid", not to be elaborated.
+        "killed", "timeout" or "survived"; "equivalent" if the mutant is in the list, "same" if its gateware equals
+        the original, and "invalid" if it cannot be elaborated.
     test : str
-        The test that failed, the error or the reason.
+        Name of the test that failed, the error or the reason.
     cpu : float
-        CPU seconds.
+        CPU seconds of the trial.
     """
 
     file: str
@@ -45,14 +45,14 @@ class Row:
 
 
 def score(rows: list[Row]) -> float | None:
-    """Part of the mutants that were seen, among those that count; None without any."""
+    """Share of killed mutants among those that count; None if no mutant counts."""
     counts = collections.Counter(row.status for row in rows)
     total = sum(counts[status] for status in SCORED)
     return 1 - counts["survived"] / total if total else None
 
 
 def table(rows: list[Row]) -> Table:
-    """One line for each file, and one for all."""
+    """Table with a line for each file, and one for all files."""
     result = Table(title="Mutants of hdl/", caption="score: killed or out of time, of all that count; not counted: "
                    "equivalent, same gateware, invalid")
     for name in ("file", "killed", "time", "survived", "score", "equivalent", "same", "invalid", "CPU s"):
@@ -70,7 +70,7 @@ def table(rows: list[Row]) -> Table:
 
 
 def survivors(rows: list[Row]) -> list[str]:
-    """Two lines for each mutant that no test has seen."""
+    """Lines for each mutant that survived: its place, and the text before and after."""
     return [f"{row.file}:{row.line}: {row.kind}\n  - {row.before}\n  + {row.after}"
             + (f"  (occurrence {row.occurrence})" if row.occurrence > 1 else "")
             for row in rows if row.status == "survived"]
@@ -89,7 +89,7 @@ def write(rows: list[Row], options: dict[str, Any], path: Path) -> None:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print survivors, and the table."""
+    """Print the survivors and the table."""
     for text in survivors(rows):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     console.print(table(rows))

@@ -1,4 +1,4 @@
-"""Results that are kept, by the digest of all that they depend on."""
+"""Store of results, by the digest of all their dependencies."""
 
 import ast
 import functools
@@ -11,21 +11,21 @@ from typing import Any
 
 __all__ = ["Store", "dependencies", "digest"]
 
-#: Packages of the tree; others are pinned.
+#: Packages of the tree; all others are pinned.
 _OURS = ("hdl", "sim", "boards", "host", "tests")
-#: What is not Python, and is compiled or read all the same.
+#: Files besides our Python modules that are compiled or read.
 _OTHERS = ("sim/verilated/*.cpp", "sim/verilated/*.h", "constraints.txt", "pyproject.toml", "tests/conftest.py")
 
 
 def dependencies(tree: Path, files: Iterable[str]) -> list[Path]:
-    """The files, and all modules of the tree that they import, directly or not, in order of their names.
+    """List the files, and all modules of the tree that they import, directly or not, in order of their names.
 
     Parameters
     ----------
     tree : Path
         Root of the tree.
     files : iterable of str
-        Paths from there.
+        Paths from the root.
     """
     found: set[Path] = set()
     waiting = [tree / file for file in files]
@@ -53,7 +53,7 @@ def _imported(tree: Path, path: Path) -> list[Path]:
 
 
 def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
-    """Digest of the files' names and contents, of the Python version and of what else is given."""
+    """Digest of the files' names and contents, the Python version and further strings."""
     state = hashlib.sha256(platform.python_version().encode())
     for part in (*more, *(part for file in files for part in (str(file.relative_to(tree)), file.read_text()))):
         encoded = part.encode()
@@ -62,12 +62,12 @@ def digest(tree: Path, files: Iterable[Path], *more: str) -> str:
 
 
 class Store:
-    """Results on disk, one file of JSON for each.
+    """Store of results on disk, with one JSON file for each.
 
     Parameters
     ----------
     folder : Path
-        Made where it is missing.
+        Folder of the files, made if it is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,15 +75,15 @@ class Store:
         self._folder = folder
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The result of that key, or None."""
+        """Result of a key, or None."""
         try:
             result: dict[str, Any] = json.loads((self._folder / f"{key}.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves none, or a part of one
+        except (FileNotFoundError, json.JSONDecodeError):  # an interrupted run leaves no file, or a part of one
             return None
         return result
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Keep a result."""
+        """Store a result."""
         fresh = self._folder / f".{key}"
         fresh.write_text(json.dumps(result))
         fresh.rename(self._folder / f"{key}.json")

@@ -1,4 +1,4 @@
-"""The process that runs mutants, one after the other, each in a fork of it that need not load numpy or pytest again.
+"""Server process that runs mutants one after the other, each in a fork that need not load numpy or pytest again.
 
 It runs in a copy of the tree, as ``python -m tests.mutation.server``, and imports nothing from hdl/ or sim/ itself.
 Requests are lines of JSON on its input, ``{"target", "expected", "cpu", "wall", "log"}``, answers on its output.
@@ -31,14 +31,14 @@ LOADED = (amaranth, cocotb_tools.check_results, cocotb_tools.runner, numpy)
 
 
 class Tests:
-    """Puts tests in order, and remembers the first that has failed.
+    """Pytest plugin that orders tests, and remembers the first that has failed.
 
     Parameters
     ----------
     first : iterable of str
-        Beginnings of names.
+        Beginnings of the names of tests that come first.
     rest : bool
-        Whether to run the others as well.
+        Run the other tests as well.
     """
 
     def __init__(self, first: Iterable[str], rest: bool) -> None:
@@ -61,7 +61,7 @@ class Tests:
 
 def gateware(target: str) -> dict[str, str]:
     """Digest of the gateware of each of a target's units."""
-    gc.disable()  # elaboration makes many objects that stay
+    gc.disable()  # collection is futile, since elaboration makes many objects that stay
     found = {name: hashlib.sha256(amaranth.back.rtlil.convert(unit, name="unit", emit_src=False).encode()).hexdigest()
              for name, unit in TARGETS[target].units().items()}
     gc.enable()
@@ -69,10 +69,10 @@ def gateware(target: str) -> dict[str, str]:
 
 
 def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
-    """Run a target's tests up to the first that fails, those of units that have changed before all others."""
+    """Run a target's tests up to the first failure, beginning with those of units that have changed."""
     from sim.verilated import build
 
-    # Rings are simulated for some ten thousand cycles: to optimize them further takes longer than it saves.
+    # Rings are simulated for some ten thousand cycles, so that further optimization takes longer than it saves.
     build._FAST = ("-O1",)
     build.FLAGS = (*build._COMPILE, *build._FAST, *build._SLOW, *build._ONCE)
     order = [*changed, *(name for name in target.first if name not in changed)]
@@ -83,15 +83,15 @@ def run_tests(target: Target, changed: list[str]) -> tuple[int, Tests]:
 
 
 def trial(request: dict[str, Any]) -> dict[str, Any]:
-    """Elaborate the units and, unless they are the expected ones, run the tests: in the fork.
+    """Elaborate the units and, unless they equal the expected ones, run the tests; called in the fork.
 
-    ``status`` is "invalid", "same", "survived" or "killed".
+    The answer's ``status`` is "invalid", "same", "survived" or "killed".
     """
     begun = time.monotonic()
     target, expected = TARGETS[request["target"]], request["expected"]
     try:
         found = gateware(target.file)
-    except Exception as error:  # whatever a mutant makes of a constructor or of Amaranth
+    except Exception as error:  # a mutant can cause any error in constructors and in Amaranth
         print(traceback.format_exc(), flush=True)
         return {"status": "invalid", "test": type(error).__name__}
     if found == expected:
@@ -102,12 +102,12 @@ def trial(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "survived", "gateware": found, "seconds": seconds, "passed": tests.passed}
     if tests.failed is not None:
         return {"status": "killed", "seconds": seconds, "test": tests.failed}
-    # Nothing has run: the tests could not even be collected, or there are none.
+    # No test has run: the tests could not be collected, or there are none.
     return {"status": "invalid", "test": f"pytest has ended with {code}"}
 
 
 def fork(request: dict[str, Any]) -> dict[str, Any]:
-    """Run a trial in a process group of its own, and end all of it when its time is over."""
+    """Run a trial in a process group of its own, and kill the group at the time limit."""
     begun = time.monotonic()
     reading, writing = os.pipe()
     child = os.fork()
@@ -115,7 +115,7 @@ def fork(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(BaseException):
             os.setsid()
             os.close(reading)
-            # A simulation that hangs is one process, which spins.
+            # A simulation that hangs is one busy process, which the CPU limit ends.
             resource.setrlimit(resource.RLIMIT_CPU, (request["cpu"], request["cpu"] + 1))
             log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)

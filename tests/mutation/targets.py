@@ -1,8 +1,8 @@
-"""What is mutated, and which tests see it: for each file of hdl/ its units, and tests in the order in which they run.
+"""Targets of the mutation run: for each file of hdl/ its units, and its tests in the order in which they run.
 
-The order decides the cost: what kills most mutants in the shortest time comes first, then all the rest of the file.
-Units are small ones in which every line of the file takes part: a mutant that elaborates to the very same gateware in
-all of them is no mutant.
+The order decides the cost: tests that kill most mutants in the shortest time come first, then the rest of the file.
+The units are small and together use every line of the file: a mutant that elaborates to the same gateware in all of
+them does not count.
 """
 
 import dataclasses
@@ -14,22 +14,22 @@ __all__ = ["TARGETS", "Target"]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A file of hdl/.
+    """Target: a file of hdl/ with its units and tests.
 
     Members
     -------
     file : str
         Path from the root of the tree.
     units : callable
-        Makes components of the file, by name; it imports what it needs.
+        Function that returns components of the file by name, and imports the modules that it needs.
     tests : tuple of str
         Files of tests.
     first : dict
-        By the name of a unit, beginnings of test names, of those that come first where the unit has changed.
+        Beginnings of the names of the tests that come first if a unit has changed, by the unit's name.
     rest : bool
-        Whether all other tests of the files are run as well.
+        Run all other tests of the files as well.
     cost : int
-        The file has one mutant where others have as many.
+        Divisor of the number of mutants, for files whose tests are expensive.
     """
 
     file: str
@@ -40,13 +40,21 @@ class Target:
     cost: int = 1
 
 
-def _packet() -> dict[str, Any]:
-    from hdl.compression.codecs import WEIGHT_CODECS
-    from hdl.ring.packet import Codec, Depacketizer, Packetizer
+def _packetizer() -> dict[str, Any]:
+    from hdl.ring.packetizer import Packetizer
 
-    return {"packetizer": Packetizer(), "depacketizer": Depacketizer(),
-            "coded": Depacketizer(codec=WEIGHT_CODECS["mx9"]), "table": Depacketizer(codec=WEIGHT_CODECS["table32"]),
-            "second": Depacketizer(codec=WEIGHT_CODECS["table32"], second=(Codec.MX9, WEIGHT_CODECS["mx9"]))}
+    return {"packetizer": Packetizer()}
+
+
+def _depacketizer() -> dict[str, Any]:
+    from hdl.compression.registry import CODECS
+    from hdl.ring.depacketizer import Depacketizer
+
+    def unit(*names: str) -> Depacketizer:
+        return Depacketizer(codecs=[CODECS[name] for name in ("raw", "zero_value", *names)])
+
+    return {"depacketizer": Depacketizer(), "coded": unit("mx9"), "table": unit("table32"),
+            "second": unit("mx9", "table32")}
 
 
 def _link() -> dict[str, Any]:
@@ -69,7 +77,7 @@ def _control() -> dict[str, Any]:
 
 
 def _nodes() -> dict[str, Any]:
-    """Nodes of the tests of rings that are built soonest: as they are by default, and with codecs of both kinds."""
+    """Nodes of the ring tests that are quickest to build: the default, and one with codecs of both kinds."""
     from hdl.config import NodeConfig
 
     memories = {"gradient_words": 1024, "weight_words": 1024, "state_words": 1024, "state_planes": 1}
@@ -184,7 +192,7 @@ def _multiplexer() -> dict[str, Any]:
 _CODING = "tests/hdl/compression"
 _RING, _CONTROL, _OPTIMIZER, _MASKING = (f"tests/hdl/{area}" for area in ("ring", "control", "optimizer", "masking"))
 
-# Whole rings take 10 to 30 CPU seconds to build: one of small nodes first, then those tests that see most.
+# Whole rings take 10 to 30 CPU seconds to build: a ring of small nodes comes first, then the most sensitive tests.
 _RINGS = (f"{_RING}/test_collective.py", "tests/host/driver/test_ring.py",
           "tests/host/driver/test_gradient_codecs.py", "tests/pairs/test_pairs.py")
 _OF_RINGS = {
@@ -194,7 +202,7 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
-#: Of all the shapes that the tests know, those that differ most, and for these the patterns that find most.
+#: The most different shapes of the tests, each with the stall patterns that find most.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
 "parts": ("test_latencies[1]", "test_not_finite", "test_fills_of_other", "test_isolated_burst[1-3]",
@@ -205,8 +213,10 @@ _BURST_FIRST = {
          "test_lockstep[10-2-mixed]")}
 
 _ALL = (
-    Target("hdl/ring/packet.py", _packet, (f"{_RING}/test_packet.py",), {
-        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer["),
+    Target("hdl/ring/packetizer.py", _packetizer, (f"{_RING}/test_packetizer.py", f"{_RING}/test_handshakes.py"), {
+        "packetizer": ("test_packetizer[none]", "test_packetizer_timing", "test_packetizer[")}),
+    Target("hdl/ring/depacketizer.py", _depacketizer, (
+        f"{_RING}/test_depacketizer.py", f"{_RING}/test_handshakes.py"), {
         "depacketizer": ("test_depacketizer_timing", "test_depacketizer[none]", "test_damage[none",
                          "test_depacketizer["),
         "coded": ("test_depacketizer_of_weights[none-mx9]", "test_depacketizer_of_weights[geometric-mx9]"),

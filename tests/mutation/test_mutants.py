@@ -1,4 +1,4 @@
-"""Mutants of a small source: which there are, where, and that each is one change of one place."""
+"""Mutants of a small source: their kinds and places, each a single change."""
 
 import ast
 import collections
@@ -62,7 +62,7 @@ def test_each_is_one_change_that_parses():
 
 
 def test_only_gateware_is_changed():
-    """Neither constructors nor what raises, names, text, or numbers of a class."""
+    """Constructors, raise statements, names, text and class attributes are never changed."""
     first = SOURCE[:SOURCE.index("def elaborate")].count("\n") + 1
     lines = SOURCE.split("\n")
     assert all(mutant.line > first for mutant in find(SOURCE))
@@ -120,6 +120,6 @@ def test_sample():
     counts = collections.Counter(mutant.kind for mutant in one)
     assert set(counts) == set(KINDS)
     assert len(sample(mutants, 10_000, 1)) == len(mutants)
-    # Lines that are added above change no choice.
+    # Lines that are added above do not change the choice.
     moved = sample(find("\n\n" + SOURCE), 15, 1)
     assert [mutant.key for mutant in moved] == [mutant.key for mutant in one]

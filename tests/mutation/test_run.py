@@ -1,4 +1,4 @@
-"""The mutation run itself, on a tree of one small unit: what becomes of each kind of mutant, and what is kept."""
+"""The mutation run itself, on a tree of one small unit: outcomes of all kinds of mutants, and stored results."""
 
 import json
 import shutil
@@ -85,7 +85,7 @@ TESTS = textwrap.dedent('''\
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory):
-    """A copy of a tree that has one unit."""
+    """Worker on a copy of a tree with one unit."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("hdl", "boards", "host", "tests/mutation"):
         (tree / name).mkdir(parents=True)
@@ -111,7 +111,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (base["status"], base["passed"]) == ("survived", 2)
     expected = base["gateware"]
     assert set(expected) == {"both"}
-    # 5 & 15 is 5 | 0: a test that is not the first in the file sees it, and is run first.
+    # 5 & 15 equals 5 | 0: a test that is not the first in the file detects the mutant, and is run first.
     killed = run(worker, "self.a & self.b", "self.a | self.b", expected=expected)
     assert (killed["status"], killed["test"]) == ("killed", "tests/test_both.py::test_last")
     other = run(worker, "self.a & self.b", "self.a & 5", expected=expected)
@@ -123,7 +123,7 @@ def test_what_becomes_of_a_mutant(worker):
     assert (invalid["status"], invalid["test"]) == ("invalid", "AttributeError")
     endless = run(worker, "m = Module()", "m = Module()\n        while True: pass", expected=expected, cpu=1)
     assert endless["status"] == "timeout"
-    # And the tree is as it was.
+    # The tree is unchanged.
     assert (worker.folder / "hdl/both.py").read_text() == UNIT
     assert run(worker, expected=expected)["status"] == "same"
 
@@ -163,7 +163,7 @@ def test_the_list_fits_the_tree():
     assert {entry.file for entry in entries} <= set(TARGETS)
 
 
-# --- what is kept, and what is told
+# --- stored results and reports
 
 
 def test_results_depend_on_all_that_is_imported(tmp_path):

@@ -1,4 +1,4 @@
-"""Copies of the tree in which mutants are run, each with a process that does it."""
+"""Workers: copies of the tree, each with a process that runs mutants in it."""
 
 import fcntl
 import itertools
@@ -13,22 +13,22 @@ from typing import Any, Self
 __all__ = ["Worker"]
 
 _COPIED = ("hdl", "sim", "boards", "host", "tests", "pyproject.toml", "constraints.txt")
-#: Folders of a cache whose entries are made by tests, and those of them that every build shares.
+#: Folders of the cache that tests fill, and the beginning of the entries in them that all builds share.
 _BUILT, _SHARED = ("regression", "verilated", "verilog", "formal"), "runtime-"
 
 
 class Worker:
-    """One copy of the tree, and its process.
+    """Copy of the tree, and the process that runs mutants in it.
 
-    The working tree is never touched. What a mutant leaves in the copy's own cache is removed, except for what the
-    tests of the unchanged tree have built as well.
+    The working tree is never touched. Cache entries that a mutant leaves in the copy are removed, except for those
+    that the tests of the unchanged tree have built as well.
 
     Parameters
     ----------
     tree : Path
-        The tree that is copied.
+        Root of the tree that is copied.
     folder : Path
-        Where copies are, each in the first folder there that no other run has; what was built in it before is kept.
+        Folder of the copies, each in the first subfolder that no other run uses; earlier builds in it are kept.
     """
 
     def __init__(self, tree: Path, folder: Path) -> None:
@@ -69,9 +69,9 @@ class Worker:
         self._lock.close()
 
     def run(self, request: dict[str, Any], *, file: str, source: str, keep: bool = False) -> dict[str, Any]:
-        """Run one source of a file, with ``keep`` as that of the unchanged tree, and return the answer.
+        """Run one source of a file and return the answer; with ``keep``, the source is that of the unchanged tree.
 
-        The end of a log is added to the answer where something has failed.
+        If a test has failed, the end of the log is added to the answer.
         """
         path, before = self.folder / file, self._built()
         original = path.read_text()
@@ -98,7 +98,7 @@ class Worker:
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        """Write a source, and see to it that Python does not take an older one of the same second and size."""
+        """Write a source, and invalidate Python's cache of an older one with the same second and size."""
         path.write_text(text)
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()

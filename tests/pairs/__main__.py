@@ -1,7 +1,7 @@
 # amaranth: UnusedElaboratable=no
-"""``make pairs``: many pairs of commands, on rings of several sizes, in parts that are kept.
+"""``make pairs``: many pairs of commands, on rings of several sizes, in parts whose results are kept.
 
-A part that has been played is not played again, as long as neither the nodes nor these tests have changed.
+A part is not played again as long as neither the nodes nor these tests have changed.
 """
 
 import collections
@@ -28,12 +28,12 @@ from tests.pairs.play import play_part
 #: Share of the pairs for each ring size; large rings take longer.
 SHARES = {1: 0.2, 2: 0.2, 3: 0.2, 9: 0.15, 12: 0.125, 16: 0.125}
 
-#: Pairs of a part.
+#: Pairs per part.
 PART = 250
 
 
 def _sources() -> str:
-    """Digest of the tests and of what they compare with."""
+    """Digest of the tests, of the golden models and of the host."""
     root = Path(__file__).resolve().parents[2]
     found = hashlib.sha256()
     for folder in ("tests/pairs", "sim/golden", "host"):
@@ -75,7 +75,7 @@ def main(
             missing.append(part)
     if results:
         print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
-    # Large rings first, so that no long part is left for the end.
+    # Large rings come first, so that no long part is left for the end.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
         waiting = {pool.submit(play_part, library, size, number, PART): (size, number)

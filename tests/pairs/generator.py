@@ -1,4 +1,4 @@
-"""Random commands: every kind of them, with random values in all fields that an operation ignores.
+"""Random commands of every kind, with random values in all fields that an operation ignores.
 
 The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, and the
 parameters of layers in the gradient memory, which no command may change.
@@ -25,7 +25,7 @@ __all__ = ["CONFIG", "DATA", "KINDS", "Generator", "Step", "contents"]
 
 Words = npt.NDArray[np.uint32]
 
-#: The nodes: every engine, one state plane, segments short enough for several in a block.
+#: Configuration of the nodes: every engine, one state plane, segments short enough for several in a block.
 CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
                     quantization=True)
 
@@ -35,9 +35,9 @@ DATA = 768
 _MASK_LISTS, _LAYER_LISTS = 4, 2
 _LIST = 32  # words of a list of masks
 _LAYER = 64  # words of a list of one layer, with its codes
-_LAYERS = DATA + _LIST * _MASK_LISTS  # the first of these lists
+_LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
-#: Kinds of commands that end well, and of those that end with a status of their own on every node.
+#: Kinds of commands that end with OK, and of those that end with a status of their own on every node.
 _GOOD = [operation.name.lower() for operation in Operation]
 _REJECTED = {
     "unknown_operation": EventStatus.UNKNOWN_OPERATION,
@@ -48,26 +48,26 @@ _REJECTED = {
     "bad_layer": EventStatus.BAD_LAYER,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: A collective in which one node has another iteration, so that all nodes give it up.
+#: Kind of a collective in which one node has a different iteration, so that all nodes give it up.
 _REFUSED = "refused"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
-_NEVER_SET = 1 << 15  # the flag that nobody signals
+_NEVER_SET = 1 << 15  # the flag that no command signals
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """One command of each node, and how it has to end.
+    """One command per node, with the expected status.
 
     Members
     -------
     kind : one of KINDS
     commands : list of Command
-        In order of the nodes.
+        Commands in the order of the nodes.
     status : EventStatus or None
-        None where it must not be OK, nor a time-out.
+        Expected status; None for any but OK and a time-out.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class Step:
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
-    """Random memories of all nodes, and the lists in them."""
+    """Random memories of all nodes, with the lists in them."""
     generator = np.random.default_rng(seed)
     memories = []
     for words in CONFIG.memories.words:
@@ -101,7 +101,7 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
         source, target = (int(32 * place) for place in generator.choice(DATA // 64, 2, replace=False))
         target += DATA // 2 - DATA // 2 % 32
         words = given.weights.copy()
-        # Addresses of codes, inputs, parameters and outputs: words 2 to 5 of a layer.
+        # Words 2 to 5 of a layer are the addresses of its codes, inputs, parameters and outputs.
         words[2:6] = base + LAYER_WORDS * 4, source, parameters, target
         memories[Space.WEIGHT][:, base:base + len(words)] = words
         memories[Space.GRADIENT][:, parameters:parameters + len(given.parameters)] = given.parameters
@@ -121,7 +121,7 @@ def _mask(generator: np.random.Generator) -> MaskJob:
 
 
 class Generator:
-    """Chooses commands, of the pairs that there were fewest of so far.
+    """Generator of commands, which prefers the rarest pairs so far.
 
     Parameters
     ----------
@@ -131,9 +131,9 @@ class Generator:
     Members
     -------
     pairs : Counter of (str, str)
-        Kinds of commands that have followed each other.
+        Number of times that the second kind of command has followed the first.
     last : str
-        Kind of the latest command, or what has ended it.
+        Kind of the latest command, or the reason for its end.
     """
 
     def __init__(self, nodes: int, seed: int) -> None:
@@ -142,7 +142,7 @@ class Generator:
         self.last = ""
         self.programs = Programs(masks={}, layers={})
         self._random = random.Random(seed)
-        # Where every node has to receive a block that has passed the odd one.
+        # Operations in which every node receives a block that has passed the odd node.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
         if 32 * nodes <= DATA // 2:
             self._refusing += [Operation.REDUCE_SCATTER, Operation.ALL_GATHER]
@@ -153,7 +153,7 @@ class Generator:
         self._half = False  # only the lower half of data is known, since a command on the other half was refused
 
     def begin(self) -> None:
-        """Begin with new commands: no flag is known to be set, and all of the memories are known."""
+        """Begin a new batch, in which no flag is known to be set, and the contents of all memories are known."""
         self._flags = 0
         self._half = False
 
@@ -166,16 +166,17 @@ class Generator:
         return CONFIG.state_words // 2 if self._half else CONFIG.state_words
 
     def next_epoch(self) -> int:
-        """The epoch of commands from here on."""
+        """Advance and return the epoch of the commands that follow."""
         self._epoch = (self._epoch + 1) % 256
         return self._epoch
 
     def step(self, *, ring: bool = False) -> Step:
-        """The next command, with ``ring`` a collective that ends well if it is left alone."""
+        """Make the next command; with ``ring`` a collective that ends with OK if nothing disturbs it."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
             kind for kind in KINDS if kind != _REFUSED or (self.nodes > 1 and not self._half)]
         self._random.shuffle(kinds)
-        # Mostly the kind that was used least, which never is the last one; and so sometimes any.
+        # Prefer the rarest pair and, in most steps, the rarest kind of those. The last kind is never the rarest, so
+        # some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
         self._used[kind] += 1
@@ -211,12 +212,12 @@ class Generator:
         return Step(kind=kind, commands=commands, status=status)
 
     def _noise(self) -> dict[str, int]:
-        """Random fields, but for the operation, flags and tag."""
+        """Draw random values for all fields but the operation, flags and tag."""
         choose = self._random
         widths = {"rank": 8, "size": 8, "port": 8, "gradient_base": 32, "weight_base": 32, "state_base": 32,
                   "length": 32, "epoch": 8, "root": 8, "iteration": 16}
         noise = {name: choose.getrandbits(width) for name, width in widths.items()}
-        # Values that would do in a collective are likelier to do harm.
+        # Values that are valid in a collective are more likely to do harm.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
                   "state_base": 32 * choose.randrange(16), "length": choose.randrange(CONFIG.gradient_words + 1)}
@@ -224,7 +225,7 @@ class Generator:
         return noise
 
     def _extent(self, start: int, most: int) -> tuple[int, int]:
-        """A base and a length of data."""
+        """Draw a base and a length in the data part of a memory."""
         choose = self._random
         base = 32 * choose.randrange(start // 32, self._end // 32)
         room = min(self._end - base, most)
@@ -232,7 +233,7 @@ class Generator:
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
     def _good(self, operation: Operation, *, upper: bool = False) -> list[Command]:
-        """Commands that end well if they are left alone, with ``upper`` on the upper half of data alone."""
+        """Make commands that end with OK if nothing disturbs them; with ``upper`` on the upper half of data alone."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.state_words // 2) if upper else (0, 0)
         used: dict[str, int] = {}
@@ -269,7 +270,7 @@ class Generator:
                         "length": min(length for _, length in bases)}
             elif operation is Operation.INFER:
                 used["weight_base"], (_, source, target) = choose.choice(list(self.programs.layers.items()))
-                # Rows of inputs take 8 elements, and those of outputs as many; they may not overlap.
+                # Rows of inputs and rows of outputs take 8 elements each, and may not overlap.
                 used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
             commands.append(Command(operation=operation, **{**self._noise(), **used}))
         return commands

@@ -1,4 +1,4 @@
-"""A model of a ring's memories, and the changes that a command makes in them."""
+"""Model of a ring's memories, and of the changes that a command makes in them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """The lists in the weight memory that local commands take, by the address of the list.
+    """Lists of local commands in the weight memory, by their addresses.
 
     Members
     -------
     masks : dict of int to masking.Job
     layers : dict of int to (quantization.Layer, int, int)
-        The layer, and the addresses of its inputs and of its outputs in the gradient memory.
+        Layer, and addresses of its inputs and of its outputs in the gradient memory.
     """
 
     masks: dict[int, masking.Job]
@@ -44,14 +44,14 @@ class Programs:
 
 
 class Model:
-    """The memories of all nodes, and what commands do to them.
+    """Model of the memories of all nodes, and of the effects of commands.
 
     Parameters
     ----------
     memories : list of array of uint32, of shape (nodes, words)
-        Gradient, weight, and each state plane.
+        Contents of the gradient memory, the weight memory, and each state plane.
     segment, lanes : int
-        Those of the nodes.
+        Segment length and lanes of the nodes.
     """
 
     def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int) -> None:
@@ -61,7 +61,7 @@ class Model:
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
-        """The changes of one command per node, and the details of its events, where they count something."""
+        """Compute the changes of one command per node, and the details of its events, if they count elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
         if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
@@ -105,7 +105,7 @@ class Model:
             state = [np.concatenate([plane[owner, command.state_base:command.state_base + stop - start]
                                      for owner, (start, stop) in zip(owners, bounds, strict=True)])
                      for plane in self.memories[STATE:]]
-            # Every owner updates the weights that it has itself.
+            # Every owner updates its own copy of the weights.
             own = np.concatenate([weights[block - 1, start:stop] for block, (start, stop) in enumerate(bounds)])
             gradients = self._rows(GRADIENT, order, base, length)
             update = golden.fused_update(gradients, own, state, settings, **self._shape)
@@ -151,8 +151,10 @@ class Model:
                 self.memories[change.space][change.node, change.base:change.base + len(change.words)] = change.words
 
     def differences(self, found: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
-        """The places where memories are not as they must be; words of ``possible`` changes may be there or not, and
-        are taken over as they are."""
+        """List the differences of the memories from the model.
+
+        Words of ``possible`` changes may have been made or not, and the model takes them over as they are.
+        """
         for change in possible:
             where = change.node, slice(change.base, change.base + len(change.words))
             now = found[change.space][where]

@@ -1,4 +1,4 @@
-"""Batches of queued commands on a simulated ring, compared with the model word for word."""
+"""Batches of queued commands on a simulated ring, compared with the model word by word."""
 
 import contextlib
 import random
@@ -21,20 +21,20 @@ from tests.pairs.model import Change, Model
 
 __all__ = ["MismatchError", "Player", "play_part", "playing"]
 
-#: Cycles without a word after which nodes give a command up, and that a command waits for flags.
+#: Time-out in cycles, for the wait of a node for a word and for the wait of a command for its flags.
 TIMEOUT = 2_000
 
-_DEPTH = 8  # commands that a node queues
+_DEPTH = 8  # commands in a node's queue
 _UPDATES = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST)
 _TIME_OUTS = (EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT, EventStatus.WAIT_TIMEOUT)
 
 
 class MismatchError(AssertionError):
-    """A node's events or memories are not those of the model."""
+    """Error for a node whose events or memories differ from the model."""
 
 
 class Player:
-    """Plays batches of commands on one ring, and goes on with the memories that the batch before has left.
+    """Player of batches of commands on one ring, each of which starts from the memories that the previous one left.
 
     Parameters
     ----------
@@ -42,14 +42,14 @@ class Player:
         Ring of nodes of :data:`tests.pairs.generator.CONFIG`.
     nodes : int
     seed : int
-        Of everything.
+        Seed of all random choices.
 
     Members
     -------
     generator : Generator
-        With the pairs so far.
+        Generator of the commands, with the pairs so far.
     compared : int
-        Words that were compared.
+        Number of words compared.
     """
 
     def __init__(self, library: Library, *, nodes: int, seed: int) -> None:
@@ -59,7 +59,7 @@ class Player:
         self.compared = 0
         self._random = random.Random(seed + 1)
         self._batch = 0
-        self._versions = [0] * nodes  # commands that have changed weights
+        self._versions = [0] * nodes  # number of commands that have changed weights
         self._opened = OpenRing(library, nodes=nodes, threads=1)
         self._ring = Ring([Device(transport, CONFIG, name=f"node {node}")
                            for node, transport in enumerate(self._opened.transports)], timeout=TIMEOUT)
@@ -72,11 +72,11 @@ class Player:
 
     @property
     def pairs(self) -> int:
-        """Commands that have followed another."""
+        """Number of commands that have followed another."""
         return sum(count for (first, _), count in self.generator.pairs.items() if first)
 
     def _refill(self) -> None:
-        """New memories."""
+        """Fill the memories with new random contents."""
         memories, self.generator.programs = contents(self._random.getrandbits(32), self.nodes)
         self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes)
         for space, memory in enumerate(memories):
@@ -84,7 +84,7 @@ class Player:
                 space, 0, memory[rank]))
 
     def _settle(self) -> None:
-        """New settings."""
+        """Write new random settings."""
         choose = self._random
         scalars = {"gradient_scale": choose.choice([1.0, 0.25, -0.5]), "learning_rate": choose.choice([0.5, 0.125])}
         rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
@@ -98,12 +98,12 @@ class Player:
         self._ring._write_register("MASK_THRESHOLD", threshold)
 
     def batch(self) -> None:
-        """Queue some commands, wait for all of them, and compare.
+        """Queue some commands, wait for all of them, and compare events and memories.
 
         Raises
         ------
         MismatchError
-            With the seed, the batch, its commands, and the first differences.
+            If they differ from the model; the message has the seed, the batch, its commands, and the differences.
         """
         choose = self._random
         self._batch += 1
@@ -160,8 +160,8 @@ class Player:
             self.generator.last += ", timed out"
 
     def _expect(self, steps: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
-        """Check the events and do what commands do; the changes of commands that did not end well are possible."""
-        over = set[int]()  # nodes whose commands from here on need not end well
+        """Check the events, apply the commands to the model, and yield the possible changes of those not ended OK."""
+        over = set[int]()  # nodes whose commands from here on need not end with OK
         for number, step in enumerate(steps):
             mine = {node: found[number] for node, found in enumerate(events) if number < len(found)}
             if None in mine.values():
@@ -179,7 +179,7 @@ class Player:
             last = number == len(steps) - 1
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
-                # What nodes that are not reset at quite the same time say of each other.
+                # Nodes that are not reset in the same cycle report errors of each other.
                 over |= {node for node in statuses if over and step.status is EventStatus.OK and node not in well}
             elif ending == "time-out" and last:
                 over = set(range(self.nodes))
@@ -209,7 +209,7 @@ class Player:
 
 @contextlib.contextmanager
 def playing(library: Library, *, nodes: int, seed: int) -> Iterator[Player]:
-    """A player whose simulation is freed at the end."""
+    """Context manager for a player whose simulation is freed at the end."""
     player = Player(library, nodes=nodes, seed=seed)
     try:
         yield player
@@ -218,7 +218,7 @@ def playing(library: Library, *, nodes: int, seed: int) -> Iterator[Player]:
 
 
 def play_part(library: Library, nodes: int, seed: int, count: int) -> dict[str, Any]:
-    """Play at least ``count`` pairs, or up to the first difference, and return what there was."""
+    """Play at least ``count`` pairs, or up to the first difference, and return a summary."""
     began = time.process_time()
     with playing(library, nodes=nodes, seed=seed) as player:
         difference = ""

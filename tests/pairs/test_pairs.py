@@ -1,4 +1,4 @@
-"""Pairs of queued commands: three that once went wrong, and a sample of all (``make pairs`` has many more)."""
+"""Pairs of queued commands: three that once failed, and a sample of all (``make pairs`` has many more)."""
 
 import numpy as np
 import pytest
@@ -22,13 +22,13 @@ def queue(ring, *commands):
 
 
 def numbers(nodes, length):
-    """n + 1 as each element of node n."""
+    """Arrays whose elements are n + 1 on node n."""
     return [np.full(length, node + 1, dtype=np.float32) for node in range(nodes)]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_quiesce_of_any_size(nodes):
-    """Whatever the size of a QUIESCE, a collective behind it ends, and so does one that is reset."""
+    """A collective after a QUIESCE of any size ends, with and without a link reset."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         for size in (0, 32, 64, 255):
             ring.write_gradients(numbers(nodes, 100))
@@ -36,7 +36,7 @@ def test_quiesce_of_any_size(nodes):
                              {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.OK] * 2] * nodes, f"size {size}"
             assert (ring.read_gradients(100) == nodes * (nodes + 1) // 2).all(), f"size {size}"
-            # What is reset while the planner is at work ends at once.
+            # A command that is reset while the planner is at work ends at once.
             ring._write_register("CONTROL", 1)
             statuses = queue(ring, {"operation": Operation.ALL_REDUCE, "length": 100})
             assert statuses == [[EventStatus.LINK_RESET]] * nodes, f"size {size}"
@@ -45,7 +45,7 @@ def test_quiesce_of_any_size(nodes):
 
 @pytest.mark.parametrize("nodes", [9, 10, 12, 16])
 def test_quiesce_between_collectives(nodes):
-    """A QUIESCE between two collectives of many nodes changes nothing of the second."""
+    """A QUIESCE between two collectives of many nodes does not change the second."""
     with open_nodes(nodes, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         ring.write_gradients(numbers(nodes, 500))
         ring.write_weights(np.zeros(500, np.float32))
@@ -56,7 +56,7 @@ def test_quiesce_between_collectives(nodes):
 
 
 def test_no_length_of_another_command():
-    """Behind a long QUIESCE, a short ALL_REDUCE changes nothing beyond its own elements."""
+    """A short ALL_REDUCE after a long QUIESCE changes only its own elements."""
     with open_nodes(3, config=CONFIG, timeout=TIMEOUT) as (ring, _):
         gradients = np.random.default_rng(6).standard_normal((3, 1024)).astype(np.float32)
         ring.write_gradients(list(gradients))

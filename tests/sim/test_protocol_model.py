@@ -1,7 +1,7 @@
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.ring.packet import packet_words
+from hdl.ring.header import packet_words
 from sim.protocol_model import Kind, Ring, order, simulate
 
 PACKET = packet_words(NodeConfig().segment)

@@ -110,8 +110,6 @@ class BlockCodec:
     rounding: Rounding = Rounding.NEAREST_EVEN
     seed: int = 1
 
-    exact = False
-
     def __post_init__(self):
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
@@ -155,16 +153,6 @@ class BlockCodec:
     def words(self, count):
         """Words of a packet of ``count`` elements."""
         return -(-(-(-count // self.block) * self.block_bits) // WORD)
-
-    def create_encoder(self, *, lanes, format=FP32, words=None):
-        """The unit that encodes: an :class:`hdl.compression.block.coding.Encoder`."""
-        from hdl.compression.block.coding import Encoder  # which imports this module
-        return Encoder(codec=self, lanes=lanes, format=format, words=words)
-
-    def create_decoder(self, *, lanes, format=FP32, words=None):
-        """The unit that decodes: a :class:`hdl.compression.block.coding.Decoder`."""
-        from hdl.compression.block.coding import Decoder  # which imports this module
-        return Decoder(codec=self, lanes=lanes, format=format, words=words)
 
     def _check_block(self):
         if self.block_bits < WORD:

@@ -7,7 +7,7 @@ import dataclasses
 
 from hdl.compression.block.format import BIAS, BlockCodec, check_integer, check_power
 
-__all__ = ["MX4", "MX6", "MX9", "SharedExponent"]
+__all__ = ["BFP8", "MX4", "MX6", "MX9", "SharedExponent"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,3 +87,4 @@ class SharedExponent(BlockCodec):
 MX9 = SharedExponent(mantissa_bits=7)
 MX6 = SharedExponent(mantissa_bits=4)
 MX4 = SharedExponent(mantissa_bits=2)
+BFP8 = SharedExponent(difference_bits=0, mantissa_bits=7)

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
+# Parts are made here to be asked for latencies, even where nothing is elaborated.
 """Weights as indices into a table of centroids.
 
 A packet is the table, one word per centroid, unless decoders are loaded with it, and the indices, packed as in
@@ -14,7 +14,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.planes import GROUP, BytePacker, ByteUnpacker, GroupAssembler, GroupSplitter, word_count
+from hdl.compression.planes import BytePacker, ByteUnpacker, GroupAssembler, GroupSplitter, word_count
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["CentroidTable", "Decoder", "Encoder", "check_table"]
@@ -58,14 +59,6 @@ class CentroidTable:
     def words(self, count):
         """Words of a packet of so many weights."""
         return self.table_words + self.index_bits * -(-count // GROUP)
-
-    def create_encoder(self, *, lanes):
-        """An encoder of this format."""
-        return Encoder(table=self, lanes=lanes)
-
-    def create_decoder(self, *, lanes, expand=True):
-        """A decoder of this format."""
-        return Decoder(table=self, lanes=lanes, expand=expand)
 
 
 def check_table(table):

@@ -8,10 +8,11 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.centroid.nearest import Bounds
-from hdl.compression.centroid.store import CentroidStore
-from hdl.compression.planes import GROUP, BytePacker, GroupAssembler, word_count
+from hdl.compression.planes import BytePacker, GroupAssembler, word_count
+from hdl.compression.table.centroid_store import CentroidStore
 from hdl.compression.table.exponent_set import ROW, ROWS, ExponentSet
 from hdl.compression.table.format import check_table
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, check_lanes, connect_stream, word_layout
 
 __all__ = ["Encoder"]

@@ -1,5 +1,3 @@
-# amaranth: UnusedElaboratable=no
-# Codecs are made here by their parameters, and asked for latencies and widths even where nothing is elaborated.
 """Compression of weights by tables: exponents without loss, mantissas by a few representatives.
 
 An element is taken apart. Its sign is sent as it is, its exponent as an index into the table of the exponents that
@@ -17,13 +15,13 @@ the next word on, the codes as in :mod:`hdl.compression.planes`: sign, index of 
 index of the exponent as its table needs, from the lowest bit on.
 
 :mod:`hdl.compression.table.encoder` makes packets, by :mod:`hdl.compression.table.exponent_set` and, with centroids,
-:mod:`hdl.compression.centroid.store`; :mod:`hdl.compression.table.decoder` expands them.
+:mod:`hdl.compression.table.centroid_store`; :mod:`hdl.compression.table.decoder` expands them.
 """
 
 from dataclasses import dataclass
 
-from hdl.compression.planes import GROUP
 from hdl.floating.format import FP32, FloatFormat
+from hdl.group import GROUP
 
 __all__ = ["LookupTable", "check_table"]
 
@@ -112,16 +110,6 @@ class LookupTable:
         """Words of a packet of so many elements with so many distinct exponents."""
         preamble = self.bits(0, exponents) + 8
         return -(-preamble // 32) + self.code_width(exponents) * -(-count // GROUP)
-
-    def create_encoder(self, *, lanes):
-        """The unit that encodes: a :class:`hdl.compression.table.encoder.Encoder`."""
-        from hdl.compression.table.encoder import Encoder  # which imports this module
-        return Encoder(table=self, lanes=lanes)
-
-    def create_decoder(self, *, lanes):
-        """The unit that decodes: a :class:`hdl.compression.table.decoder.Decoder`."""
-        from hdl.compression.table.decoder import Decoder  # which imports this module
-        return Decoder(table=self, lanes=lanes)
 
 
 def check_table(table):

@@ -56,14 +56,6 @@ class PrefixCode:
         """Words of a packet of elements whose codes have given lengths, escaped exponents included, and end."""
         return _WORDS + -(-sum(8 + length for length in lengths) // 32)
 
-    def create_encoder(self):
-        """An encoder of this format."""
-        return Encoder()
-
-    def create_decoder(self):
-        """A decoder of this format."""
-        return Decoder()
-
 
 def _longest_first(code):
     """A code, of which the highest bit comes first, as bits in the order in which they are sent."""

@@ -1,8 +1,8 @@
 """Zero-value compression: streams of words in which only the elements that are not zero take any room.
 
-Elements are compressed in groups of :data:`GROUP`. A group is one mask word, whose bit j tells that element j is not
-zero, and then the non-zero elements in order; ``last`` marks the last word of the last group. A group of zeros is its
-mask word alone, and no group takes more than 33 words.
+Elements are compressed in groups of :data:`~hdl.group.GROUP`. A group is one mask word, whose bit j tells that
+element j is not zero, and then the non-zero elements in order; ``last`` marks the last word of the last group. A
+group of zeros is its mask word alone, and no group takes more than 33 words.
 
 An element is zero when all its bits except the sign are: -0.0 is compressed like +0.0, and comes back as +0.0.
 """
@@ -18,12 +18,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.floating.add import FloatAdder
 from hdl.floating.format import FP32, FloatFormat
+from hdl.group import GROUP
 from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
 
-__all__ = ["GROUP", "Adder", "Decoder", "Encoder"]
-
-#: Elements that one mask word covers.
-GROUP = 32
+__all__ = ["Adder", "Decoder", "Encoder"]
 
 #: Rows of one column of LUT memory: a memory with fewer takes as many LUTs.
 _LUT_ROWS = 16

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The baseline computes what the multiplexer selects, so that both can be compared."""
+"""The arithmetic baseline gives the same results as the mask multiplexer, so that their costs can be compared."""
 
 import numpy as np
 import pytest

@@ -15,6 +15,7 @@ from hdl.compression.block.shared_exponent import SharedExponent
 from hdl.floating.format import BF16, FP32
 from hdl.streams.stream import beat_layout
 from sim import regression
+from sim.golden import block_cycles, block_format
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent as model
 from sim.payload import pack, unpack
@@ -38,11 +39,14 @@ PARAMETERS = {
 
 def codec(name, mirror=False):
     """The codec of a name, in gateware or as the model."""
+    roundings = block_format.Rounding if mirror else Rounding
+    stochastic = {**STOCHASTIC, "rounding": roundings.STOCHASTIC}
     if name in PARAMETERS:
-        return (model.SharedExponent if mirror else SharedExponent)(**PARAMETERS[name])
+        parameters = PARAMETERS[name] | (stochastic if "rounding" in PARAMETERS[name] else {})
+        return (model.SharedExponent if mirror else SharedExponent)(**parameters)
     base, _, rounding = name.partition(" ")
     found = getattr(mx if mirror else mx_gateware, base)
-    return dataclasses.replace(found, **STOCHASTIC) if rounding else found
+    return dataclasses.replace(found, **stochastic) if rounding else found
 
 
 @functools.cache
@@ -141,12 +145,13 @@ def encoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP3
     trace = unit.lockstep(sources={"i": Feed(as_beats(rows, keep, last, format), willing)}, sinks={"o": ready},
                           seed=seed)
     golden = codec(name, mirror=True)
-    expected = model.trace_encoder(golden, last, lanes=lanes, latency=component.latency, willing=willing, ready=ready)
+    expected = block_cycles.trace_encoder(golden, last, lanes=lanes, latency=component.latency, willing=willing,
+                                          ready=ready)
     _same(trace, expected, seed)
     words = _reference(name, packets)
     assert [len(packet) for packet in words] == [golden.words(len(packet)) for packet in packets]
     beats = [(packet[begin:end], ends) for packet, parts in zip(
-        words, model.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes), strict=True)
+        words, block_cycles.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes), strict=True)
         for begin, end, ends in parts if end > begin]
     payload = unpack(beat_layout(component.words), trace["o__payload"])
     for cycle in np.flatnonzero(expected.o_valid).tolist():
@@ -169,7 +174,7 @@ def decoder_lockstep(name, lanes, source, sink, seed, *, count=2_500, format=FP3
     unit = make(Decoder, name, lanes, format)
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(beats, willing)}, sinks={"o": ready}, seed=seed)
-    expected = model.trace_decoder(golden, last, [len(packet) for packet in packets], lanes=lanes,
+    expected = block_cycles.trace_decoder(golden, last, [len(packet) for packet in packets], lanes=lanes,
                                    words=component.words, latency=component.latency, willing=willing, ready=ready)
     _same(trace, expected, seed)
     elements = [golden.decode(packet, bf16=format is BF16) for packet in packets]
@@ -222,7 +227,7 @@ def every_code(name, lanes):
     rows = np.tile(codes, len(exponents) * (1 << golden.difference_bits)).reshape(-1, golden.block)
     per_code = len(codes) // golden.block
     differences = np.arange(1 << golden.difference_bits).repeat(len(exponents) * per_code)
-    blocks = model.Blocks(np.tile(exponents.repeat(per_code), 1 << golden.difference_bits),
+    blocks = block_format.Blocks(np.tile(exponents.repeat(per_code), 1 << golden.difference_bits),
                           np.tile(differences[:, np.newaxis], (1, golden.subsets)), rows)
     words = golden.pack(blocks)
     component = Decoder(codec=codec(name), lanes=lanes)
@@ -302,7 +307,7 @@ def cut_packets(name, lanes):
         beats, _ = _word_rows(packets, component.words)
         unit.reset()
         trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=14 * golden.block // lanes + 20)
-        parts = model.split(golden, [len(packet) for packet in packets], lanes, component.words)
+        parts = block_cycles.split(golden, [len(packet) for packet in packets], lanes, component.words)
         _, payload = taken(trace, "o", beat_layout(lanes))
         rows = golden.decode(whole).reshape(-1, lanes)
         expected, last = [], []
@@ -357,7 +362,7 @@ def run_cocotb(name, lanes, kind):
     packets = _packets(generator, 20 * golden.block, golden.block)
     words = _reference(name, packets)
     encoder, decoder = Encoder(codec=codec(name), lanes=lanes), Decoder(codec=codec(name), lanes=lanes)
-    joined = model.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes)
+    joined = block_cycles.join(golden, [-(-len(packet) // golden.block) for packet in packets], lanes)
     beats = [{"elements": packet[begin:end].tolist(), "keep": (1 << end - begin) - 1, "last": int(ends)}
              for packet, parts in zip(words, joined, strict=True) for begin, end, ends in parts if end > begin]
     regression.run(encoder, module=__name__, parameters={

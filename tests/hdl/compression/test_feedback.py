@@ -6,9 +6,9 @@ import functools
 import numpy as np
 import pytest
 
-from hdl.compression import codecs as gateware
-from hdl.compression.codecs import WordEncoder
+from hdl.compression import registry as gateware
 from hdl.compression.feedback import FeedbackEncoder, PacketAdder
+from hdl.compression.words import WordEncoder
 from hdl.streams.rows import RowSerializer
 from hdl.streams.stream import SkidBuffer, beat_layout, word_layout
 from sim.golden import floating
@@ -176,13 +176,13 @@ class TestFeedbackEncoder:
         given = [elements(np.random.default_rng(seed), 256) for seed in range(count)]
         unit = encoder(name, lanes)
         unit.reset()
-        total = count * max(codec.words(256), 256 // lanes)
+        total = count * max(codec.most_words(256), 256 // lanes)
         outputs = ("o", "restored") if codec.exact else ("o", "restored", "error")
         trace = unit.lockstep(
             sources={"i": Feed(rows(given, lanes)), "restore": Feed(np.zeros(count, np.uint8))},
             sinks=dict.fromkeys(outputs, True), cycles=total + 300)
         when = np.flatnonzero(trace["o__valid"])
-        assert len(when) == count * codec.words(256)
+        assert len(when) == count * codec.most_words(256)
         assert when[-1] <= total + 2 * codec.block // lanes + 22
 
     @pytest.mark.parametrize(("name", "lanes", "more"), [
@@ -199,7 +199,7 @@ class TestFeedbackEncoder:
                               sinks=dict.fromkeys(("o", "restored", "error"), True), cycles=100)
         last = np.flatnonzero(trace["i__valid"] & trace["i__ready"])[-1]
         first = np.flatnonzero(trace["o__valid"])[0]
-        alone = codec.create_encoder(lanes=lanes).latency + RowSerializer.latency + more
+        alone = codec.encoder(**codec.parameters, lanes=lanes).latency + RowSerializer.latency + more
         assert first - last == alone + beats + SkidBuffer.latency
 
     def test_ends_by_itself(self):
@@ -215,7 +215,7 @@ class TestFeedbackEncoder:
 
     def test_refused(self):
         with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
-            FeedbackEncoder(codec=gateware.MX9, lanes=3)
+            FeedbackEncoder(codec=gateware.CODECS["mx9"], lanes=3)
 
 
 class TestRaw:

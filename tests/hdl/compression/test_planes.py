@@ -8,7 +8,6 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.planes import (
-    GROUP,
     PLANE,
     BytePacker,
     ByteUnpacker,
@@ -18,6 +17,7 @@ from hdl.compression.planes import (
     code_layout,
     word_count,
 )
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, connect_stream
 from sim import formal
 from sim.golden import planes as model

@@ -1,4 +1,4 @@
-"""Random commands at and around the limits of a node, and what is wrong with each of them."""
+"""Random commands at and around the limits of a node, and the golden verdict on each."""
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation
@@ -10,7 +10,7 @@ CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_
 
 
 def verdict(command, config, rule, packed):
-    """What is wrong with a command: the rules of docs/control/command_queue.md, with the division they stand for."""
+    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
@@ -20,8 +20,8 @@ def verdict(command, config, rule, packed):
     if operation == Operation.QUIESCE:
         return EventStatus.OK, 0
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
-    if operation == Operation.FUSED_UPDATE and planes > config.state_planes:
-        return EventStatus.BAD_RULE, rule.value
+    if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
+        return EventStatus.BAD_RULE, getattr(rule, "value", rule)
     outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
@@ -34,7 +34,7 @@ def verdict(command, config, rule, packed):
     if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
         memories.append((command["state_base"], CONFIG.state_words, size))
     for place, (base, capacity, shares) in enumerate(memories):
-        elements = 2 if packed and place == 2 and not config.has_master else 1  # in a word
+        elements = 2 if packed and place == 2 and not config.has_master else 1  # elements per word
         if base % 32 or base > capacity:
             return EventStatus.BAD_BASE, base
         groups = -(-length // 32)
@@ -49,7 +49,7 @@ def verdict(command, config, rule, packed):
 
 
 def random_command(generator, tag, **options):
-    """A command at and around the limits."""
+    """Random command at and around the limits."""
     size = generator.choice([1, 2, 3, 4, generator.randrange(1, 13), generator.choice([0, 13, 16, 255])])
 
     def base(capacity):

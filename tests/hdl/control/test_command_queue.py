@@ -162,7 +162,7 @@ async def runs_what_may_run(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def holds_what_there_is_no_room_for(dut):
-    """If no event is popped, the queues fill up, and the engine waits with its event."""
+    """The queues fill up if no event is popped, and the engine waits with its event."""
     depth = regression.parameters()["depth"]
     await begin(dut)
     Engine(dut, random.Random(1), "none")

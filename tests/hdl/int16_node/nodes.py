@@ -97,8 +97,8 @@ class Model:
         if operation not in (Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY):
             return EventStatus.UNKNOWN_OPERATION, operation
         if operation == Operation.FUSED_UPDATE:
-            if self.registers["OPTIMIZER"] & 3:
-                return EventStatus.BAD_RULE, self.registers["OPTIMIZER"] & 3
+            if self.registers["OPTIMIZER"] & 15:
+                return EventStatus.BAD_RULE, self.registers["OPTIMIZER"] & 15
             if place[:3] != (0, 1, 0):
                 return EventStatus.BAD_RANK, sum(part << 8 * n for n, part in enumerate(place))
         lists = operation == Operation.MASK
@@ -186,7 +186,7 @@ def session(seed):
         for name, value in (("GRADIENT_SCALE", generator.integers(0, 1 << 18)),
                             ("LEARNING_RATE", generator.integers(0, 1 << 32)),
                             ("MASK_THRESHOLD", generator.integers(0, 1 << 16) >> generator.integers(0, 14)),
-                            ("OPTIMIZER", generator.choice([0, 0, 0, 0, 4, 1, 2]))):
+                            ("OPTIMIZER", generator.choice([0, 0, 0, 0, 16, 1, 9]))):
             model.registers[name] = int(value)
             ask(write_register(name, value), 1)
         # The upper part of each memory is for the host's accesses; a base beyond it is an error anyway.

@@ -202,7 +202,7 @@ def test_registers(node):
     constants = {"ID": IDENTIFIER, "CONFIGURATION_HASH": CONFIG.hash, "LANES": 1, "NODES_MAX": 1,
                  "GRADIENT_WORDS": SIZES[0], "WEIGHT_WORDS": SIZES[1], "STATE_WORDS": CONFIG.state_words,
                  "STATE_PLANES": 0, "SEGMENT_ELEMENTS": CONFIG.segment}
-    for response, values in ((before, present), (after, dict.fromkeys(present, 0x12345678) | {"OPTIMIZER": 8})):
+    for response, values in ((before, present), (after, dict.fromkeys(present, 0x12345678) | {"OPTIMIZER": 0x38})):
         found = dict(zip((entry.name for entry in REGISTERS), response[2:], strict=True))
         assert found.pop("CYCLES") > 0
         assert found == dict.fromkeys(found, 0) | constants | values
@@ -241,7 +241,7 @@ def test_flags(node):
         write_register("TIMEOUT", 100), push(operation=0, wait=0x8018, signal=1, tag=3), POP,
         read_register("LAST_ERROR"), request(Opcode.READ_REGISTER, 1, flags))
     values = [response[2:] for response in responses]
-    assert values[1][0] & 3 == 2  # it waits
+    assert values[1][0] & 3 == 2  # the command waits
     assert values[1][0] >> 16 == 1
     assert [values[3], values[6], values[11], values[16]] == [[1], [4], [12], [12]]
     found = [event(responses[n]) for n in (5, 10, 14)]
@@ -301,7 +301,7 @@ def test_reset_in_the_middle_of_a_packet(node, words):
 @pytest.mark.parametrize("operation", [Operation.FUSED_UPDATE, Operation.MASK, Operation.SPARSIFY])
 @pytest.mark.parametrize("cycles", [0, 1, 40, 41, 42, 43, 44, 300])
 def test_reset_in_the_middle_of_a_command(node, operation, cycles):
-    """After a reset at any point of a command, the next command works."""
+    """A reset at any point of a command leaves the node ready for the next command."""
     case = Masked(small_jobs(np.random.default_rng(12), 6, 320), 4)
     rate = write_register("LEARNING_RATE", 0x8000)
     fill = [rate, write_register("MASK_THRESHOLD", 900), *case.fill, push(**case.options | {"operation": operation})]

@@ -149,7 +149,7 @@ def test_mask(lanes, seed):
     (4, ((32, 16, 2), (32, 16, 2)), 2 + 6 + 5 + 2 + 512),
 ])
 def test_cycles_of_given_jobs(lanes, shapes, cycles, external):
-    """After the first job has been read, a beat passes per cycle, whether masks are fetched or generated."""
+    """A beat passes in every cycle after the first job has been read, whether masks are fetched or generated."""
     jobs = [model.Job(rows=rows, columns=columns, count=count, mask=model.Mask(triangle=True, external=external))
             for rows, columns, count in shapes]
     case = Case(lanes, jobs, 5, gradient_base=0, jobs_base=0)
@@ -214,7 +214,7 @@ def refused(case, number, bench=None, **options):
     found, counts = run(bench, case.command(**options), following, cycles=6_000)
     case.check(bench, number)
     assert (found[0]["status"], found[0]["detail"]) == (EventStatus.BAD_MASK, number)
-    # What is masked already is masked again.
+    # Elements that are masked already are masked again.
     masked = case.expected(number)[1]
     assert (found[1]["status"], found[1]["detail"], found[1]["tag"]) == (EventStatus.OK, masked, 1)
     assert counts["elements_masked"] == 2 * masked

@@ -246,7 +246,7 @@ def test_lockstep(lanes, pattern):
 
 @pytest.mark.parametrize("stalled", ["kept", "dropped"])
 def test_one_output_stalls(stalled):
-    """While one output stalls, the other goes on for as many beats as a queue holds, and no more."""
+    """An output goes on for as many beats as a queue holds, and no more, while the other one stalls."""
     gradients, errors = _beats(np.random.default_rng(1), 100, 4)
     never = np.zeros(200, bool)
     free, sinks = ("dropped", {"ready": never}) if stalled == "kept" else ("kept", {"dropped_ready": never})

@@ -172,7 +172,7 @@ def test_known():
         "input_rows": 3, "tail": 0b11, "code_row": 100, "code_elements": 6, "source_row": 7, "parameter_row": 20,
         "parameter_elements": 6, "target_row": 4094}
     assert _run([layer], 2, 1, start=3) == (1, False)
-    assert _run([layer], 3, 1) == (0, True)  # of which the results do not fit
+    assert _run([layer], 3, 1) == (0, True)  # its results do not fit
 
 
 # --- every cycle
@@ -244,7 +244,7 @@ def test_too_many_samples(samples):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_reset_in_a_list(lanes):
-    """After a reset at any point of a list, the next list is read from its beginning."""
+    """The next list after a reset, at any point of a list, is read from its beginning."""
     words = np.array(_words(SOUND) * 3, np.uint32)
     for given in (1, 2, 5, 12, 30):
         unit = _unit(lanes)

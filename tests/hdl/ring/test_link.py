@@ -11,15 +11,10 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from cocotb.triggers import FallingEdge, RisingEdge
 
+from hdl.ring.depacketizer import Depacketizer
+from hdl.ring.header import OVERHEAD_WORDS, expected_layout, header_layout, packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
-from hdl.ring.packet import (
-    OVERHEAD_WORDS,
-    Depacketizer,
-    Packetizer,
-    expected_layout,
-    header_layout,
-    packet_words,
-)
+from hdl.ring.packetizer import Packetizer
 from hdl.streams.stream import connect_stream, word_layout
 from sim import regression
 from sim.golden.packet import ABORT, Header, Refusal

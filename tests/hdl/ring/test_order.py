@@ -9,7 +9,8 @@ from amaranth.hdl import Module, Mux
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.ring.order import GROUP, Phase, Planner, Walk, record_layout
+from hdl.group import GROUP
+from hdl.ring.order import Phase, Planner, Walk, record_layout
 from hdl.streams.stream import connect_stream
 from sim.golden.ring import block_bounds
 from sim.streams import stall_array
@@ -97,7 +98,7 @@ def meaning(records):
 
 
 def test_constructor_errors():
-    with pytest.raises(ValueError, match=r"^Segment must be 32 times a power of two, up to 2048, not 96$"):
+    with pytest.raises(ValueError, match=r"^Segment must be 32 times a power of two, up to 512, not 96$"):
         Planner(elements=4096, segment=96)
     with pytest.raises(ValueError, match=r"^Longest vector must be a multiple of 32, at least 32, not 100$"):
         Planner(elements=100, segment=64)

@@ -200,7 +200,7 @@ async def begins_anew(dut):
         ends += await node.receive(1)
     assert len(ends) <= 2
     while (taken := await wire.take(patience=50)) is not None:
-        assert taken[0]["kind"] == FrameKind.DATA.value  # of before
+        assert taken[0]["kind"] == FrameKind.DATA.value  # sent before the OPEN
     assert int(dut.busy.value)
     # Two responses are due, and are discarded.
     await answers.send(beats([[50, 51, 52], list(range(40))]))

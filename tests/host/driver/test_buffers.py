@@ -66,7 +66,7 @@ class TestAllocator:
             plain.allocate("state", 1)
 
     def test_gaps(self):
-        """The first gap that is long enough; what is freed is used again."""
+        """A buffer goes into the first gap that is long enough; freed words are used again."""
         allocator = Allocator(CONFIG.memories)
         given = [allocator.allocate("weights", length) for length in (33, 1, 32)]
         assert [buffer.base for buffer in given] == [0, 64, 96]
@@ -118,7 +118,7 @@ class TestAllocator:
             used[buffer] = True
 
     def test_whole_vectors(self):
-        """Masters take a word for each element of a block, packed state half of one; nothing stays of a failure."""
+        """Masters take a word for each element of a block, packed state half of one; a failure leaves no buffer."""
         allocator = Allocator(CONFIG.memories)
         first = Allocation(length=50, planes=1, packed_state=True).place(allocator, CONFIG, nodes=2)
         assert first.state == Buffer("state", 0, 32)

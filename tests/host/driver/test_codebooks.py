@@ -44,7 +44,7 @@ def test_mantissa_centroids():
 
 
 def test_weight_centroids():
-    """As many as asked for, in ascending order, of what is finite."""
+    """As many centroids as asked for, in ascending order, of the finite weights."""
     assert weight_centroids([3, 1, np.nan, np.inf, 1], 4).tolist() == [1, 3, 3, 3]
     assert weight_centroids([], 4).tolist() == [0] * 4
     assert weight_centroids([-np.inf], 4).tolist() == [0] * 4
@@ -109,7 +109,7 @@ def test_codebook():
 
 
 def test_gradient_of_centroids():
-    """The sum of those of its weights; an unused one has none, and stays as it is."""
+    """A centroid's gradient is the sum of those of its weights; an unused one has none, and stays as it is."""
     codebook = Codebook(np.array([1, 2, 3, 4], np.float32), np.array([[0, 0, 2], [2, 2, 1]]))
     gradient = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     assert codebook.gradient(gradient).tolist() == [3, 6, 12, 0]

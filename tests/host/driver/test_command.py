@@ -1,4 +1,4 @@
-"""Words of commands and events, and what an event's status means: host/driver/command.py."""
+"""Words of commands and events, and the meaning of an event's status: host/driver/command.py."""
 
 import numpy as np
 import pytest

@@ -16,13 +16,9 @@ from host.driver.errors import (
     QueueFullError,
     ReadOnlyError,
 )
-from tests.words import random_words
+from tests.words import random_words, words
 
 PATIENCE = 10_000
-
-
-def words(*values):
-    return np.array(values, np.uint32)
 
 
 def spaces(config):
@@ -33,7 +29,7 @@ def spaces(config):
 
 
 def trip(device):
-    """Cycles that the way to the node and back takes, apart from what is asked for; less than 100 without a wire."""
+    """Cycles of the way to the node and back, without the time that is asked for; less than 100 without a wire."""
     first = device.read_register("CYCLES")
     return 2 * (device.read_register("CYCLES") - first)
 

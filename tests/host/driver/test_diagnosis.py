@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What the error of a failed collective says of slow links, and of links that lose words."""
+"""The error of a failed collective, which tells of slow links and of links that lose words."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ class TestSlowLinks:
 class TestLostWords:
     @pytest.mark.parametrize(("nodes", "link"), RINGS)
     def test_as_many_as_were_lost(self, nodes, link):
-        """From some word on, all of them: after an earlier loss, counters have another difference to begin with."""
+        """A link loses all words from one on; after an earlier loss, counters differ from the beginning."""
         with rings.open_nodes(nodes, config=NodeConfig(), timeout=1000) as (ring, simulation):
             for after in (300, 700):
                 cut = simulation.links[link]

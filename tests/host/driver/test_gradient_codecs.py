@@ -1,4 +1,4 @@
-"""Gradients through a codec, decoded, added and encoded again at every hop: values, words, cycles, what is lost."""
+"""Gradients through a codec, decoded, added and encoded again at every hop: values, words, cycles, residuals."""
 
 import functools
 
@@ -32,7 +32,7 @@ open_nodes = functools.partial(rings.open_nodes, config=BOTH)
 
 
 class Reference(rings.Reference):
-    """Of random weights, which all nodes then have."""
+    """Reference with random weights, which all nodes then have."""
 
     def __init__(self, ring, length, *, seed=1):
         self.generator = np.random.default_rng(seed)
@@ -68,7 +68,7 @@ class TestValues:
     @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.gradient_codec)
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     def test_every_operation(self, config, nodes):
-        """What is lost in one is added in the next."""
+        """The loss of one operation is added in the next."""
         with open_nodes(nodes, config=config) as (ring, _):
             for length in (0, 1, 31, 33, 700, 1300):
                 reference = Reference(ring, length, seed=nodes * 10_000 + length)
@@ -151,7 +151,7 @@ class TestValues:
 
 class TestCounters:
     def test_units(self):
-        """In segments: 4 of a block, 3 blocks sent, the last sum the optimizer's."""
+        """Counts are in segments: 4 of a block, 3 blocks sent, the last sum the optimizer's."""
         nodes, length = 4, 4096
         names = ("ENCODES", "COMPRESSED_ADDS", "DECODES", "OPTIMIZER_BURSTS", "PACKETS_SENT", "WORDS_SENT",
                  "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "POSITIONS_ADDED")
@@ -235,7 +235,7 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """As long as the gradient memory, behind all others."""
+        """The residual's memory is as long as the gradients', and behind all others."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], len(BOTH.memories.words) - 1
             assert space == Space.STATE + BOTH.state_planes + 1
@@ -258,7 +258,7 @@ class TestResiduals:
             assert (ring.read_weights(100) == 1).all()
 
     def test_added_as_they_are(self):
-        """What the host writes is added before anything else, and what only the optimizer reads stays."""
+        """Residuals that the host writes are added first; those of a sum that only the optimizer reads stay."""
         length = 500
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, length)
@@ -338,7 +338,7 @@ class TestFailures:
 
 class TestTraining:
     def test_digits(self):
-        """Every bit of every node after every step, and of what they have lost at the end."""
+        """Every bit of every node agrees after every step, and every bit of the residuals at the end."""
         with open_nodes(4, host_port=False) as (ring, _):
             training = train(ring, digits(), TrainingConfig(epochs=2))
         assert training.bit_exact is True

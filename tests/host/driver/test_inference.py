@@ -53,7 +53,7 @@ def inputs(samples, count=64, seed=3, low=0, high=17):
 
 
 def test_words_of_a_small_network():
-    """By hand: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
+    """Words by hand: 3 inputs, 2 outputs of 4 bits, then 1 output of 8 bits; two lanes."""
     layers = [Layer([[1, 2, 3], [4, 5, 15]], [-3, -4], "min", 4, [7, -1], [5, 6], [9, 10], True, False, False),
               Layer([[200, 100]], 130, "max", 8, -2, 0, 1, False, False, True)]
     given = program(layers, lanes=2, gradient_words=96, weight_words=64)

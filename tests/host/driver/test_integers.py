@@ -37,11 +37,11 @@ def integers(generator, count):
 
 
 class TestTraining:
-    """On the golden model."""
+    """Training on the golden model."""
 
     @pytest.mark.parametrize("seed", range(3))
     def test_accuracy(self, data, seed):
-        """docs/training/figures.md has more seeds, and what binary32 reaches."""
+        """docs/training/figures.md has more seeds, and the accuracy of binary32."""
         training = train(golden_ring(), data, dataclasses.replace(CONFIG, seed=seed))
         assert training.bit_exact is True
         assert training.measures[-1] >= 0.94
@@ -210,7 +210,7 @@ class TestMasks:
         assert outcome.commands == 7
 
     def test_a_wrong_job(self):
-        """What the driver would not write."""
+        """A job that the driver would not write is refused."""
         device, = golden_ring().devices
         [region] = plan([MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask())], lanes=1, elements=99,
                         words=99, element="int16")
@@ -305,7 +305,7 @@ class TestGateware:
         np.testing.assert_array_equal(verilated.read_weights(650)[0], given)
 
     def test_a_wrong_mask(self, verilated):
-        """What the driver would not write: the second job has nothing."""
+        """A list that the driver would not write is refused: its second job is empty."""
         device, = verilated.devices
         values = np.arange(1, 9, dtype=np.uint32)
         job = MaskJob(matrices=np.ones((1, 2, 2), np.int16), mask=Mask(triangle=True))

@@ -24,7 +24,7 @@ ALTERNATIVE = -10000.0
 
 
 def random_job(generator, *, count=3, size=20, external=None):
-    """A job of any kinds, with numbers of any bits_of."""
+    """A job of any kinds, with numbers of any bits."""
     count, rows, columns = (int(generator.integers(1, most + 1)) for most in (count, size, size))
     kinds = {kind: bool(generator.random() < 0.3) for kind in KINDS}
     if external is not None:
@@ -38,7 +38,7 @@ def random_job(generator, *, count=3, size=20, external=None):
 
 
 def reference(job, alternative=ALTERNATIVE):
-    """Masked bits_of, and how many elements are replaced."""
+    """Masked bits, and how many elements are replaced."""
     shape = golden.Job(rows=job.rows, columns=job.columns, count=job.count, mask=golden.Mask(**vars(job.mask)))
     kept = golden.kept(shape, None if job.external is None else golden.words(job.external))
     return golden.apply(job.matrices.view(np.uint32), kept, bits_of([alternative])[0]), int((~kept).sum())
@@ -55,7 +55,7 @@ def assert_masked(jobs, outcome, alternative=ALTERNATIVE):
 
 
 class GoldenDevice:
-    """A node with memories, which does what MASK and SPARSIFY say, by the golden model."""
+    """A node with memories, which does MASK and SPARSIFY by the golden model."""
 
     def __init__(self, config, *, status=EventStatus.OK, silent=False):
         self.config = config
@@ -135,8 +135,8 @@ class GoldenDevice:
 
 class TestErrors:
     @pytest.mark.parametrize(("options", "message"), [
-        ({"width": 4096}, r"^Mask's width must be a number of 12 bits_of, not 4096$"),
-        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits_of, not -1$"),
+        ({"width": 4096}, r"^Mask's width must be a number of 12 bits, not 4096$"),
+        ({"length_rows": -1}, r"^Mask's length_rows must be a number of 12 bits, not -1$"),
         ({"diagonal": 4096}, r"^Mask's diagonal must be between -4096 and 4095, not 4096$"),
         ({"diagonal": -4097}, r"^Mask's diagonal must be between -4096 and 4095, not -4097$"),
     ])
@@ -376,7 +376,7 @@ class TestVerilated:
         assert 4096 <= outcome.cycles <= 4096 * 1.02
 
     def test_nothing_stays(self, ring):
-        """After masking, collectives go on as before."""
+        """Collectives go on as before after masking."""
         ring.mask([[MaskJob(matrices=np.ones((1, 5, 5), np.float32), mask=Mask())]] * 3, alternative=0.0)
         ring.write_gradients([np.full(64, rank + 1, np.float32) for rank in range(3)])
         ring.all_reduce(64)

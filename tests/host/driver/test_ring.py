@@ -63,7 +63,7 @@ def ring(devices):
 class TestState:
     @pytest.mark.parametrize("length", [0, 1, 31, 33, 50, 64])
     def test_there_and_back(self, ring, length):
-        """Each block at its owner, at the start of the plane; planes know nothing of each other."""
+        """Each block is at its owner, at the start of the plane; planes are independent."""
         planes = range(ring.devices[0].config.state_planes)
         states = [np.arange(1, length + 1, dtype=np.float32) * (plane - 0.5) for plane in planes]
         for plane in reversed(planes):

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The driver against transports that misbehave, and what it refuses itself."""
+"""The driver against transports that misbehave, and its own refusals."""
 
 import numpy as np
 import pytest
@@ -19,16 +19,13 @@ from host.driver.errors import (
     UnknownOpcodeError,
 )
 from host.transports.pysim import PysimRing
+from tests.words import words
 
 PATIENCE = 10_000
 
 
-def words(*values):
-    return np.array(values, np.uint32)
-
-
 class Canned:
-    """A transport that answers whatever it is asked with what it was given."""
+    """A transport that answers every request with a given packet."""
 
     def __init__(self, *responses):
         self.responses = list(responses)

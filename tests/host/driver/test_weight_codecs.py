@@ -1,4 +1,4 @@
-"""Weights through a codec, from the optimizer to every node's memory: values, words, cycles, and what goes wrong."""
+"""Weights through a codec, from the optimizer to every node's memory: values, words, cycles, and failures."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
 
 def prepare(ring, length, *, seed=1):
-    """Weights everywhere, gradients and settings; the reference of what there is."""
+    """Write weights, gradients and settings to all nodes; their reference."""
     generator = np.random.default_rng(seed)
     reference = Reference(ring, random(generator, length))
     ring.distribute(golden.floats(reference.master))
@@ -61,7 +61,7 @@ class TestFusedUpdate:
                 rings.train_twice(reference, optimizer, generator, packed_state=packed_state, message=name)
 
     def test_special_weights(self):
-        """A block with an infinity or a NaN is NaN on every node, its owner too; masters are what they were."""
+        """A block with an infinity or a NaN is NaN on every node, its owner too; masters stay as they were."""
         length = 700
         weights = random(np.random.default_rng(2), length)
         weights[[3, 300, 650]] = np.inf, -np.inf, 1e-45
@@ -75,7 +75,7 @@ class TestFusedUpdate:
             assert not np.isnan(found[:, 16:288]).any()
 
     def test_counts_of_units(self):
-        """As with raw weights; fewer words, in as many packets."""
+        """Counts are those of raw weights; fewer words, in as many packets."""
         nodes, length = 3, 3072  # 16 segments per block
         with open_nodes(nodes, config=rings.CONFIGS["wide"]) as (ring, _):
             ring.distribute(np.ones(length, np.float32))
@@ -143,7 +143,7 @@ class TestFusedUpdate:
 
 
 class TestOtherOperations:
-    """Whatever is not a fused update is as it is without a codec."""
+    """All other operations are as they are without a codec."""
 
     @pytest.mark.parametrize("nodes", [2, 3])
     def test_weights_are_raw(self, nodes):
@@ -275,7 +275,7 @@ class TestFailures:
                 self.check_usable(ring, f"{number=}")
 
     def test_damaged_word_of_the_gather(self):
-        """The last segment is the gather's: its damage is found, and nothing of it comes to rest."""
+        """The last segment is the gather's: its damage is found, and none of it is written."""
         with open_nodes(2) as (ring, simulation):
             reference, gradients = prepare(ring, 512)
             before = reference.weights

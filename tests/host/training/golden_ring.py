@@ -43,7 +43,7 @@ class GoldenRing:
         self.codec = WEIGHT_CODECS[weight_codec]
         self.gradient_codec = gradient_codec
         self.sums = GRADIENT_CODECS[gradient_codec]
-        self.has_residual = self.sums is not None and not self.sums.exact
+        self.has_residual = not self.sums.exact
         self.codebooks = []
         self.fault = fault
         self.mask_fault = mask_fault
@@ -88,7 +88,7 @@ class GoldenRing:
 
     @property
     def has_codebook(self):
-        return hasattr(self.codec, "bind")
+        return self.codec.codebook_words > 0
 
     def write_codebook(self, centroids):
         self.codec = self.codec.bind(centroids)

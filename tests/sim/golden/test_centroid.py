@@ -126,7 +126,7 @@ def exactly(value, centroids):
 
 
 def tables(count):
-    """Of the usual size, evenly spaced, subnormal, and of all sizes; no two the same."""
+    """Tables of the usual size, evenly spaced, subnormal, and of all sizes; no two centroids are the same."""
     generator = np.random.default_rng(count)
     return [np.sort(generator.standard_normal(count)).astype(np.float32), np.linspace(-1, 1, count, dtype=np.float32),
             np.sort(generator.choice(range(-500, 500), count, replace=False).astype(np.float32) * np.float32(2e-45)),
@@ -153,7 +153,7 @@ def test_nearest_against_all(count, place):
 
 
 def test_nearest_of_equal_centroids():
-    """Which of them does not matter, but no other is taken."""
+    """Any of the equal ones may be taken, but no other."""
     values = np.array([-1, -1, 0.5, 0.5, 0.5, 0.5, 2, 2], np.float32)
     table = CentroidTable(centroids=8)
     given = np.array([-5, -1, -0.25, -0.2, 0.5, 0.6, 1.25, 1.3, 2, 9], np.float32)

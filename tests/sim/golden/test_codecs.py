@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sim.golden.codecs import BF16, GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, Raw, TableCodec
+from sim.golden.codecs import CODECS as ALL
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS, CentroidCodec, RawWords, TableCodec
 from tests.words import bits_of, values_of
 
 #: Elements and words of a block of every codec whose packets have as many words as their lengths make.
@@ -49,26 +50,32 @@ CODECS = pytest.mark.parametrize("name", [name for name in WEIGHT_CODECS if name
 def test_names():
     assert list(WEIGHT_CODECS) == ["raw", *list(BLOCKS)[:11], "table32", "centroid16", "centroid64"]
     assert list(GRADIENT_CODECS) == ["zero_value", "raw", *list(BLOCKS)[:11]]
-    assert WEIGHT_CODECS["raw"] is GRADIENT_CODECS["zero_value"] is None
-    for name, codec in GRADIENT_CODECS.items():
-        if name not in ("zero_value", "raw"):
-            assert codec is WEIGHT_CODECS[name]
-            assert not codec.exact
+    assert list(ALL) == [*list(GRADIENT_CODECS), "table32", "centroid16", "centroid64"]
+    for codecs in (WEIGHT_CODECS, GRADIENT_CODECS):
+        assert len(codecs) == len(dict(codecs))
+        for name, codec in codecs.items():
+            assert codec is ALL[name]
+            assert codec.exact is (name in ("raw", "zero_value"))
+            assert codec.sums_coded is (name == "zero_value")
+    for codecs, other in ((WEIGHT_CODECS, "zero_value"), (GRADIENT_CODECS, "table32")):
+        assert other not in codecs
+        with pytest.raises(KeyError):
+            codecs[other]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_words(name):
-    """So many blocks of so many bits, in whole words."""
+    """Words of blocks, rounded up to whole words."""
     codec, (block, size) = codec_of(name), BLOCKS[name]
     for count in COUNTS:
         expected = int(np.ceil(np.ceil(count / block) * size))
-        assert codec.words(count) == len(codec.encode(elements(1, count))) == expected, count
-    assert codec.words(0) == 0
+        assert codec.most_words(count) == len(codec.encode(elements(1, count))) == expected, count
+    assert codec.most_words(0) == 0
 
 
 @CODECS
 def test_decoded_once_is_decoded_for_good(name):
-    """What a codec gives it gives again; of any number of elements, of any kind."""
+    """A decoded vector is encoded and decoded without loss, with any number and kind of elements."""
     codec = codec_of(name)
     for seed, count in enumerate((*COUNTS, 2000, 2000)):
         given = elements(seed, count)
@@ -90,7 +97,7 @@ def test_none(name):
 
 @CODECS
 def test_error(name):
-    """Of numbers below one that are all of the same size, at most so much is lost."""
+    """The loss on numbers below one that are all of the same size is bounded."""
     values = np.random.default_rng(3).uniform(0.5, 0.99, 256).astype(np.float32)
     values *= np.random.default_rng(4).choice([-1, 1], 256)
     decoded = values_of(codec_of(name).decode(codec_of(name).encode(bits_of(values)), 256))
@@ -104,9 +111,9 @@ def test_error(name):
 
 def test_raw():
     codec = GRADIENT_CODECS["raw"]
-    assert isinstance(codec, Raw)
+    assert isinstance(codec.format, RawWords)
     assert codec.exact
-    assert [codec.words(count) for count in (0, 1, 33)] == [0, 1, 33]
+    assert [codec.most_words(count) for count in (0, 1, 33)] == [0, 1, 33]
     given = elements(1, 50)
     words = codec.encode(given)
     assert words.tolist() == codec.decode(words).tolist() == given.tolist()
@@ -118,15 +125,15 @@ def test_raw():
 def test_bfloat16():
     """Two to a word, the even one in the low half."""
     given = elements(1, 1001)
-    words = BF16.encode(given)
+    words = ALL["bf16"].encode(given)
     with np.errstate(invalid="ignore"):
         halves = values_of(given).astype(ml_dtypes.bfloat16)
     expected = np.where(np.isnan(halves), 0x7FC0, halves.view(np.uint16)).astype(np.uint32)
     assert (words & 0xFFFF).tolist() == expected[0::2].tolist()
     assert (words >> 16).tolist() == [*expected[1::2].tolist(), 0]
-    assert BF16.decode(words, 1001).tolist() == (expected << np.uint32(16)).tolist()
+    assert ALL["bf16"].decode(words, 1001).tolist() == (expected << np.uint32(16)).tolist()
     with pytest.raises(ValueError, match=r"^Element count must end in the last of 501 words, not 1003$"):
-        BF16.decode(words, 1003)
+        ALL["bf16"].decode(words, 1003)
 
 
 def test_bfp8_by_hand():
@@ -200,7 +207,7 @@ def test_codebooks_in_disorder():
 
 
 def test_span_of_a_packet():
-    """How far a packet of a table goes among words, by hand."""
+    """Span of a table's packet among words, by hand."""
     codec = WEIGHT_CODECS["table32"]
     two = [0x60_60_50_40, *range(16)]  # three exponents: codes of 8 bits
     assert codec.span(two, 64) == (17, 0, False)

@@ -76,7 +76,7 @@ def test_halves(format, narrow, widen, dtype):
 
 @pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
 def test_every_bfloat16(low):
-    """All upper halves, with lower ones around the tie; there and back, each is what it was."""
+    """All upper halves, with lower ones around the tie; each returns from there and back unchanged."""
     bits = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16) | np.uint32(low)
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
@@ -89,7 +89,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """Every number, or of those of 16 bits every fifth."""
+    """Every number of narrow formats, and every fifth of those of 16 bits."""
     bits, values = (given[::1 if source in NARROW else 5] for given in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)

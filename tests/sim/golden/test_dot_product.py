@@ -9,7 +9,8 @@ import pytest
 from sim.golden import dot_product as model
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent
-from sim.golden.shared_exponent import Blocks, SharedExponent
+from sim.golden.block_format import Blocks
+from sim.golden.shared_exponent import SharedExponent
 from tests.words import bits_of
 
 #: Formats, and the binary logarithm of their smallest number below the exponent 0 as stored: less 127 for the bias,
@@ -130,7 +131,7 @@ def test_each_side_waits_for_the_other():
 
 
 def test_a_result_that_waits():
-    """It stays on offer, and behind it the pipeline stands still."""
+    """A result that waits stays on offer, and the pipeline behind it stands still."""
     always, ready = np.ones(20, bool), np.arange(20) >= 10
     trace = model.trace_dot_product(shared_exponent.MX9, 6, lanes=16, latency=2, a_willing=always, b_willing=always,
                                     ready=ready)

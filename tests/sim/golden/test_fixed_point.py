@@ -163,7 +163,7 @@ def test_every_operand_of_8_bits(rule):
 
 
 def draw(generator, width, count):
-    """Numbers of so many bits, every third of them at an end, or near zero."""
+    """Numbers of ``width`` bits, every third of them at an end of the range or near zero."""
     half = 1 << width - 1
     numbers = generator.integers(-half, half, count)
     corners = [-half, 1 - half, -half // 2, -1, 0, 1, half // 2, half - 2, half - 1]

@@ -25,7 +25,7 @@ def test_edges():
 
 @pytest.mark.parametrize("centroids", [4, 8, 16, 32, 64])
 def test_against_the_dense_product(centroids):
-    """In Python's integers, at the full widths of inputs and centroids."""
+    """Products in Python's integers agree at the full widths of inputs and centroids."""
     generator = np.random.default_rng(centroids)
     for rows, columns in ((1, 1), (3, 2), (8, 100), (5, 300)):
         indices = generator.integers(0, centroids, (rows, columns))
@@ -86,7 +86,7 @@ def test_cycles_by_hand():
 
 
 def test_a_result_that_waits():
-    """It stays on offer until it is taken, and the next drain begins then."""
+    """A result that waits stays on offer until it is taken, and the next drain begins then."""
     ready = np.arange(60) >= 30
     trace = trace_product(CentroidTable(centroids=4), [9, 9, 9], willing=np.ones(60, bool), ready=ready)
     assert trace.offered[17:32].tolist() == [-1, *[0] * 13, -1]

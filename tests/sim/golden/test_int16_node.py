@@ -119,7 +119,7 @@ def test_update_is_that_of_the_fixed_point_lane():
 
 
 def test_every_gradient():
-    """In rational numbers, by a definition of its own."""
+    """Every gradient agrees with a definition in rational numbers."""
     gradients = np.arange(LEAST, MOST + 1)
     for scale, rate in ((ONE, 1234), (ONE // 2, ONE), (-ONE, 777), (2 * ONE - 1, 2 * ONE - 1), (3, -2 * ONE)):
         step = np.clip(np.floor(gradients * (scale / ONE) + 0.5), LEAST, MOST)  # exact: 34 bits in 53

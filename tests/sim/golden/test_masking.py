@@ -115,7 +115,7 @@ def test_sparsify():
 
 
 def test_sparsify_loses_nothing():
-    """Over steps, what was sent and what waits add up to what was given, where no sum is rounded."""
+    """Elements sent and those that wait add up, over steps, to the gradients given, where no sum is rounded."""
     generator = np.random.default_rng(1)
     gradients = generator.integers(-1000, 1001, (20, 500)).astype(np.float32)
     errors, sent = np.zeros(500, np.uint32), np.zeros(500)
@@ -186,7 +186,7 @@ def test_masked_weight_is_zero_in_fp32():
 
 @pytest.mark.parametrize("format", TYPES)
 def test_range_is_needed(format):
-    """A row whose maximum is as low as the alternative itself gives weight to what is masked."""
+    """A row whose maximum is as low as the alternative itself gives weight to masked places."""
     low = format.decode(np.array([model.alternative(format)]))
     weights = model.softmax(np.repeat(np.array([[model.alternative(format)]]), 2, axis=1), format)
     assert low[0] < LEAST_MAXIMUM
@@ -251,7 +251,7 @@ def test_circuit_cycles():
 
 
 def test_magnitude_cycles():
-    """Four gradients, three errors, two places in each queue; what is dropped waits for its sink until cycle 6."""
+    """Four gradients, three errors, two places in each queue; dropped elements wait for their sink until cycle 6."""
     late = np.zeros(12, bool)
     late[6:] = True
     always = np.ones(12, bool)

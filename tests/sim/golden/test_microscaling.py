@@ -5,10 +5,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hdl.compression.block.microscaling import Element
 from sim.golden import microscaling as mx
-from sim.golden import shared_exponent as model
-from sim.golden.microscaling import Microscaling
+from sim.golden.block_format import Blocks
+from sim.golden.microscaling import Element, Microscaling
+from tests.sim.golden.rounding import nearest
 from tests.words import bits_of, values_of
 
 TYPES = {Element.FP8_E4M3: ml_dtypes.float8_e4m3fn, Element.FP8_E5M2: ml_dtypes.float8_e5m2,
@@ -71,7 +71,7 @@ def test_fp6_by_hand():
 
 
 def test_fp8_by_hand():
-    """The NaN of E4M3 is next to 448: what is beyond it saturates, as what is beyond E5M2's 57344 does."""
+    """The NaN of E4M3 is next to 448: larger numbers saturate, as those beyond E5M2's 57344 do."""
     for codec, given, codes in (
             (mx.MXFP8_E4M3, [448, 511, -464, 2.0 ** -9, 2.0 ** -10, 1], [0x7E, 0x7E, 0xFE, 1, 0, 0x38]),
             (mx.MXFP8_E5M2, [57344, 65535, -61440, 2.0 ** -16, 2.0 ** -17, 1], [0x7B, 0x7B, 0xFB, 1, 0, 0x3C])):
@@ -135,13 +135,13 @@ def test_elements_are_those_of_ml_dtypes(element):
 
 @pytest.mark.parametrize("element", TYPES)
 def test_scales_are_those_of_ml_dtypes(element):
-    """Every scale with every code decodes to what ml_dtypes says, in numbers of binary64, but for subnormals."""
+    """Every scale with every code decodes as by ml_dtypes, in numbers of binary64, but for subnormals."""
     codec, dtype = Microscaling(element=element), TYPES[element]
     codes = np.tile(np.arange(1 << codec.code_bits), (255, 1)).reshape(255, -1)
     padded = -(-codes.shape[1] // codec.block) * codec.block
     codes = np.tile(codes, (1, -(-padded // codes.shape[1])))[:, :padded]
     scales = np.arange(255, dtype=np.uint8)
-    blocks = model.Blocks(np.repeat(scales.astype(np.int64), padded // codec.block), np.zeros((0, 0), np.int64),
+    blocks = Blocks(np.repeat(scales.astype(np.int64), padded // codec.block), np.zeros((0, 0), np.int64),
                           codes.reshape(-1, codec.block).astype(np.int64))
     numbers = codes.astype(np.uint8).view(dtype).astype(np.float64) * scales.view(
         ml_dtypes.float8_e8m0fnu).astype(np.float64)[:, np.newaxis]
@@ -161,11 +161,11 @@ def test_int8():
     """Every code of MXINT8 is its integer / 64 times the scale, -2 among them."""
     codec = mx.MXINT8
     codes = np.arange(256)
-    blocks = model.Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
+    blocks = Blocks(np.full(8, 127), np.zeros((8, 0), np.int64), codes.reshape(8, 32))
     assert values_of(codec.dequantise(blocks)).tolist() == (codes.astype(np.uint8).view(np.int8) / 64).tolist()
-    nearest = [Fraction(number, 128) for number in range(-255, 256)]
-    for start in range(0, len(nearest) - 31, 31):
-        part = nearest[start:start + 31]
+    numbers = [Fraction(number, 128) for number in range(-255, 256)]
+    for start in range(0, len(numbers) - 31, 31):
+        part = numbers[start:start + 31]
         codes = codec.quantise(bits_of([1.0, *map(float, part)])).codes[0, 1:]
         expected = [(1 if number >= 0 else -1) * min(nearest(abs(number), Fraction(1, 64)), 127) & 255
                     for number in part]

@@ -80,7 +80,7 @@ def test_beats_by_hand():
 
 
 def test_beats_that_end_early():
-    """Of four lanes: what is not kept is zero, and a row has a word for two elements or for one."""
+    """Beats of four lanes: elements not kept are zero, and a row has a word for two elements or for one."""
     given = beats([[1 << 16, 2 << 16, 3 << 16, 9], [4 << 16, 9, 9, 9], [5 << 16, 6 << 16, 7 << 16, 8 << 16],
                    [9 << 16, 10 << 16, 9, 9]],
                   [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]], [1, 1, 0, 1])

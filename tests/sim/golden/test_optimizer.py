@@ -51,7 +51,7 @@ def test_dampening():
 
 
 def test_nesterov():
-    """From m' = 0.5 * 2 + 8 = 9 the step is 0.5 * 9 + 8."""
+    """The step from m' = 0.5 * 2 + 8 = 9 is 0.5 * 9 + 8."""
     settings = scalars(Rule.MOMENTUM, nesterov=True, gradient_scale=1, learning_rate=1, first_decay=0.5)
     new_weights, new_state = update(bits(8), bits(1), [bits(2)], settings)
     assert (new_state[0], new_weights) == (bits(9), bits(-11.5))
@@ -142,7 +142,7 @@ def test_every_operation_rounds_once(rule, nesterov):
 
 
 def test_pipeline_by_hand():
-    """With an adder of 2 cycles, a multiplier of 3, a limiter of 1, a root of 5 and a divider of 7."""
+    """The pipeline has an adder of 2 cycles, a multiplier of 3, a limiter of 1, a root of 5 and a divider of 7."""
     def pipeline(*rules):
         return Floats(rules=rules, adder=2, multiplier=3, limiter=1, root=5, divider=7)
 
@@ -197,7 +197,7 @@ def test_worker_that_is_not_active():
 
 
 def test_two_banks():
-    """Without a command, a stream of gradients stops after two fills, and goes on as soon as one is drained."""
+    """A stream of gradients stops after two fills without a command, and goes on as soon as one is drained."""
     late = np.arange(100) >= 10
     trace = run([Burst(4, 0b11)] * 3, stalls={"command": late})
     assert np.flatnonzero(trace.signals["gradients__0__ready"] == 0)[0] == 4

@@ -4,10 +4,11 @@ import zlib
 import numpy as np
 import pytest
 
-from sim.golden.codecs import WEIGHT_CODECS
-from sim.golden.packet import ABORT, CODED, DATA, RAW, ZERO_VALUE, Header, Refusal, Verdict, checksum, packet, verdict
+from sim.golden.codecs import CODECS
+from sim.golden.packet import ABORT, DATA, Header, Refusal, Verdict, checksum, codec_of, packet, verdict
 
 EPOCH = 5
+RAW, ZERO_VALUE = 0, 1
 HEADER = Header(source=4, destination=1, epoch=EPOCH, sequence=77, iteration=9, block=2, segment=3, length=3)
 PAYLOAD = (0xDEAD_BEEF, 0, 0xFFFF_FFFF)
 
@@ -28,16 +29,16 @@ def flipped(words, *bits):
 
 
 def test_header_by_hand():
-    header = Header(type=1, codec=1, source=0x23, destination=0x45, epoch=0x67, sequence=0x89AB, iteration=0xCDEF,
-                    block=0x12, segment=0x345, length=0x678)
-    assert header.words() == [0x67452311, 0xCDEF89AB, 0x67834512]
+    header = Header(type=1, codec=0x81, tenant=0xA, source=0x23, destination=0x45, epoch=0x67, sequence=0x89A,
+                    iteration=0xCDEF, block=0x12, segment=0x345, length=0x278)
+    assert header.words() == [0x6723A811, 0x278 << 22 | 0x34589A, 0x4512CDEF]
     assert Header().words() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(("field", "word", "low", "width"), [
-    ("type", 0, 0, 4), ("codec", 0, 4, 4), ("source", 0, 8, 8), ("destination", 0, 16, 8), ("epoch", 0, 24, 8),
-    ("sequence", 1, 0, 16), ("iteration", 1, 16, 16), ("block", 2, 0, 8), ("segment", 2, 8, 12),
-    ("length", 2, 20, 12)])
+    ("type", 0, 0, 4), ("codec", 0, 4, 8), ("tenant", 0, 12, 4), ("source", 0, 16, 8), ("epoch", 0, 24, 8),
+    ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("iteration", 2, 0, 16),
+    ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
     """Each field in its place, alone and beside ones everywhere else."""
     value = (1 << width) - 1
@@ -50,7 +51,7 @@ def test_fields(field, word, low, width):
 
 
 def test_parse():
-    """Any three words are a header, what lacks of them is zero, and what follows is no part of it."""
+    """Any three words are a header: missing ones are zero, and later ones are no part of it."""
     generator = np.random.default_rng(1)
     for words in generator.integers(0, 1 << 32, (200, 3)).tolist():
         assert Header.parse(words).words() == words
@@ -92,9 +93,10 @@ def test_packets():
 
 def test_numbers():
     """Types, codecs and status numbers are those of the protocol."""
-    assert (DATA, ABORT, RAW, ZERO_VALUE) == (1, 2, 0, 1)
-    names = {codec: name for name, codec in WEIGHT_CODECS.items()}
-    assert {number: names[codec] for number, codec in CODED.items()} == {
+    assert (DATA, ABORT) == (1, 2)
+    names = {codec: name for name, codec in CODECS.items()}
+    assert {number: names[codec_of(Header(codec=number))] for number in range(16)} == {
+        RAW: "raw", ZERO_VALUE: "zero_value",
         2: "bf16", 3: "mx9", 4: "mx6", 5: "mx4", 6: "bfp8", 7: "mxint8", 8: "mxfp8_e4m3", 9: "mxfp8_e5m2",
         10: "mxfp6_e2m3", 11: "mxfp6_e3m2", 12: "mxfp4_e2m1", 13: "table32", 14: "centroid16", 15: "centroid64"}
 
@@ -125,7 +127,7 @@ def test_accepted_zero_value():
 @pytest.mark.parametrize(("codec", "length", "words"), [
     (2, 7, 4), (3, 17, 9), (5, 256, 32), (12, 32, 5), (14, 33, 8), (15, 1, 6)])
 def test_accepted_codes(codec, length, words):
-    """As many words as a format's blocks have, whatever they hold; one less or more is refused."""
+    """A payload of a format's block size is accepted, whatever it holds; one word less or more is refused."""
     header, payload = changed(codec=codec, length=length), tuple(range(1, words + 1))
     assert verdict(packet(header, payload), header, epoch=EPOCH) == Verdict(offered=payload, complete=True, done=True)
     assert verdict(packet(header, payload[:-1]), header, epoch=EPOCH) == Verdict(
@@ -142,10 +144,10 @@ def test_accepted_codes(codec, length, words):
     ("type", 3, Refusal.WRONG_CODEC, 0x03 << 16 | 0x01), ("codec", 1, Refusal.WRONG_CODEC, 0x11 << 16 | 0x01),
     ("codec", 12, Refusal.WRONG_CODEC, 0xC1 << 16 | 0x01), ("sequence", 76, Refusal.WRONG_SEQUENCE, 76 << 16 | 77),
     ("iteration", 0x8001, Refusal.WRONG_ITERATION, 0x8001 << 16 | 9), ("block", 3, Refusal.WRONG_BLOCK, 3 << 16 | 2),
-    ("segment", 0xFFF, Refusal.WRONG_BLOCK, 0x8FFF << 16 | 0x8003),
+    ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field alone; nothing of the payload is given on. With a wrong CRC the same is told of it."""
+    """Each field alone; no word of the payload is given on. A wrong CRC is refused with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)
@@ -157,14 +159,15 @@ def test_mismatches(field, got, code, detail):
 
 def test_order_of_mismatches():
     """One field after the other is put right."""
-    wrong = {"epoch": 6, "source": 7, "codec": 1, "sequence": 1, "iteration": 1, "block": 1, "segment": 1,
-             "length": 1}
+    wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
+             "iteration": 1, "block": 1}
     codes = []
     while wrong:
         codes.append(verdict(packet(changed(**wrong), PAYLOAD), HEADER, epoch=EPOCH).code)
         wrong.pop(next(iter(wrong)))
-    assert codes == [Refusal.WRONG_SEQUENCE, Refusal.WRONG_SOURCE, Refusal.WRONG_CODEC, Refusal.WRONG_SEQUENCE,
-                     Refusal.WRONG_ITERATION, Refusal.WRONG_BLOCK, Refusal.WRONG_BLOCK, Refusal.WRONG_LENGTH]
+    assert codes == [Refusal.WRONG_SEQUENCE, Refusal.WRONG_SOURCE, Refusal.WRONG_CODEC, Refusal.WRONG_CODEC,
+                     Refusal.WRONG_SEQUENCE, Refusal.WRONG_BLOCK, Refusal.WRONG_LENGTH, Refusal.WRONG_ITERATION,
+                     Refusal.WRONG_BLOCK]
 
 
 def test_lengths():
@@ -194,13 +197,13 @@ def test_ends_in_its_header(count):
 
 
 def test_a_word_alone_is_no_packet():
-    """The CRC of nothing is 0, but nothing is not a packet."""
+    """The CRC of no words is 0, but no words are not a packet."""
     for word in (0, 0xFFFF_FFFF, 0x0500_0001):
         assert verdict([word], None, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=0)
 
 
 def test_aborts():
-    """With a record and without one; the length field is the reason."""
+    """Aborts with a record and without one; the length field is the reason."""
     abort = Header(type=ABORT, source=2, epoch=EPOCH, length=8)
     for expected in (None, HEADER):
         assert verdict(packet(abort), expected, epoch=EPOCH) == Verdict(
@@ -211,7 +214,7 @@ def test_aborts():
 
 
 def test_older_epochs():
-    """Older is what lies at most 128 before, modulo 256: dropped without a word, stomped or not, unless the CRC is
+    """An epoch at most 128 before, modulo 256, is older: dropped silently, stomped or not, unless the CRC is
     wrong."""
     for age in range(1, 256):
         for given in (packet(changed(epoch=(EPOCH - age) % 256), PAYLOAD, stomp=stomp) for stomp in (False, True)):

@@ -295,7 +295,7 @@ class TestWeightCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", CODECS)
     def test_values_and_words(self, name, nodes):
-        """Masters are what weights are without a codec; all else follows segment by segment."""
+        """Masters are the weights of a run without a codec; weights follow from them segment by segment."""
         codec = WEIGHT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -303,7 +303,7 @@ class TestWeightCodecs:
         master, momentum = (ring.bits(generator.standard_normal(length)) for _ in range(2))
         settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
         plain, coded = (ring.fused_update(gradients, master, [momentum], settings, weight_codec=one, segment=segment)
-                        for one in (None, codec))
+                        for one in (WEIGHT_CODECS["raw"], codec))
         assert np.array_equal(plain.weights, plain.master)
         assert np.array_equal(coded.master, plain.master)
         assert np.array_equal(coded.state[0], plain.state[0])
@@ -351,7 +351,7 @@ class TestGradientCodecs:
     @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
     @pytest.mark.parametrize("name", [name for name in GRADIENT_CODECS if name != "zero_value"])
     def test_values_words_and_residuals(self, name, nodes):
-        """Hop by hop, element by element in order of ranks: twice, the second time with what the first has lost."""
+        """Sums hop by hop, element by element in rank order; twice, the second time with the first's residuals."""
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
@@ -393,16 +393,17 @@ class TestGradientCodecs:
                 assert np.isfinite(ring.floats(residuals)).all()
                 for hop in range(nodes - 1):
                     for rank in range(nodes):
-                        words = sum(4 + codec.words(stop - start) for start, stop in segments[(rank - hop) % nodes])
+                        words = sum(4 + codec.most_words(stop - start)
+                                    for start, stop in segments[(rank - hop) % nodes])
                         assert traffic.scatter_words[hop, rank] == words
                         if operation is ring.all_reduce:
-                            words = sum(4 + codec.words(stop - start)
+                            words = sum(4 + codec.most_words(stop - start)
                                         for start, stop in segments[(rank + 1 - hop) % nodes])
                             assert traffic.gather_words[hop, rank] == words
 
     @pytest.mark.parametrize(("name", "words"), [("raw", 256), ("mx9", 72), ("mx4", 64)])
     def test_dense_bound(self, name, words):
-        """With four lanes, no segment takes fewer than 64 cycles."""
+        """No segment takes fewer than 64 cycles with four lanes."""
         gradients = ring.bits(np.ones((4, 16384)))
         settings = ring.settings(optimizer.Rule.SGD, gradient_scale=1, learning_rate=0.1)
         options = {"gradient_codec": GRADIENT_CODECS[name], "residuals": np.zeros_like(gradients)}
@@ -412,7 +413,7 @@ class TestGradientCodecs:
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
 
     def test_raw_sums_are_exact(self):
-        """Those of zero-value compression."""
+        """Raw sums are those of zero-value compression."""
         gradients = random_gradients(np.random.default_rng(1), 4, 500, density=0.5)
         raw, _ = ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["raw"])
         assert np.array_equal(raw, ring.all_reduce(gradients)[0])

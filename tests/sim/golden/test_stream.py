@@ -48,7 +48,7 @@ def test_a_queue_by_hand():
 
 
 def test_one_beat_by_hand():
-    """It is replaced in the cycle in which it departs."""
+    """A beat is replaced in the cycle in which it departs."""
     got = stream.queue(depth=1, latency=1, beats=3, willing=flags("#######"), ready=flags("..#.###"))
     assert got.accepted.tolist() == [0, 2, 4]
     assert got.departed.tolist() == [2, 4, 5]
@@ -137,7 +137,7 @@ def test_a_feed():
 
 
 def test_a_beat_taken():
-    """By a unit that says itself when it is ready."""
+    """Beats taken by a unit that says itself when it is ready."""
     feed = stream.Feed(2, flags("#####"))
     feed.take(1)
     assert (feed.offered, text(feed.valid), text(feed.ready)) == (2, "#####", ".....")

@@ -83,13 +83,13 @@ def test_parameters(unit):
 
 
 def test_ports():
-    encoder, decoder = MX9.create_encoder(lanes=8), MX9.create_decoder(lanes=8, words=4)
+    encoder, decoder = Encoder(codec=MX9, lanes=8), Decoder(codec=MX9, lanes=8, words=4)
     assert (type(encoder), type(decoder)) == (Encoder, Decoder)
     assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(8)
-    assert (encoder.words, decoder.words, MX9.create_encoder(lanes=1).words) == (3, 4, 1)
+    assert (encoder.words, decoder.words, Encoder(codec=MX9, lanes=1).words) == (3, 4, 1)
     assert encoder.o.payload.shape() == beat_layout(3)
     assert decoder.i.payload.shape() == beat_layout(4)
-    assert MX9.create_encoder(lanes=4, format=BF16).i.payload.shape() == beat_layout(4, 16)
+    assert Encoder(codec=MX9, lanes=4, format=BF16).i.payload.shape() == beat_layout(4, 16)
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8])

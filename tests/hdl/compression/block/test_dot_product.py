@@ -14,6 +14,7 @@ from sim import regression
 from sim.golden import dot_product as model
 from sim.golden import microscaling as mx
 from sim.golden import shared_exponent
+from sim.golden.block_format import Blocks
 from sim.payload import leaves, pack, unpack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
 from sim.verilated.vectors import Feed, Unit
@@ -52,7 +53,7 @@ def _blocks(golden, count, generator):
     differences[::10] = 0
     exponents = generator.integers(0, golden.nan, count)
     exponents[generator.random(count) < 0.1] = golden.nan
-    return shared_exponent.Blocks(exponents, differences, codes)
+    return Blocks(exponents, differences, codes)
 
 
 def _rows(golden, blocks, last, lanes):

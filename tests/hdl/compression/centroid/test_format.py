@@ -4,6 +4,7 @@ import functools
 import numpy as np
 import pytest
 
+from hdl.compression.centroid import format as hardware
 from hdl.compression.centroid.format import Decoder, Encoder
 from hdl.streams.stream import beat_layout, word_layout
 from sim import formal
@@ -21,8 +22,13 @@ EDGES = ("scan_valid", "scan_ready", "i_valid", "i_ready", "o_valid")
 
 @functools.cache
 def _unit(kind, centroids, lanes, **options):
-    component = kind(table=CentroidTable(centroids=centroids), lanes=lanes, **options)
+    component = kind(table=gateware(CentroidTable(centroids=centroids)), lanes=lanes, **options)
     return Unit(component, name=f"Centroid{kind.__name__}")
+
+
+def gateware(table):
+    """The parameters of a model, for the units."""
+    return hardware.CentroidTable(**vars(table))
 
 
 def _packets(generator, centroids, total):
@@ -38,28 +44,29 @@ def _packets(generator, centroids, total):
 
 
 def test_parameters():
-    with pytest.raises(ValueError, match=r"^Centroid count must be 4, 8, 16, 32 or 64, not 12$"):
-        CentroidTable(centroids=12)
+    for parameters in (CentroidTable, hardware.CentroidTable):
+        with pytest.raises(ValueError, match=r"^Centroid count must be 4, 8, 16, 32 or 64, not 12$"):
+            parameters(centroids=12)
     table = CentroidTable()
     for unit in (Encoder, Decoder):
         with pytest.raises(TypeError, match=r"^Table must be a CentroidTable, not 16$"):
             unit(table=16, lanes=4)
         with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
-            unit(table=table, lanes=3)
+            unit(table=gateware(table), lanes=3)
     with pytest.raises(ValueError, match=r"^Expansion must be True or False, not 2$"):
-        Decoder(table=table, lanes=4, expand=2)
+        Decoder(table=gateware(table), lanes=4, expand=2)
 
 
 @units
 def test_ports(centroids, lanes):
     table = CentroidTable(centroids=centroids)
-    encoder, decoder = table.create_encoder(lanes=lanes), table.create_decoder(lanes=lanes)
-    assert encoder.parameters is decoder.parameters is table
+    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
+    assert encoder.parameters == decoder.parameters == gateware(table)
     assert encoder.lanes == decoder.lanes == lanes
     assert encoder.o.payload.shape() == decoder.i.payload.shape() == beat_layout(encoder.words)
     assert decoder.o.payload.shape() == beat_layout(lanes)
-    assert encoder.i.payload.shape() == table.create_decoder(
-        lanes=lanes, expand=False).o.payload.shape() == beat_layout(lanes, table.index_bits)
+    indices = Decoder(table=gateware(table), lanes=lanes, expand=False)
+    assert encoder.i.payload.shape() == indices.o.payload.shape() == beat_layout(lanes, table.index_bits)
 
 
 # --- packets
@@ -71,7 +78,7 @@ def test_ports(centroids, lanes):
 def test_encoder_lockstep(centroids, lanes, source, sink):
     count = 2_000
     table = CentroidTable(centroids=centroids)
-    words = Encoder(table=table, lanes=lanes).words
+    words = Encoder(table=gateware(table), lanes=lanes).words
     for seed in range(2):
         tables, indices = _packets(np.random.default_rng(seed), centroids, count * lanes)
         tables_willing, willing = (stall_array(source, count, seed=seed + n) for n in (5, 6))
@@ -95,7 +102,7 @@ def test_encoder_lockstep(centroids, lanes, source, sink):
 def test_decoder_lockstep(centroids, lanes, source, sink):
     count = 2_000
     table = CentroidTable(centroids=centroids)
-    words = Decoder(table=table, lanes=lanes).words
+    words = Decoder(table=gateware(table), lanes=lanes).words
     for seed in range(2):
         tables, indices = _packets(np.random.default_rng(seed), centroids, count * lanes)
         streams = [table.encode(given, of) for given, of in zip(indices, tables, strict=True)]
@@ -118,7 +125,7 @@ def test_loaded_lockstep(source, sink):
     generator = np.random.default_rng(3)
     _, indices = _packets(generator, 16, count * lanes)
     of = generator.integers(0, 1 << 32, 16, dtype=np.uint32)
-    words = table.create_encoder(lanes=lanes).words
+    words = Encoder(table=gateware(table), lanes=lanes).words
     streams = packets.beats([table.encode(given) for given in indices], words)
     willing, ready = stall_array(source, count, seed=1), stall_array(sink, count, seed=2)
     unit = _loaded(Encoder, lanes)
@@ -138,7 +145,8 @@ def test_loaded_lockstep(source, sink):
 
 @functools.cache
 def _loaded_unit(kind, lanes):
-    return Unit(kind(table=CentroidTable(centroids=16, loaded=True), lanes=lanes), name=f"Loaded{kind.__name__}")
+    table = gateware(CentroidTable(centroids=16, loaded=True))
+    return Unit(kind(table=table, lanes=lanes), name=f"Loaded{kind.__name__}")
 
 
 def _loaded(kind, lanes):
@@ -149,7 +157,7 @@ def _loaded(kind, lanes):
 
 def test_loading():
     with pytest.raises(ValueError, match=r"^Loading must be True or False, not 2$"):
-        CentroidTable(loaded=2)
+        hardware.CentroidTable(loaded=2)
     table = CentroidTable(centroids=16, loaded=True)
     assert table.words(256) == 32
     unit = _loaded(Decoder, 8)
@@ -173,11 +181,12 @@ def test_throughput(centroids, lanes):
         sinks={"o": True})
     when = np.flatnonzero(trace["i__valid"] & trace["i__ready"])
     assert when[-1] - when[0] == beats - 1
-    (words,), _, _ = packets.taken(trace, Encoder(table=table, lanes=lanes).words)
+    (words,), _, _ = packets.taken(trace, Encoder(table=gateware(table), lanes=lanes).words)
     assert 32 * len(words) == table.bits(4096) == 32 * table.words(4096)
     unit = _unit(Decoder, centroids, lanes)
     unit.reset()
-    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], Decoder(table=table, lanes=lanes).words))},
+    width = Decoder(table=gateware(table), lanes=lanes).words
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], width))},
                           sinks={"o": True}, cycles=beats + 200)
     _, _, when = packets.taken(trace, lanes)
     assert when[-1] - when[0] == beats - 1
@@ -230,7 +239,8 @@ def test_decoder_short_packets(centroids, lanes):
     for length in range(1, len(words)):
         unit.reset()
         trace = unit.lockstep(sources={"i": Feed(packets.beats(
-            [words, words[:length], words], Decoder(table=table, lanes=lanes).words))}, sinks={"o": True}, cycles=800)
+            [words, words[:length], words], Decoder(table=gateware(table), lanes=lanes).words))},
+            sinks={"o": True}, cycles=800)
         got, rest, _ = packets.taken(trace, lanes)
         codes = 4 * max(length - centroids, 0)
         complete = codes // table.index_bits * 8
@@ -247,4 +257,4 @@ def test_decoder_short_packets(centroids, lanes):
 
 
 def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(Encoder(table=CentroidTable(centroids=4), lanes=8)), depth=2)
+    formal.prove(formal.Offers(Encoder(table=gateware(CentroidTable(centroids=4)), lanes=8)), depth=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from amaranth.lib import data
 
+from hdl.compression.centroid import format as hardware
 from hdl.compression.centroid.format import Decoder
 from hdl.compression.centroid.gather_reduce import MatrixVector, column_layout
 from hdl.streams.stream import word_layout
@@ -20,9 +21,14 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compression import packets
 
 
+def gateware(table):
+    """The parameters of a model, for the units."""
+    return hardware.CentroidTable(**vars(table))
+
+
 @functools.cache
 def _unit(centroids, lanes, **options):
-    return Unit(MatrixVector(table=CentroidTable(centroids=centroids), lanes=lanes, **options))
+    return Unit(MatrixVector(table=gateware(CentroidTable(centroids=centroids)), lanes=lanes, **options))
 
 
 def test_parameters():
@@ -30,11 +36,11 @@ def test_parameters():
     with pytest.raises(TypeError, match=r"^Table must be a CentroidTable, not 16$"):
         MatrixVector(table=16, lanes=4)
     with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
-        MatrixVector(table=table, lanes=3)
+        MatrixVector(table=gateware(table), lanes=3)
     for name, value, least, most in (("input", 19, 2, 18), ("centroid", 1, 2, 18), ("accumulator", 36, 18, 35)):
         with pytest.raises(ValueError, match=rf"^{name.title()} width must be an integer between {least} and {most}, "
                                              rf"not {value}$"):
-            MatrixVector(table=table, lanes=4, **{f"{name}_width": value})
+            MatrixVector(table=gateware(table), lanes=4, **{f"{name}_width": value})
 
 
 def _signed(values, width):
@@ -52,7 +58,7 @@ def _columns(layout, indices, inputs):
 
 def _multiplier(centroids, lanes, table, **options):
     """A unit that has its table, and the layouts of its columns and results."""
-    component = MatrixVector(table=CentroidTable(centroids=centroids), lanes=lanes, **options)
+    component = MatrixVector(table=gateware(CentroidTable(centroids=centroids)), lanes=lanes, **options)
     unit = _unit(centroids, lanes, **options)
     unit.reset()
     layout = component.table.payload.shape()
@@ -145,7 +151,7 @@ def test_product_from_a_packet():
     matrix = generator.integers(0, 15, (8, 40))
     centroids = generator.integers(-1 << 15, 1 << 15, 16)
     words = table.encode(matrix.T.reshape(-1), centroids.astype(np.uint32))
-    unit = Unit(Decoder(table=table, lanes=8, expand=False), name="CentroidDecoder")
+    unit = Unit(Decoder(table=gateware(table), lanes=8, expand=False), name="CentroidDecoder")
     unit.reset()
     trace = unit.lockstep(sources={"i": Feed(packets.beats([words], 1))}, sinks={"o": True, "table": True},
                           cycles=300)
@@ -164,7 +170,7 @@ def test_product_from_a_packet():
 def test_product_wrong_tables(length):
     unit = _unit(16, 8)
     unit.reset()
-    layout = MatrixVector(table=CentroidTable(), lanes=8).table.payload.shape()
+    layout = MatrixVector(table=gateware(CentroidTable()), lanes=8).table.payload.shape()
     last = np.concatenate([np.arange(length) == length - 1, np.arange(16) == 15])
     trace = unit.lockstep(sources={"table": Feed(pack(layout, {"centroid": np.arange(length + 16), "last": last}))},
                           sinks={"o": True}, cycles=60)
@@ -187,7 +193,7 @@ def test_reset(given):
 
 def test_first_offers_stand():
     """The first result of one column comes in cycle 15: 4 for the sums, 1 for the column, and the latency."""
-    unit = MatrixVector(table=CentroidTable(centroids=4), lanes=1, input_width=2, centroid_width=2,
+    unit = MatrixVector(table=gateware(CentroidTable(centroids=4)), lanes=1, input_width=2, centroid_width=2,
                         accumulator_width=18)
     assert 4 + 1 + unit.latency == 15
     formal.prove(formal.Offers(unit), depth=22, mode="bmc")
@@ -207,7 +213,7 @@ async def multiplies(dut):
     dut.i__valid.value = 0
     await cycles(dut, 1)
     dut.rst.value = 0
-    unit = MatrixVector(table=CentroidTable(), lanes=4)
+    unit = MatrixVector(table=gateware(CentroidTable()), lanes=4)
     kinds = {name: getattr(unit, name).payload.shape() for name in ("table", "i", "o")}
     table = Source(dut, "table", kinds["table"], stalls=stalls(parameters["stalls"], seed=1))
     columns = Source(dut, "i", kinds["i"], stalls=stalls(parameters["stalls"], seed=2))
@@ -223,7 +229,7 @@ def test_cocotb(kind):
     table = generator.integers(-1 << 15, 1 << 15, 16)
     matrices = [generator.integers(0, 16, (4, 30)) for _ in range(3)]
     inputs = [generator.integers(-1 << 15, 1 << 15, 30) for _ in range(3)]
-    regression.run(MatrixVector(table=CentroidTable(), lanes=4), module=__name__, parameters={
+    regression.run(MatrixVector(table=gateware(CentroidTable()), lanes=4), module=__name__, parameters={
         "stalls": kind,
         "table": [{"centroid": int(value) & 0xFFFF, "last": int(place == 15)} for place, value in enumerate(table)],
         "columns": [{"input": int(x) & 0xFFFF, "indices": column.tolist(), "last": int(place == 29)}

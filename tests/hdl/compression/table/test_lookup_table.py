@@ -5,9 +5,10 @@ import cocotb
 import numpy as np
 import pytest
 
+from hdl.compression.table import format as hardware
 from hdl.compression.table.decoder import Decoder
 from hdl.compression.table.encoder import Encoder
-from hdl.floating.format import BF16
+from hdl.floating.format import BF16, FP32
 from hdl.streams.stream import beat_layout
 from sim import formal, regression
 from sim.golden import lookup_table as model
@@ -35,10 +36,15 @@ def _name(value):
 units = pytest.mark.parametrize(("table", "lanes"), UNITS, ids=_name)
 
 
+def gateware(table):
+    """The parameters of a model, for the units."""
+    format = {each.width: each for each in (FP32, BF16)}[table.format.width]
+    return hardware.LookupTable(**{**vars(table), "format": format})
+
+
 @functools.cache
 def _unit(kind, table, lanes):
-    create = table.create_encoder if kind is Encoder else table.create_decoder
-    return Unit(create(lanes=lanes), name=f"LookupTable{kind.__name__}")
+    return Unit(kind(table=gateware(table), lanes=lanes), name=f"LookupTable{kind.__name__}")
 
 
 def _vectors(generator, table, total):
@@ -71,7 +77,7 @@ def _fresh(table, lanes, centroids):
     if centroids is None:
         return unit, model.trace_encoder.__kwdefaults__["opened"]
     load = table.load_words(centroids)
-    assert len(load) == table.load_length
+    assert len(load) == gateware(table).load_length
     trace = unit.lockstep(sources={"load": Feed(packets.words([load]))}, sinks={"o": True}, cycles=len(load) + 20)
     assert (trace["load__valid"] & trace["load__ready"]).sum() == len(load)
     assert not trace["error"].any()
@@ -89,7 +95,7 @@ def _encode(table, lanes, vectors, *, centroids=None, scanned=None, cycles=6_000
 def _decode(table, lanes, streams, *, cycles=6_000):
     unit = _unit(Decoder, table, lanes)
     unit.reset()
-    words = Decoder(table=table, lanes=lanes).words
+    words = Decoder(table=gateware(table), lanes=lanes).words
     return unit.lockstep(sources={"i": Feed(packets.beats(streams, words))}, sinks={"o": True}, cycles=cycles)
 
 
@@ -102,14 +108,14 @@ def test_parameters(unit):
         unit(table=32, lanes=4)
     for lanes in (0, 3, 16, "4", None):
         with pytest.raises(ValueError, match=rf"^Lane count must be 1, 2, 4 or 8, not {lanes!r}$"):
-            unit(table=PLAIN, lanes=lanes)
+            unit(table=gateware(PLAIN), lanes=lanes)
 
 
 @units
 def test_ports(table, lanes):
-    encoder, decoder = table.create_encoder(lanes=lanes), table.create_decoder(lanes=lanes)
+    encoder, decoder = Encoder(table=gateware(table), lanes=lanes), Decoder(table=gateware(table), lanes=lanes)
     assert encoder.lanes == decoder.lanes == lanes
-    assert encoder.table is decoder.table is table
+    assert encoder.table == decoder.table == gateware(table)
     assert encoder.words == decoder.words
     assert 32 * encoder.words >= lanes * table.width
     assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(lanes, table.format.width)
@@ -124,7 +130,7 @@ def test_ports(table, lanes):
 @units
 def test_encoder_lockstep(table, lanes, source, sink):
     count = 2_500
-    words = Encoder(table=table, lanes=lanes).words
+    words = Encoder(table=gateware(table), lanes=lanes).words
     for seed in range(2):
         generator = np.random.default_rng(seed)
         vectors = _vectors(generator, table, count * lanes)
@@ -146,7 +152,7 @@ def test_encoder_lockstep(table, lanes, source, sink):
 @units
 def test_decoder_lockstep(table, lanes, source, sink):
     count = 2_500
-    words = Decoder(table=table, lanes=lanes).words
+    words = Decoder(table=gateware(table), lanes=lanes).words
     for seed in range(2):
         generator = np.random.default_rng(seed)
         vectors = _vectors(generator, table, count * lanes)
@@ -172,13 +178,13 @@ def test_loaded_lockstep(source, sink):
     centroids = _centroids(generator, LOADED)
     streams = [LOADED.encode(vector, centroids) for vector in vectors]
     rows = packets.beats(vectors, lanes)
-    words = packets.beats(streams, LOADED.create_encoder(lanes=lanes).words)
+    words = packets.beats(streams, Encoder(table=gateware(LOADED), lanes=lanes).words)
     scan, willing, ready = (stall_array(kind, count, seed=n) for n, kind in enumerate((source, source, sink)))
     unit, opened = _fresh(LOADED, lanes, centroids)
     trace = unit.lockstep(sources={"scan": Feed(rows, scan), "i": Feed(rows, willing)}, sinks={"o": ready})
     expected = model.trace_encoder(LOADED, vectors, lanes=lanes, scan_willing=scan, willing=willing, ready=ready,
                                    opened=opened)
-    packets.same(trace, expected, words, LOADED.create_encoder(lanes=lanes).words, names=SCAN)
+    packets.same(trace, expected, words, Encoder(table=gateware(LOADED), lanes=lanes).words, names=SCAN)
     unit = _loaded(centroids, lanes)
     trace = unit.lockstep(sources={"i": Feed(words, willing)}, sinks={"o": ready})
     expected = model.trace_decoder(LOADED, streams, lanes=lanes, willing=willing, ready=ready)
@@ -207,7 +213,7 @@ def test_wrong_loads_of_a_decoder(length):
     assert trace["error"].sum() >= 1
     vector = np.arange(100, dtype=np.uint32) << 17 | 0x3F80_0000
     words = LOADED.encode(vector, centroids)
-    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], LOADED.create_decoder(lanes=4).words))},
+    trace = unit.lockstep(sources={"i": Feed(packets.beats([words], Decoder(table=gateware(LOADED), lanes=4).words))},
                           sinks={"o": True}, cycles=200)
     got, _, _ = packets.taken(trace, 4)
     assert [found.tolist() for found in got] == [LOADED.decode(words, None, centroids).tolist()]
@@ -215,8 +221,8 @@ def test_wrong_loads_of_a_decoder(length):
 
 def test_loading():
     with pytest.raises(ValueError, match=r"^Loading must be False, or True with centroids, not True$"):
-        LookupTable(loaded=True)
-    assert LOADED.load_length == 31
+        hardware.LookupTable(loaded=True)
+    assert gateware(LOADED).load_length == 31
     assert LOADED.words(256, 16) == 5 + 80
 
 
@@ -235,7 +241,7 @@ def test_corners(table, lanes):
     vectors = [corners, corners[::-1], corners[:1]]
     streams = [table.encode(vector, centroids) for vector in vectors]
     got, _, _ = packets.taken(_encode(table, lanes, vectors, centroids=centroids),
-                              Encoder(table=table, lanes=lanes).words)
+                              Encoder(table=gateware(table), lanes=lanes).words)
     assert [words.tolist() for words in got] == [words.tolist() for words in streams]
     got, _, _ = packets.taken(_decode(table, lanes, streams), lanes, width=table.format.width)
     assert [vector.tolist() for vector in got] == [table.decode(words).tolist() for words in streams]
@@ -255,7 +261,7 @@ def test_throughput(table, lanes):
         # Centroids are sent while the first beats are taken.
         first = 16 if name == "i" and table.centroids else 0
         assert when[beats - 1] - when[first] == when[-1] - when[beats + first] == beats - 1 - first
-    words = Encoder(table=table, lanes=lanes).words
+    words = Encoder(table=gateware(table), lanes=lanes).words
     streams, _, _ = packets.taken(trace, words)
     exponents = len(np.unique(table.exponents_of(vectors[0])))
     assert [len(stream) for stream in streams] == [table.words(4096, exponents)] * 2
@@ -272,7 +278,7 @@ def test_scans_overlap(table, lanes):
     vectors = [weights >> np.uint32(32 - table.format.width)] * 4
     centroids = _centroids(generator, table)
     trace = _encode(table, lanes, vectors, centroids=centroids, cycles=2048 // lanes * 6 + 700)
-    _, _, when = packets.taken(trace, Encoder(table=table, lanes=lanes).words)
+    _, _, when = packets.taken(trace, Encoder(table=gateware(table), lanes=lanes).words)
     preamble = 80 if centroids is not None else 50
     assert when[-1] < 5 * (2048 // lanes) + 5 * preamble
 
@@ -280,7 +286,7 @@ def test_scans_overlap(table, lanes):
 @units
 def test_encoder_latency(table, lanes):
     """From the last beat of an eight to the beat of words that its first bytes complete."""
-    encoder = Encoder(table=table, lanes=lanes)
+    encoder = Encoder(table=gateware(table), lanes=lanes)
     generator = np.random.default_rng(1)
     vector = (generator.standard_normal(1024) * 0.02).astype(np.float32).view(np.uint32)
     vector = vector >> np.uint32(32 - table.format.width)
@@ -304,7 +310,7 @@ def test_encoder_latency(table, lanes):
 @pytest.mark.parametrize("lanes", [1, 4, 8])
 def test_decoder_latency(lanes):
     """A packet of one group and one exponent: its table takes four cycles, and an eight one for each chunk."""
-    decoder = PLAIN.create_decoder(lanes=lanes)
+    decoder = Decoder(table=gateware(PLAIN), lanes=lanes)
     words = PLAIN.encode(np.full(32, 0x3F80_0000, np.uint32))
     trace = _decode(PLAIN, lanes, [words], cycles=200)
     _, _, when = packets.taken(trace, lanes)
@@ -327,7 +333,7 @@ def test_unknown_exponents(table, lanes):
     other[17] = 0x4000_0000 >> shift
     centroids = _centroids(np.random.default_rng(1), table)
     trace = _encode(table, lanes, [other, other], scanned=[vector, other], centroids=centroids)
-    got, rest, _ = packets.taken(trace, Encoder(table=table, lanes=lanes).words)
+    got, rest, _ = packets.taken(trace, Encoder(table=gateware(table), lanes=lanes).words)
     assert trace["error"].sum() == 1
     assert len(rest) == 0
     assert got[1].tolist() == table.encode(other, centroids).tolist()
@@ -340,7 +346,7 @@ def test_too_many_exponents(lanes):
     vectors = [sound, np.arange(17, dtype=np.uint32) << 23, sound]
     trace = _encode(SMALL, lanes, vectors)
     assert trace["error"].sum() == 1
-    got, rest, _ = packets.taken(trace, Encoder(table=SMALL, lanes=lanes).words)
+    got, rest, _ = packets.taken(trace, Encoder(table=gateware(SMALL), lanes=lanes).words)
     assert (len(got), len(rest)) == (3, 0)
     trace = _decode(SMALL, lanes, got)
     decoded, rest, _ = packets.taken(trace, lanes)
@@ -438,7 +444,7 @@ def test_reset_in_a_packet(table, lanes, given):
     streams = [table.encode(vector, centroids) for vector in vectors]
     _encode(table, lanes, vectors, centroids=centroids, cycles=given)
     got, _, _ = packets.taken(_encode(table, lanes, vectors, centroids=centroids),
-                              Encoder(table=table, lanes=lanes).words)
+                              Encoder(table=gateware(table), lanes=lanes).words)
     assert [words.tolist() for words in got] == [words.tolist() for words in streams]
     _decode(table, lanes, streams, cycles=given)
     got, _, _ = packets.taken(_decode(table, lanes, streams), lanes, width=table.format.width)
@@ -449,7 +455,7 @@ def test_reset_in_a_packet(table, lanes, given):
 
 
 def test_offers_stand_for_all_time():
-    formal.prove(formal.Offers(Decoder(table=SMALL, lanes=1)), depth=2)
+    formal.prove(formal.Offers(Decoder(table=gateware(SMALL), lanes=1)), depth=2)
 
 
 # --- the same under cocotb
@@ -490,7 +496,7 @@ def _numbers(rows):
 @pytest.mark.parametrize("kind", ["none", "geometric"])
 @pytest.mark.parametrize("unit", [Encoder, Decoder])
 def test_cocotb(unit, kind):
-    lanes, words = 4, Encoder(table=PLAIN, lanes=4).words
+    lanes, words = 4, Encoder(table=gateware(PLAIN), lanes=4).words
     vectors = [vector[:len(vector) // 4 * 4 or None] for vector in _vectors(np.random.default_rng(3), PLAIN, 300)]
     streams = [PLAIN.encode(vector) for vector in vectors]
     # Beats whose missing words are zeros, as the encoder gives them.
@@ -506,5 +512,6 @@ def test_cocotb(unit, kind):
     else:
         elements = _numbers(packets.beats([PLAIN.decode(stream) for stream in streams], lanes))
         inputs, output = {"i": ((words, 32), rows)}, ((4, 32), elements)
-    regression.run(unit(table=PLAIN, lanes=lanes), module=__name__, name=f"LookupTable{unit.__name__}", parameters={
+    component = unit(table=gateware(PLAIN), lanes=lanes)
+    regression.run(component, module=__name__, name=f"LookupTable{unit.__name__}", parameters={
         "stalls": kind, "inputs": inputs, "output": output})

@@ -5,6 +5,7 @@ import cocotb
 import numpy as np
 import pytest
 
+from hdl.compression.table import prefix_code as hardware
 from hdl.compression.table.prefix_code import Decoder, Encoder
 from hdl.streams.stream import beat_layout, word_layout
 from sim import formal, regression
@@ -53,8 +54,10 @@ def _decode(streams, count=5_000):
 
 
 def test_ports():
-    encoder, decoder = FORMAT.create_encoder(), FORMAT.create_decoder()
-    assert (FORMAT.symbols, FORMAT.longest, FORMAT.table_words) == (16, 6, 6)
+    encoder, decoder = Encoder(), Decoder()
+    parameters = hardware.PrefixCode()
+    assert (parameters.symbols, parameters.longest, parameters.table_words) == (16, 6, FORMAT.table_words)
+    assert all(parameters.words(lengths) == FORMAT.words(lengths) for lengths in ([], [1], [6] * 9, [3, 14, 2]))
     assert encoder.i.payload.shape() == decoder.o.payload.shape() == beat_layout(1, 16)
     assert encoder.o.payload.shape() == decoder.i.payload.shape() == word_layout()
 

@@ -5,8 +5,9 @@ import cocotb
 import numpy as np
 import pytest
 
-from hdl.compression.zero_value.format import GROUP, Adder, Decoder, Encoder
+from hdl.compression.zero_value.format import Adder, Decoder, Encoder
 from hdl.floating.format import BF16, FloatFormat
+from hdl.group import GROUP
 from hdl.streams.stream import beat_layout, word_layout
 from sim import formal, regression
 from sim.golden import floating

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What an encoder has been loaded with: hdl/compression/centroid/store.py."""
+"""What an encoder has been loaded with: hdl/compression/table/centroid_store.py."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.lib import wiring
 
-from hdl.compression.centroid.store import CentroidStore
+from hdl.compression.table.centroid_store import CentroidStore
 from hdl.compression.table.format import LookupTable
 from hdl.floating.format import BF16
 from hdl.streams.stream import connect_stream, word_layout

@@ -1,16 +1,13 @@
 # amaranth: UnusedElaboratable=no
-"""Codecs of weights by name, and the units between them and the link's words: hdl/compression/codecs.py."""
+"""Elements of every codec to the words of a link, and back: hdl/compression/words.py."""
 
 import functools
 
 import numpy as np
 import pytest
-from amaranth.hdl import Const, Module, Signal
-from amaranth.sim import Simulator
 
-from hdl.compression import codecs as gateware
-from hdl.compression.codecs import WordDecoder, WordEncoder, codebook_words, count_words, most_words
-from hdl.ring.packet import Codec
+from hdl.compression.registry import CODECS, RAW, WEIGHT_CODECS
+from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.streams.stream import beat_layout, word_layout
 from sim.golden import codecs as model
 from sim.payload import unpack
@@ -20,9 +17,7 @@ from tests.hdl.compression.packets import beats as rows
 from tests.hdl.compression.packets import words
 from tests.traces import taken
 
-NAMES = tuple(name for name in gateware.WEIGHT_CODECS if name != gateware.RAW)
-#: Those whose packets have as many words as their length makes.
-FIXED = tuple(name for name in NAMES if not name.startswith("table"))
+NAMES = tuple(name for name in WEIGHT_CODECS if name != RAW)
 #: Each codec with the lanes of a node as it comes, and codecs of each kind with the others.
 CASES = [*((name, 4) for name in NAMES),
          *((name, lanes) for name in ("bf16", "mx9", "mxfp4_e2m1") for lanes in (1, 8)), ("bf16", 2),
@@ -32,7 +27,7 @@ SPECIAL = np.array([0, 0x8000_0000, 0x7F80_0000, 0xFFC0_0001, 1, 0x7F7F_FFFF, 0x
 
 @functools.cache
 def unit(kind, name, lanes):
-    return Unit(kind(codec=gateware.WEIGHT_CODECS[name], lanes=lanes))
+    return Unit(kind(codec=CODECS[name], lanes=lanes))
 
 
 def elements(generator, count):
@@ -47,88 +42,18 @@ def packets(generator):
     return [elements(generator, count) for count in counts]
 
 
-class TestTable:
-    def test_same_names(self):
-        assert list(gateware.WEIGHT_CODECS) == list(model.WEIGHT_CODECS)
-        assert gateware.WEIGHT_CODECS["raw"] is model.WEIGHT_CODECS["raw"] is None
+@pytest.mark.parametrize("kind", [WordEncoder, WordDecoder])
+def test_lanes(kind):
+    with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
+        kind(lanes=3, codec=CODECS["mx9"])
 
-    def test_gradients(self):
-        """Each codec of weights without a codebook, raw words as a codec too, and zero-value compression, which is
-        none of these."""
-        names = [name for name in NAMES if not codebook_words(gateware.WEIGHT_CODECS[name])]
-        for table in (gateware, model):
-            assert list(table.GRADIENT_CODECS) == ["zero_value", "raw", *names]
-            assert table.GRADIENT_CODECS["zero_value"] is None
-            assert {name: table.GRADIENT_CODECS[name] for name in names} == {
-                name: table.WEIGHT_CODECS[name] for name in names}
-            assert [name for name in ("raw", *names) if table.GRADIENT_CODECS[name].exact] == ["raw"]
-        assert all(Codec[name.upper()] for name in gateware.GRADIENT_CODECS)
-
-    def test_each_has_a_number(self):
-        assert [Codec[name.upper()].value for name in NAMES] == list(range(2, 16))
-        assert len(Codec) == 2 + len(NAMES)
-
-    @pytest.mark.parametrize(("name", "count"), [
-        ("bf16", 128), ("mx9", 72), ("mx6", 48), ("mx4", 32), ("bfp8", 68), ("mxint8", 66), ("mxfp8_e4m3", 66),
-        ("mxfp8_e5m2", 66), ("mxfp6_e2m3", 50), ("mxfp6_e3m2", 50), ("mxfp4_e2m1", 34), ("centroid16", 32),
-        ("centroid64", 48)])
-    def test_words_of_a_segment(self, name, count):
-        assert gateware.WEIGHT_CODECS[name].words(256) == count
-
-    @pytest.mark.parametrize(("name", "count"), [
-        ("mx9", 0), ("table32", 64), ("centroid16", 32), ("centroid64", 128)])
-    def test_words_of_a_codebook(self, name, count):
-        assert codebook_words(gateware.WEIGHT_CODECS[name]) == count
-
-    def test_words_of_a_table(self):
-        """A byte for each exponent, and one more; and the most that there can be."""
-        codec = model.WEIGHT_CODECS["table32"]
-        for count, exponents, most in [(1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)]:
-            elements = (np.arange(count, dtype=np.uint32) % exponents) << 23
-            assert len(codec.encode(elements)) == most
-        for count in (0, 1, 31, 64, 256, 2048):
-            elements = (np.arange(count, dtype=np.uint32) % 256) << 23
-            assert most_words(gateware.WEIGHT_CODECS["table32"], count) == len(codec.encode(elements))
-            assert len(codec.encode(elements)) <= count + -(-count // 32) + 7
-        assert most_words(gateware.MX9, 256) == 72
-
-    @pytest.mark.parametrize("name", FIXED)
-    def test_words(self, name):
-        """As many as the model makes, and as the node counts."""
-        codec = model.WEIGHT_CODECS[name]
-        counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 2047, 2048]
-        assert [len(codec.encode(np.ones(count, np.uint32))) for count in counts] == [
-            codec.words(count) for count in counts]
-
-        m = Module()
-        given = Signal(12)
-        found = Signal(12)
-        m.d.comb += found.eq(count_words(gateware.WEIGHT_CODECS[name], given))
-        result = []
-
-        async def process(ctx):
-            for count in range(2049):
-                ctx.set(given, count)
-                result.append(ctx.get(found))
-
-        simulator = Simulator(m)
-        simulator.add_testbench(process)
-        simulator.run()
-        assert result == [codec.words(count) for count in range(2049)]
-        assert isinstance(count_words(gateware.WEIGHT_CODECS[name], Const(1, 12)).shape().width, int)
-
-    @pytest.mark.parametrize("kind", [WordEncoder, WordDecoder, gateware.BFloat16Encoder, gateware.BFloat16Decoder])
-    def test_lanes(self, kind):
-        options = {"codec": gateware.MX9} if kind in (WordEncoder, WordDecoder) else {}
-        with pytest.raises(ValueError, match=r"^Lane count must be 1, 2, 4 or 8, not 3$"):
-            kind(lanes=3, **options)
 
 
 def ready(kind, name, lanes):
     """A unit after a reset, loaded with a codebook if it has one; and the codec with it."""
-    found, codec = unit(kind, name, lanes), model.WEIGHT_CODECS[name]
+    found, codec = unit(kind, name, lanes), model.CODECS[name]
     found.reset()
-    size = codebook_words(gateware.WEIGHT_CODECS[name]) // 2
+    size = CODECS[name].codebook_words // 2
     if size:
         generator = np.random.default_rng(lanes)
         if name.startswith("table"):
@@ -190,7 +115,7 @@ def test_a_word_per_cycle(name):
     """Out of the encoder and into the decoder, whole segments one after the other."""
     given = [elements(np.random.default_rng(seed), 256) for seed in range(4)]
     decoder, codec = ready(WordDecoder, name, 4)
-    total = 4 * codec.words(256)
+    total = 4 * codec.most_words(256)
     encoded = words([codec.encode(packet) for packet in given])
     trace = decoder.lockstep(sources={"i": Feed(encoded)}, sinks={"o": True}, cycles=2 * total)
     when = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))

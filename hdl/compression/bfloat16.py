@@ -1,0 +1,83 @@
+"""Packets of elements as bfloat16, two to a word, the even one in the low half.
+
+Elements are rounded to nearest even, and every NaN becomes 0x7fc0. The upper half of the last word of an odd number
+is zero. State in memory has the same form, so the units are those of :mod:`hdl.optimizer.moments`.
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.optimizer.moments import MomentPacker, MomentUnpacker
+from hdl.streams.stream import beat_layout, check_lanes, connect_stream
+
+__all__ = ["BLOCK", "BLOCK_BITS", "BFloat16Decoder", "BFloat16Encoder"]
+
+#: Elements in a word, and its bits.
+BLOCK, BLOCK_BITS = 2, 32
+
+
+class _BFloat16Unit(wiring.Component):
+    """A unit for moments in memory, always packed."""
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({"i": In(beats), "o": Out(beats)})
+
+    @property
+    def words(self):
+        """Words in a beat on the side of the words."""
+        return self._lanes
+
+    @property
+    def latency(self):
+        """Cycles from the beat that completes another to the offer of that."""
+        return self._unit.latency
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = self._unit(lanes=self._lanes)
+        m.d.comb += unit.packed_state.eq(1)
+        connect_stream(m, self.i, unit.i)
+        connect_stream(m, unit.o, self.o)
+        return m
+
+
+class BFloat16Encoder(_BFloat16Unit):
+    """Encode packets of elements as bfloat16: a :class:`~hdl.optimizer.moments.MomentPacker` that packs.
+
+    Latency is :attr:`latency` cycles from the beat that completes a row of words; throughput is one beat per cycle.
+    Every output is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat, and words in a beat of the output: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+    """
+
+    _unit = MomentPacker
+
+
+class BFloat16Decoder(_BFloat16Unit):
+    """Decode packets of bfloat16: a :class:`~hdl.optimizer.moments.MomentUnpacker` that unpacks.
+
+    Latency is :attr:`latency` cycle, throughput one beat of the output per cycle. Every output is a register.
+
+    Parameters
+    ----------
+    lanes : int
+        Words in a beat, and elements in a beat of the output: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+        Whole words: both elements of a word are kept.
+    """
+
+    _unit = MomentUnpacker

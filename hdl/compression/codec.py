@@ -1,0 +1,158 @@
+"""Codecs: one value for each format of weights or gradients, with all that ring, driver and reports ask of it.
+
+:mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md says how to add one.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from hdl.compression.length import WORD, FixedLength
+
+__all__ = ["CODE_BITS", "Codebook", "Codec", "FixedCodec", "create_unit"]
+
+#: Width of a code on the wire.
+CODE_BITS = 8
+
+
+class Codebook(enum.Enum):
+    """Contents of the codebook that encoder and decoder are loaded with."""
+
+    NONE = "none"
+    FRACTIONS = "fractions"
+    """Fractions of binary32, in ascending order."""
+    NUMBERS = "numbers"
+    """Numbers, as bits of binary32, in ascending order."""
+
+
+class Codec(Protocol):
+    """All that a node, a driver and a report need to know of a format."""
+
+    @property
+    def code(self) -> int:
+        """Code in the header of a packet, below 2 ** :data:`CODE_BITS`."""
+        ...
+
+    @property
+    def weights(self) -> bool:
+        """Whether weights can go through the format."""
+        ...
+
+    @property
+    def gradients(self) -> bool:
+        """Whether gradients can: a sum may be any number, so the format has to take any."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether every element is decoded as it was encoded."""
+        ...
+
+    @property
+    def sums_coded(self) -> bool:
+        """Whether gradients are added as they are coded, and not decoded, added and encoded again at each hop."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Elements that are decoded together."""
+        ...
+
+    @property
+    def codebook(self) -> Codebook:
+        """Contents of the codebook."""
+        ...
+
+    @property
+    def centroids(self) -> int:
+        """Entries of the codebook."""
+        ...
+
+    @property
+    def codebook_words(self) -> int:
+        """Words that units are loaded with: the bounds between centroids, one that is unused, and the centroids."""
+        ...
+
+    @property
+    def two_passes(self) -> bool:
+        """Whether the encoder sees a packet twice, first at its port ``scan``."""
+        ...
+
+    @property
+    def encoder(self) -> Callable[..., Any] | None:
+        """Class of the encoder from elements to words, with ``i``, ``o`` and, with a codebook, ``load``; or None."""
+        ...
+
+    @property
+    def decoder(self) -> Callable[..., Any] | None:
+        """Class of the decoder from words to elements, with ``i``, ``o`` and, with a codebook, ``load``; or None."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Arguments of both classes, besides ``lanes``."""
+        ...
+
+    def most_words(self, count: int) -> int:
+        """Return the most words of a packet of ``count`` elements."""
+        ...
+
+    def length_counter(self) -> Any:
+        """Return a component that finds the end of a payload, see :func:`hdl.compression.length.counter_ports`."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedCodec:
+    """A format whose blocks all have the same number of bits; members as :class:`Codec` has them.
+
+    Parameters
+    ----------
+    code : int
+    block : int
+        Elements in a block: a power of two.
+    block_bits : int
+        Bits of a block; the blocks of a packet follow each other without a gap, and its last word is filled up.
+    encoder, decoder : classes
+    parameters : mapping
+        Arguments of both classes.
+    weights, gradients, exact : bool
+    codebook : Codebook
+    centroids : int
+    """
+
+    code: int
+    block: int
+    block_bits: int
+    encoder: Callable[..., Any]
+    decoder: Callable[..., Any]
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    weights: bool = True
+    gradients: bool = True
+    exact: bool = False
+    codebook: Codebook = Codebook.NONE
+    centroids: int = 0
+
+    sums_coded = False
+    two_passes = False
+
+    @property
+    def codebook_words(self) -> int:
+        """Words that units are loaded with."""
+        return 2 * self.centroids
+
+    def most_words(self, count: int) -> int:
+        """Return the words of a packet of ``count`` elements."""
+        return -(-(-(-count // self.block) * self.block_bits) // WORD)
+
+    def length_counter(self) -> FixedLength:
+        """Return a counter of words."""
+        return FixedLength(block=self.block, block_bits=self.block_bits)
+
+
+def create_unit(kind: Callable[..., Any], codec: Codec, lanes: int) -> Any:
+    """Return an encoder or decoder with a power of two of words in a beat, as rows of a memory have."""
+    unit = kind(**codec.parameters, lanes=lanes)
+    words = 1 << (unit.words - 1).bit_length()
+    return unit if words == unit.words else kind(**codec.parameters, lanes=lanes, words=words)

@@ -1,0 +1,89 @@
+"""Length counters: where the payload of a packet ends, told by its words.
+
+A depacketizer counts down the **units** of a payload. A unit is a word, or as many words as a group of elements has
+been coded in; only the format knows. So each format has a counter, which gives the number of units of a packet and
+marks the word that ends each of them.
+"""
+
+import math
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["LENGTH_BITS", "WORD", "FixedLength", "count_words", "counter_ports"]
+
+#: Bits of a word on the link.
+WORD = 32
+
+#: Width of the length of a packet, in elements.
+LENGTH_BITS = 10
+
+
+def counter_ports():
+    """Return the members of every length counter, as a signature's dictionary.
+
+    length : In
+        Elements of the packet to come; holds for two cycles before ``start`` falls.
+    units : Out
+        Units of that packet.
+    start : In(1)
+        Level: no word of the payload has come.
+    word, zero : In
+        A payload word, and whether it is zero.
+    take : In(1)
+        The word is taken.
+    last : In(1)
+        The unit is the last one of the packet.
+    ends : Out(1)
+        The word ends its unit.
+    wrong : Out(1)
+        No packet of the format has this word here.
+    """
+    return {
+        "length": In(LENGTH_BITS), "units": Out(LENGTH_BITS), "start": In(1), "word": In(WORD), "zero": In(1),
+        "take": In(1), "last": In(1), "ends": Out(1), "wrong": Out(1),
+    }
+
+
+def count_words(block, block_bits, count):
+    """Return the words of ``count`` elements, a value, in blocks of ``block`` elements and ``block_bits`` bits."""
+    blocks = (count + (block - 1)) >> (block.bit_length() - 1)
+    unit = math.gcd(WORD, block_bits)
+    factor, shift = block_bits // unit, (WORD // unit).bit_length() - 1
+    # A sum, since a product would take a multiplier.
+    units = sum(blocks.shift_left(place) for place in range(factor.bit_length()) if factor >> place & 1)
+    return (units + ((1 << shift) - 1)) >> shift
+
+
+class FixedLength(wiring.Component):
+    """Count the words of a format whose blocks all have the same number of bits.
+
+    Parameters
+    ----------
+    block : int
+        Elements in a block: a power of two.
+    block_bits : int
+        Bits of a block; the blocks of a packet follow each other without a gap.
+
+    Members
+    -------
+    See :func:`counter_ports`. A unit is a word.
+    """
+
+    def __init__(self, *, block, block_bits):
+        self._block = block
+        self._block_bits = block_bits
+        super().__init__(counter_ports())
+
+    def elaborate(self, platform):
+        m = Module()
+        words = count_words(self._block, self._block_bits, self.length)
+        if self._block_bits == WORD * self._block:  # one word per element: nothing to compute
+            m.d.comb += self.units.eq(words)
+        else:
+            counted = Signal(LENGTH_BITS)
+            m.d.sync += counted.eq(words)
+            m.d.comb += self.units.eq(counted)
+        m.d.comb += self.ends.eq(1)
+        return m

@@ -1,0 +1,41 @@
+"""Packets of elements as they are, one to a word."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import beat_layout, check_lanes, connect_stream
+
+__all__ = ["Passage"]
+
+
+class Passage(wiring.Component):
+    """Pass elements on as the words that they are: wires alone.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i, o : In, Out(stream of beat_layout(lanes))
+    """
+
+    latency = 0
+
+    def __init__(self, *, lanes):
+        check_lanes(lanes)
+        self._lanes = lanes
+        beats = stream.Signature(beat_layout(lanes))
+        super().__init__({"i": In(beats), "o": Out(beats)})
+
+    @property
+    def words(self):
+        """Words in a beat on the side of the words."""
+        return self._lanes
+
+    def elaborate(self, platform):
+        m = Module()
+        connect_stream(m, self.i, self.o)
+        return m

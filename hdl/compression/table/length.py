@@ -1,0 +1,64 @@
+"""Length counter of table-based compression, which reads the table of exponents in front of the codes."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+
+from hdl.compression.length import counter_ports
+from hdl.group import GROUP
+
+__all__ = ["TableLength"]
+
+
+class TableLength(wiring.Component):
+    """Count the groups of a packet: the number of its exponents tells how many words each group of codes has.
+
+    A table whose exponents do not ascend is wrong.
+
+    Parameters
+    ----------
+    table : LookupTable
+        Parameters of the format, with centroids that decoders are loaded with.
+
+    Members
+    -------
+    See :func:`hdl.compression.length.counter_ports`. A unit is a group; words of the table end none.
+    """
+
+    def __init__(self, *, table):
+        self._table = table
+        super().__init__(counter_ports())
+
+    def elaborate(self, platform):
+        m = Module()
+        tabling = Signal()  # the word is one of the table
+        begun = Signal()  # a word of the table has been taken
+        latest = Signal(8)  # the last byte of that
+        last_index = Signal(8)  # exponents before this word, and in the end the number of the last one
+        left = Signal(range(GROUP + 1))  # words of the current group that are still to come
+        group_words = Signal(range(GROUP + 1))
+        parts = [self.word[8 * place:8 * place + 8] for place in range(4)]
+        same, falls = Signal(4), Signal(4)
+        for place, (part, before) in enumerate(zip(parts, [latest, *parts], strict=False)):
+            known = 1 if place else begun
+            m.d.comb += [same[place].eq(known & (part == before)), falls[place].eq(known & (part < before))]
+        disordered = Cat(falls[place] & ~same[:place].any() for place in range(4)).any()
+        stops = same.any()
+        count = Mux(same[0], 0, Mux(same[1], 1, Mux(same[2], 2, 3)))
+        m.d.comb += [
+            self.units.eq((self.length + GROUP - 1) >> (GROUP - 1).bit_length()),
+            group_words.eq(self._table.code_size(last_index)),
+            self.ends.eq(~tabling & (left == 1)),
+            self.wrong.eq(tabling & disordered),
+        ]
+        with m.If(self.start):
+            m.d.sync += [tabling.eq(1), begun.eq(0), last_index.eq(0), left.eq(0)]
+        with m.Elif(self.take & tabling):
+            m.d.sync += [
+                begun.eq(1),
+                latest.eq(parts[3]),
+                tabling.eq(~stops),
+                last_index.eq(Mux(stops, last_index + count - 1, last_index + 4)),
+            ]
+        with m.Elif(self.take):
+            m.d.sync += left.eq(Mux(left == 0, group_words, left) - 1)
+        return m

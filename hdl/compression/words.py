@@ -1,0 +1,119 @@
+# amaranth: UnusedElaboratable=no
+# Units are made here to be asked for the words in their beats, even where nothing is elaborated.
+"""Units that take elements of any codec to the words of a link, and back. A packet of elements is a ring segment."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.codec import create_unit
+from hdl.streams.route import Fork
+from hdl.streams.rows import RowAssembler, RowSerializer
+from hdl.streams.stream import Queue, beat_layout, check_lanes, connect_stream, word_layout
+
+__all__ = ["WordDecoder", "WordEncoder"]
+
+
+def _load_port(codec):
+    return {"load": In(stream.Signature(word_layout()))} if codec.codebook_words else {}
+
+
+class WordEncoder(wiring.Component):
+    """Encode packets of elements to words of a link.
+
+    Latency is that of the codec's encoder and that of a serializer; throughput is one word per cycle. ``i.ready``
+    depends combinationally on ``o.ready``. An encoder that has to see a packet twice takes it the second time out of
+    a queue of one packet.
+
+    Parameters
+    ----------
+    codec : Codec
+        One with an encoder and a decoder of its own.
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+    segment : int
+        Most elements in a packet.
+
+    Members
+    -------
+    i : In(stream of beat_layout(lanes))
+    load : In(stream of {data, last})
+        Only of a codec with a codebook: the bounds between centroids, before the first packet.
+    o : Out(stream of word_layout())
+    """
+
+    def __init__(self, *, codec, lanes, segment=256):
+        check_lanes(lanes)
+        self._codec = codec
+        self._lanes = lanes
+        self._segment = segment
+        super().__init__({
+            "i": In(stream.Signature(beat_layout(lanes))),
+            **_load_port(codec),
+            "o": Out(stream.Signature(word_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.encoder = encoder = create_unit(self._codec.encoder, self._codec, self._lanes)
+        m.submodules.serializer = serializer = RowSerializer(lanes=encoder.words)
+        if self._codec.two_passes:
+            shape, depth = self.i.payload.shape(), self._segment // self._lanes
+            m.submodules.fork = fork = Fork(shape=shape, outputs=2)
+            m.submodules.again = again = Queue(shape=shape, depth=max(depth, 4), block=True)
+            m.d.comb += fork.enable.eq(0b11)
+            connect_stream(m, self.i, fork.i)
+            connect_stream(m, fork.o[0], encoder.scan)
+            connect_stream(m, fork.o[1], again.i)
+            connect_stream(m, again.o, encoder.i)
+        else:
+            connect_stream(m, self.i, encoder.i)
+        if self._codec.codebook_words:
+            connect_stream(m, self.load, encoder.load)
+        connect_stream(m, encoder.o, serializer.i)
+        connect_stream(m, serializer.o, self.o)
+        return m
+
+
+class WordDecoder(wiring.Component):
+    """Decode packets of elements from words of a link.
+
+    Latency is that of an assembler and that of the codec's decoder; throughput is one word, or one beat, per cycle,
+    whichever takes longer. ``i.ready`` depends combinationally on ``o.ready``.
+
+    Parameters
+    ----------
+    codec : Codec
+        One with an encoder and a decoder of its own.
+    lanes : int
+        Elements in a beat: 1, 2, 4 or 8.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    load : In(stream of {data, last})
+        Only of a codec with a codebook: the centroids, before the first packet.
+    o : Out(stream of beat_layout(lanes))
+        Whole blocks of the codec, whatever the packet's length.
+    """
+
+    def __init__(self, *, codec, lanes):
+        check_lanes(lanes)
+        self._codec = codec
+        self._lanes = lanes
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            **_load_port(codec),
+            "o": Out(stream.Signature(beat_layout(lanes))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.decoder = decoder = create_unit(self._codec.decoder, self._codec, self._lanes)
+        m.submodules.assembler = assembler = RowAssembler(lanes=decoder.words)
+        connect_stream(m, self.i, assembler.i)
+        if self._codec.codebook_words:
+            connect_stream(m, self.load, decoder.load)
+        connect_stream(m, assembler.o, decoder.i)
+        connect_stream(m, decoder.o, self.o)
+        return m

@@ -1,0 +1,49 @@
+"""Zero-value compression as a codec of the ring."""
+
+import dataclasses
+
+from hdl.compression.codec import Codebook
+from hdl.compression.zero_value.length import MaskedLength
+from hdl.group import GROUP
+
+__all__ = ["ZeroValueCodec"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZeroValueCodec:
+    """Gradients without their zeros, added as they are; members as :class:`hdl.compression.codec.Codec` has them.
+
+    The ring's own path of sums (:mod:`hdl.ring.sums`) makes the units, an adder among them, since no word of a
+    gradient is decoded on the way; so there is no encoder or decoder here.
+
+    Parameters
+    ----------
+    code : int
+    """
+
+    code: int
+
+    weights = False
+    gradients = True
+    exact = True
+    sums_coded = True
+    two_passes = False
+    block = GROUP
+    codebook = Codebook.NONE
+    centroids = 0
+    codebook_words = 0
+    encoder = None
+    decoder = None
+
+    @property
+    def parameters(self):
+        """No arguments, since there is no unit."""
+        return {}
+
+    def most_words(self, count):
+        """Return the words of a packet of ``count`` elements without a zero: they, and a mask for each group."""
+        return count + -(-count // GROUP)
+
+    def length_counter(self):
+        """Return a counter of groups."""
+        return MaskedLength()

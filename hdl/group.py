@@ -1,0 +1,7 @@
+"""The group of elements that everything in a node is dealt in."""
+
+__all__ = ["GROUP"]
+
+#: Elements in a group: vectors are dealt to blocks in groups, one mask of zero-value compression covers one, codes
+#: are packed by it, and the capacity of every memory is a multiple of it.
+GROUP = 32

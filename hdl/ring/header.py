@@ -1,0 +1,66 @@
+"""Header of a packet on the ring: three words that say what the payload is and where it belongs.
+
+A packet is its header, the payload words, and the CRC-32 of all words before it, on which ``last`` is set. A sender
+that has to give up in the middle of a packet ends it with the bitwise inverse of the right CRC: the packet is
+*stomped*.
+"""
+
+from amaranth.lib import data, enum
+
+from hdl.compression.codec import CODE_BITS
+from hdl.compression.length import LENGTH_BITS
+
+__all__ = ["HEADER_WORDS", "LONGEST_SEGMENT", "MOST_SEGMENTS", "OVERHEAD_WORDS", "PacketType", "expected_layout",
+           "header_layout", "packet_words"]
+
+HEADER_WORDS = 3
+"""Words of a header."""
+
+OVERHEAD_WORDS = HEADER_WORDS + 1
+"""Words of a packet without payload: its header and its CRC."""
+
+LONGEST_SEGMENT = 1 << LENGTH_BITS - 1
+"""Elements of the longest segment, a power of two."""
+
+_SEGMENT_BITS = 10
+
+MOST_SEGMENTS = 1 << _SEGMENT_BITS
+"""Segments that the header can number in a block."""
+
+
+class PacketType(enum.Enum, shape=4):
+    """What a packet is for."""
+
+    DATA = 1
+    """A segment of a block."""
+    ABORT = 2
+    """The sender has given up its command."""
+
+
+def header_layout():
+    """The header words, first word lowest; no field is in two words.
+
+    ``codec`` is the :attr:`~hdl.compression.codec.Codec.code` of the payload. ``tenant`` is 0. ``length`` counts
+    elements; in an ABORT packet, which has no payload, it is free for the reason.
+    """
+    return data.StructLayout({
+        "type": PacketType, "codec": CODE_BITS, "tenant": 4, "source": 8, "epoch": 8,
+        "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
+        "iteration": 16, "block": 8, "destination": 8,
+    })
+
+
+def expected_layout():
+    """What the header of a DATA packet has to say for the packet to be accepted; its tenant has to be 0."""
+    return data.StructLayout({
+        "codec": CODE_BITS, "source": 8, "epoch": 8,
+        "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
+        "iteration": 16, "block": 8,
+    })
+
+
+def packet_words(segment):
+    """Words of the longest packet that holds ``segment`` elements: zero-value coded, without a zero."""
+    if not isinstance(segment, int) or not 1 <= segment < 1 << LENGTH_BITS:
+        raise ValueError(f"Segment must be between 1 and {(1 << LENGTH_BITS) - 1} elements, not {segment!r}")
+    return OVERHEAD_WORDS + segment + (segment + 31) // 32

@@ -1,0 +1,146 @@
+"""Packetizer: header, payload and CRC put together to packets for the link."""
+
+import contextlib
+
+from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.checksum import crc_after
+from hdl.ring.header import header_layout
+from hdl.streams.stream import word_layout
+
+__all__ = ["Packetizer"]
+
+
+class Packetizer(wiring.Component):
+    """Makes packets: header, payload, CRC.
+
+    Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
+    one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and
+    ``payload.ready`` depend combinationally on ``o.ready``, ``may_start`` and ``give_up``.
+
+    A packet starts only in a cycle in which ``may_start`` is high. The packet of a header of length 0 has no payload;
+    otherwise the payload is as long as its stream says, whatever the header's length.
+
+    While ``give_up`` is high, everything offered at ``header`` and ``payload`` is dropped. A packet in progress is
+    stomped at once, then one ABORT packet is sent, when ``may_start`` allows. ``aborted`` then is high until
+    ``give_up`` is low again, which it must not be before.
+
+    Members
+    -------
+    header : In(stream of header_layout())
+        One per packet, taken with its third word.
+    payload : In(stream of word_layout())
+    o : Out(stream of word_layout())
+    may_start : In(1)
+        The link can take a whole packet.
+    give_up : In(1)
+        Level: gives up what is being sent.
+    abort_header : In(header_layout())
+        Header of the ABORT packet; must hold while ``give_up`` is high.
+    aborted : Out(1)
+        Level: the ABORT packet is on its way.
+    stalled : Out(1)
+        A packet waits for ``may_start``.
+    idle : Out(1)
+        No packet is in progress, and ``o`` is empty.
+    clear : In(1)
+        Level: forgets everything, the word on offer included.
+    """
+
+    latency = 1
+
+    header: In(stream.Signature(header_layout()))
+    payload: In(stream.Signature(word_layout()))
+    o: Out(stream.Signature(word_layout()))
+    may_start: In(1)
+    give_up: In(1)
+    abort_header: In(header_layout())
+    aborted: Out(1)
+    stalled: Out(1)
+    idle: Out(1)
+    clear: In(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        starting = Signal()  # no packet is in progress
+        aborting = Signal()  # the packet in progress is the ABORT packet
+        stomp = Signal()
+        room = Signal()
+        stage = Signal()  # a word of header or payload enters the output register
+        ends = Signal()  # the CRC does
+        word = Signal(32)
+        fields = Signal(96)
+        mixed = Signal(32)  # the word in the output register, and the CRC of those before it
+        crc = Signal(32)  # of all these
+
+        m.d.comb += [
+            crc.eq(crc_after(mixed)),
+            room.eq(self.o.ready | ~self.o.valid),
+            stomp.eq(self.give_up & ~aborting & ~starting),
+            fields.eq(Mux(Mux(starting, self.give_up, aborting),
+                          self.abort_header.as_value(), self.header.payload.as_value())),
+        ]
+        with m.If(room):
+            m.d.sync += self.o.valid.eq(stage | ends)
+        with m.If(stage | ends):
+            m.d.sync += [
+                self.o.payload.data.eq(Mux(ends, crc ^ (~stomp).replicate(32), word)),
+                self.o.payload.last.eq(ends),
+                mixed.eq(Mux(starting, 0xffffffff, crc) ^ word),
+            ]
+        with m.If(self.give_up):
+            m.d.comb += [self.header.ready.eq(1), self.payload.ready.eq(1)]
+
+        @contextlib.contextmanager
+        def unless_stomped():
+            with m.If(stomp):
+                with m.If(room):
+                    m.d.comb += ends.eq(1)
+                    m.next = "Word0"
+            with m.Else():
+                yield
+
+        with m.FSM():
+            with m.State("Word0"):
+                wanted = self.give_up | self.header.valid
+                m.d.comb += [
+                    starting.eq(1),
+                    word.eq(fields[:32]),
+                    stage.eq(wanted & self.may_start & room),
+                    self.stalled.eq(wanted & ~self.may_start),
+                    self.idle.eq(~self.o.valid),
+                ]
+                with m.If(stage):
+                    m.d.sync += aborting.eq(self.give_up)
+                    m.next = "Word1"
+            with m.State("Word1"), unless_stomped():
+                m.d.comb += [word.eq(fields[32:64]), stage.eq(room)]
+                with m.If(stage):
+                    m.next = "Word2"
+            with m.State("Word2"), unless_stomped():
+                m.d.comb += [word.eq(fields[64:]), stage.eq(room)]
+                with m.If(stage):
+                    with m.If(~aborting):
+                        m.d.comb += self.header.ready.eq(1)
+                    m.next = "Payload"
+                    with m.If(aborting | (self.header.payload.length == 0)):
+                        m.next = "Trailer"
+            with m.State("Payload"), unless_stomped():
+                m.d.comb += [word.eq(self.payload.payload.data), stage.eq(self.payload.valid & room)]
+                with m.If(room):
+                    m.d.comb += self.payload.ready.eq(1)
+                with m.If(stage & self.payload.payload.last):
+                    m.next = "Trailer"
+            with m.State("Trailer"), unless_stomped():
+                with m.If(room):
+                    m.d.comb += ends.eq(1)
+                    m.next = "Word0"
+                    with m.If(aborting):
+                        m.next = "Aborted"
+            with m.State("Aborted"):
+                m.d.comb += self.aborted.eq(1)
+                with m.If(~self.give_up):
+                    m.next = "Word0"
+        return ResetInserter(self.clear)(m)

@@ -1,0 +1,33 @@
+"""Binary floating-point formats of elements."""
+
+import dataclasses
+
+__all__ = ["BF16", "FP32", "FloatFormat"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FloatFormat:
+    """A format of IEEE 754: sign, biased exponent and fraction, from the highest bit on.
+
+    Parameters
+    ----------
+    exponent_bits, fraction_bits : int
+        Widths of the fields.
+    """
+
+    exponent_bits: int
+    fraction_bits: int
+
+    @property
+    def width(self) -> int:
+        """Bits of an element."""
+        return self.exponent_bits + self.fraction_bits + 1
+
+    @property
+    def exponent_ones(self) -> int:
+        """Exponent field of infinities and NaNs."""
+        return (1 << self.exponent_bits) - 1
+
+
+FP32 = FloatFormat(8, 23)
+BF16 = FloatFormat(8, 7)

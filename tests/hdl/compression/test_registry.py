@@ -1,0 +1,108 @@
+"""Codecs by name, in gateware and as golden models: hdl/compression/registry.py."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Module, Signal
+from amaranth.sim import Simulator
+
+from hdl.compression import registry as gateware
+from hdl.compression.codec import CODE_BITS, Codebook, FixedCodec
+from hdl.compression.length import LENGTH_BITS, WORD, count_words
+from sim.golden import codecs as model
+
+NAMES = tuple(gateware.CODECS)
+#: Codecs whose packets have as many words as their length makes.
+FIXED = tuple(name for name, codec in gateware.CODECS.items() if isinstance(codec, FixedCodec))
+SHARED = ("code", "weights", "gradients", "exact", "sums_coded", "block", "codebook_words")
+
+
+def shared(codec):
+    """The parameters that gateware and model both have, and the most words of every packet up to 300 elements."""
+    return {**{name: getattr(codec, name) for name in SHARED},
+            "words": [codec.most_words(count) for count in range(301)]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters(name):
+    assert shared(gateware.CODECS[name]) == shared(model.CODECS[name])
+
+
+def test_names():
+    assert list(gateware.CODECS) == list(model.CODECS)
+    assert list(gateware.WEIGHT_CODECS) == list(model.WEIGHT_CODECS)
+    assert list(gateware.GRADIENT_CODECS) == list(model.GRADIENT_CODECS)
+    assert (gateware.RAW, gateware.ZERO_VALUE) == (model.RAW, model.ZERO_VALUE) == ("raw", "zero_value")
+
+
+def test_codes():
+    """Codes are on the wire: each is given once, and for good."""
+    assert {name: codec.code for name, codec in gateware.CODECS.items()} == {
+        "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
+        "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
+        "centroid64": 15}
+    assert max(codec.code for codec in gateware.CODECS.values()) < 1 << CODE_BITS
+
+
+def test_directions():
+    """All but zero-value compression serve weights; what has a codebook serves no gradients."""
+    assert set(NAMES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
+    assert set(NAMES) - set(gateware.GRADIENT_CODECS) == {
+        name for name, codec in gateware.CODECS.items() if codec.codebook is not Codebook.NONE}
+    assert {name for name, codec in gateware.CODECS.items() if codec.exact} == {"raw", "zero_value"}
+    for view, other in ((gateware.WEIGHT_CODECS, "zero_value"), (gateware.GRADIENT_CODECS, "table32")):
+        assert len(view) == len(list(view))
+        assert other not in view
+        with pytest.raises(KeyError):
+            view[other]
+
+
+@pytest.mark.parametrize(("name", "count"), [
+    ("raw", 256), ("zero_value", 264), ("bf16", 128), ("mx9", 72), ("mx6", 48), ("mx4", 32), ("bfp8", 68),
+    ("mxint8", 66), ("mxfp8_e4m3", 66), ("mxfp8_e5m2", 66), ("mxfp6_e2m3", 50), ("mxfp6_e3m2", 50),
+    ("mxfp4_e2m1", 34), ("table32", 177), ("centroid16", 32), ("centroid64", 48)])
+def test_words_of_a_segment(name, count):
+    assert gateware.CODECS[name].most_words(256) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [
+    ("raw", 0), ("mx9", 0), ("table32", 64), ("centroid16", 32), ("centroid64", 128)])
+def test_words_of_a_codebook(name, count):
+    assert gateware.CODECS[name].codebook_words == count
+    assert (gateware.CODECS[name].codebook is Codebook.NONE) is (count == 0)
+
+
+def test_words_of_a_table():
+    """A byte for each exponent, and one more; and the most that there can be."""
+    codec = model.CODECS["table32"]
+    for count, exponents, words in [(1, 1, 7), (256, 1, 49), (256, 16, 85), (256, 17, 93), (2048, 256, 961)]:
+        elements = (np.arange(count, dtype=np.uint32) % exponents) << 23
+        assert len(codec.encode(elements)) == words
+    for count in (0, 1, 31, 64, 256, 2048):
+        elements = (np.arange(count, dtype=np.uint32) % 256) << 23
+        assert gateware.CODECS["table32"].most_words(count) == len(codec.encode(elements))
+        assert len(codec.encode(elements)) <= count + -(-count // 32) + 7
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_words(name):
+    """The words that the model makes are those that the gateware counts, of every length that a packet can have."""
+    codec, golden = gateware.CODECS[name], model.CODECS[name]
+    counts = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 511, 512]
+    assert [len(golden.encode(np.ones(count, np.uint32))) for count in counts] == [
+        codec.most_words(count) for count in counts]
+
+    m = Module()
+    given, found = Signal(LENGTH_BITS), Signal(LENGTH_BITS)
+    m.d.comb += found.eq(count_words(codec.block, codec.block_bits, given))
+    result = []
+
+    async def process(ctx):
+        for count in range(1 << LENGTH_BITS):
+            ctx.set(given, count)
+            result.append(ctx.get(found))
+
+    simulator = Simulator(m)
+    simulator.add_testbench(process)
+    simulator.run()
+    assert result == [codec.most_words(count) for count in range(1 << LENGTH_BITS)]
+    assert codec.block_bits <= WORD * codec.block, "the counter of a depacketizer would be too narrow"

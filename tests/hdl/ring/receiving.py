@@ -1,0 +1,102 @@
+"""A bench around a depacketizer."""
+
+import cocotb
+from cocotb.triggers import FallingEdge
+
+from hdl.ring.header import expected_layout
+from hdl.streams.stream import word_layout
+from sim.streams import Sink, Source, cycles, stalls
+from tests.hdl.ring.packets import EPOCH, framed, record, wait_for
+
+
+class Receiving:
+    """A depacketizer between a driver of each of its ports, and a log of all that it says.
+
+    The log has, in order: ``("accepted",)``, ``("word", data, last)``, ``("done",)``, ``("error", code, detail)`` and
+    ``("abort",)``. With ``prompt``, records do not stall: what is said of a packet without a whole header depends on
+    whether its record is there.
+    """
+
+    def __init__(self, dut, *, kind="none", seed=1, prompt=False):
+        self.dut = dut
+        self.input = Source(dut, "i", word_layout(), stalls=stalls(kind, seed=seed))
+        pattern = stalls("none" if prompt else kind, seed=seed + 1)
+        self.expected = Source(dut, "expected", expected_layout(), stalls=pattern)
+        self.sink = Sink(dut, "payload", word_layout(), stalls=stalls(kind, seed=seed + 2))
+        self.log = []
+        self.taken = 0
+        self.tasks = []
+        dut.epoch.value = EPOCH
+        dut.active.value = 1
+        dut.drain.value = dut.clear.value = 0
+        cocotb.start_soon(self.sink.receive())
+        cocotb.start_soon(self._watch())
+
+    async def _watch(self):
+        dut, edge = self.dut, FallingEdge(self.dut.clk)
+        layout = word_layout()
+        valid, ready, payload = dut.payload__valid, dut.payload__ready, dut.payload__payload
+        accepted, done, error, abort_seen = dut.accepted, dut.done, dut.error, dut.abort_seen
+        i_valid, i_ready, drain = dut.i__valid, dut.i__ready, dut.drain
+        held = None
+        width = layout["data"].width
+        while True:
+            await edge
+            if i_valid.value and i_ready.value:
+                self.taken += 1
+            if valid.value:
+                bits = int(payload.value)
+                assert held in (None, bits), "The payload changed while it was on offer"
+                assert not accepted.value, "A header was accepted while a word of the packet before was on offer"
+                held = bits
+                if ready.value:
+                    held = None
+                    self.log.append(("word", bits & (1 << width) - 1, bits >> width))
+            else:
+                assert held is None or drain.value or dut.clear.value, "An offer was withdrawn"
+                held = None
+            if accepted.value:
+                self.log.append(("accepted",))
+            if done.value:
+                self.log.append(("done",))
+            if error.value:
+                self.log.append(("error", int(dut.code.value), int(dut.detail.value)))
+            if abort_seen.value:
+                self.log.append(("abort",))
+
+    def offer(self, packets, expected=()):
+        """Offer packets, as lists of words, and records."""
+        self.offer_beats([beat for words in packets for beat in framed(words)], expected)
+
+    def offer_beats(self, beats, expected=()):
+        self.tasks = [
+            cocotb.start_soon(self.input.send(beats)),
+            cocotb.start_soon(self.expected.send([record(header) for header in expected])),
+        ]
+
+    def withdraw(self):
+        for task in self.tasks:
+            task.cancel()
+        self.dut.i__valid.value = 0
+        self.dut.expected__valid.value = 0
+
+    async def said(self, *kinds, count=1):
+        def enough():
+            return sum(entry[0] in kinds for entry in self.log) >= count
+
+        await wait_for(self.dut, enough, f"{count} of {kinds}, only {self.log[-5:]}")
+
+    async def swallowed(self, count):
+        await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
+
+    async def recover(self):
+        """What the engine does after a refusal: discard until all that was on its way is gone."""
+        self.dut.drain.value = 1
+        await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
+        self.withdraw()
+        await cycles(self.dut, 3)
+        self.dut.drain.value = 0
+        await cycles(self.dut, 2)
+
+    def words(self):
+        return [entry[1:] for entry in self.log if entry[0] == "word"]

@@ -1,0 +1,451 @@
+"""Packets taken apart: hdl/ring/depacketizer.py."""
+
+import dataclasses
+import itertools
+import random
+
+import cocotb
+import pytest
+
+from hdl.compression.registry import CODECS
+from hdl.ring.depacketizer import Depacketizer
+from hdl.ring.header import OVERHEAD_WORDS
+from sim import regression
+from sim.golden.packet import ABORT, Header, Refusal, checksum, packet, verdict
+from sim.streams import STALLS, cycles, start
+from tests.hdl.ring.packets import (
+    EPOCH,
+    GOOD,
+    GOOD_RAW,
+    HEADER,
+    PAYLOAD,
+    RAW,
+    RAW_HEADER,
+    ZERO_VALUE,
+    Trace,
+    accepted_log,
+    framed,
+    random_packets,
+    record,
+    split,
+    wait_for,
+)
+from tests.hdl.ring.receiving import Receiving
+from tests.hdl.ring.refusals import (
+    CODED_HEADER,
+    CODED_PAYLOAD,
+    CODED_REFUSED,
+    REFUSED,
+    TABLE_HEADER,
+    TABLE_PAYLOAD,
+    TABLE_REFUSED,
+)
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def accepts_what_was_expected(dut):
+    p = regression.parameters()
+    await start(dut)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    generator, codecs = random.Random(p["seed"]), p.get("codecs", [RAW, ZERO_VALUE])
+    packets = random_packets(generator, 60, codecs=codecs)
+    if p["stalls"] == "none":
+        for codec, length in itertools.product(dict.fromkeys(codecs), (128, 129, 255, 256, 512, 1023)):
+            packets += random_packets(generator, 1, codecs=[codec], length=length)
+    bench.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
+    await bench.said("done", count=len(packets))
+    await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
+    assert [entry for entry in bench.log if entry != ("done",)] == accepted_log(packets)
+    assert bench.log.count(("done",)) == len(packets)
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def takes_a_word_per_cycle(dut):
+    """Without a bubble; payload after the latency, but for the last word, which comes with the verdict."""
+    await start(dut)
+    bench = Receiving(dut)
+    trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
+    packets = random_packets(random.Random(1), 20) + [(Header(epoch=EPOCH), [])] * 5
+    bench.offer([packet(*pair) for pair in packets], [header for header, _ in packets])
+    await bench.said("done", count=len(packets))
+    await cycles(dut, 1)
+    at = trace.cycles("i__valid")[0]
+    accepted, words, done = [], [], []
+    for _, payload in packets:
+        accepted.append(at + 2 + Depacketizer.latency)
+        words += [at + 3 + n + Depacketizer.latency for n in range(len(payload) - 1)]
+        at += OVERHEAD_WORDS + len(payload)
+        done.append(at - 1 + Depacketizer.latency)
+        if payload:
+            words.append(done[-1])
+    assert trace.cycles("i__valid") == list(range(trace.cycles("i__valid")[0], at))
+    assert trace.cycles("accepted") == accepted
+    assert trace.cycles("payload__valid") == words
+    assert trace.cycles("done") == done
+    assert not trace.cycles("starved")[1:]
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def refuses(dut):
+    """Every fault of the table, with its code; the last payload word is never offered, and the next packet passes."""
+    p = regression.parameters()
+    await start(dut)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    for name, (words, expected, code, detail) in REFUSED.items():
+        bench.log.clear()
+        bench.taken = 0
+        bench.offer([words, GOOD], [] if expected is None else [expected, HEADER])
+        await bench.said("error")
+        await cycles(dut, 5)
+        assert bench.taken <= len(words) + 1, f"{name}: more than the next word was taken before drain"
+        assert [entry for entry in bench.log if entry[0] == "error"] == [("error", code, detail)], name
+        assert not any(last for _, last in bench.words()), name
+        assert ("done",) not in bench.log, name
+        assert bench.log.count(("abort",)) == (name in ("abort", "abort_when_expecting")), name
+        await bench.recover()
+        bench.log.clear()
+        bench.offer([GOOD], [HEADER])
+        await bench.said("done")
+        await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
+        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(HEADER, PAYLOAD)]), name
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def drops_old_packets_and_waits(dut):
+    """Old packets go when a command is active; what is for later waits for its record."""
+    await start(dut)
+    bench = Receiving(dut)
+    old = [
+        packet(dataclasses.replace(HEADER, epoch=(EPOCH - age) % 256), PAYLOAD, stomp=age == 2) for age in (1, 2, 128)
+    ]
+    old.append(packet(Header(type=ABORT, epoch=EPOCH - 1)))
+    total = sum(map(len, old))
+    dut.active.value = 0
+    bench.offer([*old, GOOD])
+    await cycles(dut, 20)
+    assert bench.taken == 1  # it waits inside
+    dut.active.value = 1
+    await bench.swallowed(total + 1)
+    await cycles(dut, 20)
+    assert (bench.taken, bench.log) == (total + 1, [])
+    await bench.expected.send([record(HEADER)])
+    await bench.said("done")
+    assert bench.words()[-1] == (PAYLOAD[-1], 1)
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def tells_old_epochs_from_new_ones(dut):
+    """In every kind of epoch: the 128 before are old, the 127 behind are not due, and an ABORT packet of this one is
+    refused."""
+    await start(dut)
+    bench = Receiving(dut)
+    for epoch in (0, 1, 2, 4, 8, 16, 32, 64, 127, 128, 171, 254, 255):
+        def header(difference, epoch=epoch, **fields):
+            return dataclasses.replace(Header(source=4, epoch=(epoch + difference) % 256), **fields)
+
+        dut.epoch.value = epoch
+        await cycles(dut, 1)
+        old = [packet(header(-age, type=kind, length=length), range(length) if kind != ABORT else ())
+               for age in (1, 2, 3, 64, 127, 128) for kind in (1, ABORT) for length in (0, 2)]
+        bench.log.clear()
+        bench.taken = 0
+        bench.offer(old)
+        await bench.swallowed(sum(map(len, old)))
+        await cycles(dut, 5)
+        assert bench.log == [], f"epoch {epoch}"
+        due = header(0)
+        for difference in (1, 2, 64, 127):
+            for kind in (1, ABORT):
+                words = packet(header(difference, type=kind))
+                bench.log.clear()
+                bench.taken = 0
+                bench.offer([words])
+                await cycles(dut, 8)
+                assert (bench.taken, bench.log) == (1, []), f"epoch {epoch}, {difference} later"
+                await bench.expected.send([record(due)])
+                await bench.said("error")
+                one = verdict(words, due, epoch=epoch)
+                assert bench.log == [("error", one.code, one.detail)], f"epoch {epoch}, {difference} later"
+                assert one.code == Refusal.WRONG_SEQUENCE
+                await bench.recover()
+        words = packet(header(0, type=ABORT, length=9))
+        bench.log.clear()
+        bench.offer([words])
+        await bench.said("error")
+        assert set(bench.log) == {("error", Refusal.PEER_ABORT, 4 << 16 | 9), ("abort",)}, f"epoch {epoch}"
+        await bench.recover()
+        bench.log.clear()
+        bench.offer([packet(due)], [due])
+        await bench.said("done")
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def refuses_every_mask_bit_beyond_the_length(dut):
+    """Of every length modulo 32, each bit behind the last element; the last element's own bit is right."""
+    await start(dut)
+    bench = Receiving(dut)
+    for length in range(1, 33):
+        header = dataclasses.replace(HEADER, length=length)
+        for bit in range(length - 1, 32):
+            words = packet(header, (1 << bit, 7))
+            bench.log.clear()
+            bench.offer([words], [header])
+            if bit < length:
+                await bench.said("done")
+                assert ("error",) not in {entry[:1] for entry in bench.log}, f"bit {bit} of length {length}"
+                continue
+            await bench.said("error")
+            assert [entry for entry in bench.log if entry[0] == "error"] == [
+                ("error", Refusal.WRONG_LENGTH, 1 << 16 | 0xFFFF)], f"bit {bit} of length {length}"
+            assert bench.words() == [], f"bit {bit} of length {length}"
+            dut.drain.value = 1
+            await cycles(dut, 2)
+            dut.drain.value = 0
+            await cycles(dut, 1)
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def judges_waiting_packet_by_new_epoch(dut):
+    """A packet that came in an earlier epoch, or for a later one, is old, or due, when a command becomes active."""
+    await start(dut)
+    bench = Receiving(dut)
+    for now, said in [(EPOCH + 1, []), (EPOCH, ["done"])]:
+        dut.epoch.value = 100
+        dut.active.value = 0
+        bench.log.clear()
+        bench.offer([GOOD], [HEADER] if said else [])
+        await cycles(dut, 10)
+        dut.epoch.value = now
+        await cycles(dut, 1)
+        dut.active.value = 1
+        await cycles(dut, 30)
+        assert [entry[0] for entry in bench.log if entry[0] in ("done", "error")] == said
+        assert bench.tasks[0].done()
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def drains(dut):
+    """Discards from any moment on, tells of the ABORT packet, and finishes a packet it has begun to discard."""
+    await start(dut)
+    bench = Receiving(dut)
+    aborting = packet(Header(type=ABORT, epoch=EPOCH))
+    for moment in range(16):
+        bench.log.clear()
+        taken = bench.taken
+        bench.offer([GOOD, GOOD, packet(HEADER, PAYLOAD[:3], stomp=True), aborting], [HEADER])
+        await cycles(dut, moment)
+        dut.drain.value = 1
+        await cycles(dut, 1)
+        before = len(bench.log)
+        await bench.said("abort")
+        assert all(entry in (("abort",), ("accepted",)) for entry in bench.log[before + 1:]), bench.log
+        assert bench.taken - taken == 2 * len(GOOD) + 7 + len(aborting)
+        bench.withdraw()
+        # Released in the middle of a packet.
+        bench.offer([GOOD, GOOD], [HEADER])
+        await cycles(dut, 3)
+        dut.drain.value = 0
+        bench.log.clear()
+        await bench.said("done")
+        assert bench.log.count(("accepted",)) == 1
+        assert len(bench.words()) == len(PAYLOAD) - 1 + bool(bench.words()[-1][1])
+        await cycles(dut, 3)
+        assert bench.words()[-1] == (PAYLOAD[-1], 1)
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def resynchronises_when_cleared(dut):
+    await start(dut)
+    bench = Receiving(dut)
+    for moment in range(1, 14):
+        bench.offer([GOOD], [HEADER])
+        await cycles(dut, moment)
+        dut.clear.value = 1
+        bench.withdraw()
+        await cycles(dut, 2)
+        dut.clear.value = 0
+        bench.log.clear()
+        bench.offer([GOOD_RAW], [RAW_HEADER])
+        await bench.said("done")
+        await cycles(dut, 2)
+        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(RAW_HEADER, (1, 2, 3))])
+
+
+def damage(generator, beats):
+    """Change a stream of packets in one place, as a link, or a mistaken or malicious peer, might."""
+    beats = [dict(beat) for beat in beats]
+    at = generator.randrange(len(beats))
+    kind = generator.choice(["data", "last", "lost", "doubled", "swapped", "trailer", "noise"])
+    if kind == "data":
+        beats[at]["data"] ^= 1 << generator.randrange(32)
+    elif kind == "last":
+        beats[at]["last"] ^= 1
+    elif kind == "lost":
+        del beats[at]
+    elif kind == "doubled":
+        beats.insert(at, dict(beats[at]))
+    elif kind == "swapped":
+        other = generator.randrange(len(beats))
+        beats[at], beats[other] = beats[other], beats[at]
+    elif kind == "noise":
+        for beat in beats[at : at + generator.randrange(1, 9)]:
+            beat["data"] = generator.getrandbits(32)
+    packets, rest = split(beats)
+    if kind == "trailer" and packets:
+        # A packet that lies consistently: any change, with a CRC to match, or stomped.
+        index = generator.randrange(len(packets))
+        words = packets[index][:-1]
+        for _ in range(generator.randrange(1, 3)):
+            if words:
+                words[generator.randrange(len(words))] ^= 1 << generator.randrange(32)
+                del words[len(words) - generator.choice([0, 0, 1]) :]
+        packets[index] = [*words, checksum(words) ^ generator.choice([0, 0xFFFFFFFF])]
+        beats = [beat for words in packets for beat in framed(words)]
+        packets, rest = split(beats)
+    return beats, packets, rest
+
+
+def judge(packets, rest, headers):
+    """Verdicts of the model up to the first refusal, and how many words are taken by then or at the end."""
+    verdicts, taken, records = [], 0, list(headers)
+    for words in [*packets, rest]:
+        header = Header.parse(words)
+        needless = (header.epoch - EPOCH) % 256 >= 128 or (header.type == ABORT and header.epoch == EPOCH)
+        whole = words is not rest
+        if not records and not needless and not (whole and len(words) == 1):
+            break  # waits for a record
+        taken += len(words)
+        if whole:
+            verdicts.append(verdict(words, records[0] if records else None, epoch=EPOCH))
+            if verdicts[-1].code is not None:
+                break
+            if not needless:
+                records.pop(0)
+    return verdicts, taken
+
+
+@cocotb.test(timeout_time=20, timeout_unit="ms")
+async def survives_damage(dut):
+    """Damaged streams get the model's verdict, never hang, and never let a damaged payload through to its end."""
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    await start(dut)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"], prompt=True)
+    seen = set()
+    for number in range(p["count"]):
+        message = f"seed {p['seed']}, number {number}"
+        good = random_packets(
+            generator, 3, length=generator.randrange(40), codecs=p.get("codecs", [RAW, ZERO_VALUE]))
+        headers = [header for header, _ in good]
+        beats, packets, rest = damage(generator, [beat for pair in good for beat in framed(packet(*pair))])
+        due, taken = judge(packets, rest, headers)
+        refusal = due[-1] if due and due[-1].code is not None else None
+        seen.add(refusal and refusal.code)
+        bench.log.clear()
+        bench.taken = 0
+        bench.offer_beats(beats, headers)
+        taken = min(taken + 1, len(beats))  # the next word waits inside
+        await bench.swallowed(taken)
+        # The word taken last may still wait for room.
+        await bench.said("done", "error", "abort",
+                         count=sum(one.done + one.abort_seen for one in due) + (refusal is not None))
+        await cycles(dut, 4)
+        assert bench.taken == taken, message
+        assert bench.log.count(("done",)) == sum(one.done for one in due), message
+        verdicts = [("error", refusal.code, refusal.detail)] if refusal else []
+        verdicts += [("abort",)] * sum(one.abort_seen for one in due)
+        assert [entry for entry in bench.log if entry[0] in ("error", "abort")] == verdicts, message
+        if refusal is None:
+            await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
+        await bench.recover()
+        dut.clear.value = 1
+        await cycles(dut, 2)
+        dut.clear.value = 0
+
+        # Good payloads are complete; of a bad one the beginning may have been given on, but not its end.
+        words = bench.words()
+        complete = [(beat["data"], beat["last"]) for one in due if one.complete for beat in framed(one.offered)]
+        assert words[: len(complete)] == complete, message
+        assert sum(last for _, last in words) == sum(last for _, last in complete), message
+        if refusal is not None:
+            partial = [(word, 0) for word in refusal.offered]
+            assert words[len(complete) :] == partial[: len(words) - len(complete)], message
+    assert seen >= {None, Refusal.BAD_CRC, Refusal.PEER_ABORT, Refusal.WRONG_LENGTH}
+
+
+DEPACKETIZER = dict(module=__name__, name="depacketizer")
+
+
+@pytest.mark.parametrize("kind", STALLS)
+def test_depacketizer(kind):
+    regression.run(Depacketizer(), **DEPACKETIZER, testcase=["accepts_what_was_expected", "refuses"],
+                   parameters={"stalls": kind, "seed": 200 + STALLS.index(kind)})
+
+
+def test_depacketizer_timing():
+    regression.run(Depacketizer(), **DEPACKETIZER, testcase=[
+        "takes_a_word_per_cycle", "drops_old_packets_and_waits", "judges_waiting_packet_by_new_epoch", "drains",
+        "resynchronises_when_cleared", "tells_old_epochs_from_new_ones", "refuses_every_mask_bit_beyond_the_length",
+    ])
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("none", 300), ("geometric", 301), ("alternating", 302)])
+def test_damage(kind, seed):
+    regression.run(Depacketizer(), **DEPACKETIZER, testcase="survives_damage",
+                   parameters={"stalls": kind, "seed": seed, "count": 400})
+
+
+@cocotb.test(timeout_time=1, timeout_unit="ms")
+async def refuses_encoded_weights(dut):
+    """As :func:`refuses`, of a node with a weight codec."""
+    p = regression.parameters()
+    await start(dut)
+    bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
+    refused, header, payload = CODED_REFUSED, CODED_HEADER, CODED_PAYLOAD
+    if p["name"] == "table32":
+        refused, header, payload = TABLE_REFUSED, TABLE_HEADER, TABLE_PAYLOAD
+    for name, (words, expected, code, detail) in refused.items():
+        assert verdict(words, expected, epoch=EPOCH).code == code, name
+        bench.log.clear()
+        bench.offer([words], [expected])
+        await bench.said("error")
+        await cycles(dut, 5)
+        assert [entry for entry in bench.log if entry[0] == "error"] == [("error", code, detail)], name
+        assert not any(last for _, last in bench.words()), name
+        await bench.recover()
+        bench.log.clear()
+        bench.offer([packet(header, payload)], [header])
+        await bench.said("done")
+        await wait_for(dut, lambda: not dut.payload__valid.value, "last word")
+        assert [entry for entry in bench.log if entry != ("done",)] == accepted_log([(header, payload)])
+
+
+@pytest.mark.parametrize(("kind", "name"), [("none", "mx9"), ("geometric", "mx9"), ("geometric", "bf16"),
+                                            ("alternating", "mxfp4_e2m1"), ("none", "table32"),
+                                            ("geometric", "table32")])
+def test_depacketizer_of_weights(kind, name):
+    codec = CODECS[name].code
+    unit = Depacketizer(codecs=[CODECS[each] for each in ("raw", "zero_value", name)])
+    regression.run(unit, **DEPACKETIZER, testcase=["accepts_what_was_expected", "survives_damage"], parameters={
+        "stalls": kind, "seed": 400 + codec, "count": 150, "codecs": [RAW, ZERO_VALUE, codec, codec]})
+    if name in ("mx9", "table32"):
+        regression.run(unit, **DEPACKETIZER, testcase="refuses_encoded_weights",
+                       parameters={"stalls": kind, "seed": 500, "name": name})
+
+
+@pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
+def test_depacketizer_of_gradients(name):
+    """A second codec, beside that of weights or alone."""
+    names = dict.fromkeys(("raw", "zero_value", "mx9", name))
+    unit = Depacketizer(codecs=[CODECS[each] for each in names])
+    codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]
+    regression.run(unit, **DEPACKETIZER, testcase=["accepts_what_was_expected", "survives_damage",
+                                                   "refuses_encoded_weights"],
+                   parameters={"stalls": "geometric", "seed": 600, "count": 150, "codecs": codecs,
+                               "name": "mx9"})
+
+
+def test_refusals_agree_with_model():
+    for name, (words, expected, code, detail) in REFUSED.items():
+        result = verdict(words, expected, epoch=EPOCH)
+        assert (result.code, result.detail, result.done, result.complete) == (code, detail, False, False), name

@@ -1,0 +1,100 @@
+"""A format is added as docs/compression/adding-a-format.md says, and works everywhere: tests/mx5.py."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hdl.compression.registry import CODECS, GRADIENT_CODECS, WEIGHT_CODECS
+from host import cli
+from tests import mx5
+
+ROOT = Path(__file__).parents[2]
+
+#: What the program says in a tree to which the format was added.
+_SAYS = """
+import json
+from boards.synth import UNITS
+from hdl.compression.registry import CODECS, GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.config import NodeConfig
+from sim.golden import codecs as model
+NodeConfig(weight_codec="mx5", gradient_codec="mx5")
+print(json.dumps({
+    "gateware": repr(CODECS["mx5"]), "model": repr(model.CODECS["mx5"]),
+    "directions": ["mx5" in WEIGHT_CODECS, "mx5" in GRADIENT_CODECS],
+    "units": [name for name in UNITS if name.endswith("mx5")],
+}))
+"""
+
+
+@pytest.fixture
+def patched(tmp_path):
+    """A copy of the tree to which the format was added, and the files that were changed for it."""
+    for folder in ("hdl", "sim", "boards", "host"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, behind, line in mx5.PATCH:
+        text = (tmp_path / name).read_text()
+        assert text.count(behind) == 1, name
+        (tmp_path / name).write_text(text.replace(behind, behind + line))
+    changed = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.py")
+               if path.read_text() != (ROOT / path.relative_to(tmp_path)).read_text()]
+    return tmp_path, changed
+
+
+def run_in(folder, *arguments):
+    """What a program says that is run in a tree."""
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)},
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_files_change(patched):
+    """The registry and the golden registry, and then every part of the program knows the format."""
+    folder, changed = patched
+    assert sorted(map(str, changed)) == ["hdl/compression/registry.py", "sim/golden/codecs.py"]
+    said = json.loads(run_in(folder, "-c", _SAYS))
+    assert said == {"gateware": repr(mx5.GATEWARE), "model": repr(mx5.MODEL), "directions": [True, True],
+                    "units": ["compression.weight_codec.mx5", "compression.gradient_codec.mx5"]}
+
+
+def test_is_synthesised(patched):
+    """``make synth UNIT=compression.weight_codec.mx5``, but for the placement."""
+    folder, _ = patched
+    cells = json.loads(run_in(folder, "-m", "boards.synth", "--unit", "compression.weight_codec.mx5", "--count"))
+    assert cells["name"] == "compression.weight_codec.mx5"
+    assert 500 < cells["lut4"] < 10_000
+    assert cells["ff"] > 100
+
+
+def test_trains(nodes_of, monkeypatch, capsys, tmp_path):
+    """Twelve steps on four nodes: every node is as the golden model says after each, and the report names it."""
+    with mx5.registered():
+        nodes_of("narrow")
+        monkeypatch.setattr(sys, "argv", [
+            "gradring", "train", "--nodes", "4", "--steps", "12", "--hidden", "none", "--batch", "50", "--gradients",
+            "mx5", "--weights", "bf16", "--threads", "1", "--output", str(tmp_path)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        said = capsys.readouterr()
+        assert (caught.value.code, said.err) == (0, "")
+        assert "gradients on the ring" in said.out
+        result = json.loads((tmp_path / "report.json").read_text())
+        assert (result["steps"], result["bit_exact"]) == (12, True)
+        assert result["configuration"]["gradient_codec"] == "mx5"
+        # Blocks of 192, 160, 160 and 138 elements: a segment of 32 has five words, and one of 10 has three.
+        words = sum(3 * (5 * whole + 3 * rest) for whole, rest in ((6, 0), (5, 0), (5, 0), (4, 1)))
+        packets = 4 * 3 * 6
+        assert result["words_scatter_reduce"] == 12 * (words + 4 * packets)
+
+
+def test_is_taken_out_again():
+    with mx5.registered():
+        with mx5.registered():
+            assert mx5.NAME in WEIGHT_CODECS
+        assert mx5.NAME in GRADIENT_CODECS
+    assert mx5.NAME not in CODECS
