@@ -1,4 +1,4 @@
-"""What a run keeps in the memories of a ring's nodes, whether there is room for it, and its buffers."""
+"""Vectors that a run keeps in the memories of a ring's nodes: a check of their room, and their buffers."""
 
 import dataclasses
 import itertools
@@ -18,8 +18,7 @@ def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What is kept in the memories of a ring's nodes: a vector of gradients and one of weights, and what goes with
-    them.
+    """Vectors in the memories of a ring's nodes: gradients and weights, and what goes with them.
 
     Parameters
     ----------
