@@ -3,10 +3,12 @@
 import dataclasses
 import enum
 
+from hdl.group import GROUP
+
 __all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
 
 #: Elements that the base of a command is a multiple of, in every memory.
-BASE_ALIGNMENT = 32
+BASE_ALIGNMENT = GROUP
 
 #: Field of a command that is the base in a region.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base"}

@@ -103,7 +103,7 @@ class Node(wiring.Component):
         roots = {"checked": queue.checked, "optimizer": fields}
 
         def source(path):
-            """What an engine's input is fed from."""
+            """Signal that an engine's input is fed from."""
             root, _, name = path.partition(".")
             if name:
                 return roots[root][name]

@@ -15,7 +15,7 @@ RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def verdict_layout():
-    """What is wrong with a command: an :class:`~hdl.control.protocol.EventStatus`, and the value it is about."""
+    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the value that it is about."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 

@@ -18,14 +18,14 @@ BASES = ("gradient_base", "weight_base", "state_base")
 
 
 class Reach(enum.Enum):
-    """How many elements behind its base a command needs in a memory."""
+    """Number of elements that a command needs in a memory behind its base."""
 
     LENGTH = "length"
     """``length`` elements."""
     BLOCK = "block"
     """The largest of the ``size`` blocks that ``length`` elements are dealt to."""
     START = "start"
-    """None: a list, whose end the engine finds."""
+    """No elements: the engine finds the end of its list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the host and a node say to each other: opcodes, status codes, descriptors and events.
+"""Protocol between the host and a node: opcodes, status codes, descriptors and events.
 
 This module is the one place of truth for both sides; docs/protocol.md explains it in prose. A request and a response
 are packets of 32-bit words. Struct layouts below are the words of a packet in order, the first word lowest.
@@ -33,7 +33,7 @@ RESPONSE = 0x80
 
 
 class Opcode(enum.IntEnum):
-    """What a request asks for."""
+    """Request of the host."""
 
     PING = 1
     READ_REGISTER = 2
@@ -45,7 +45,7 @@ class Opcode(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """How a request went; the second word of a response."""
+    """Result of a request; the second word of a response."""
 
     OK = 0
     UNKNOWN_OPCODE = 1
@@ -57,7 +57,7 @@ class Status(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
-    """What a command does."""
+    """Operation of a command."""
 
     QUIESCE = 0
     FUSED_UPDATE = 1
@@ -71,7 +71,7 @@ class Operation(enum.IntEnum):
 
 
 class EventStatus(enum.IntEnum):
-    """How a command ended."""
+    """Result of a command."""
 
     OK = 0
     UNKNOWN_OPERATION = 1
@@ -97,7 +97,7 @@ class EventStatus(enum.IntEnum):
 
 
 class EventFlag(enum.IntFlag):
-    """What else a command saw; these do not make it fail."""
+    """Observations of a command, which do not make it fail."""
 
     LOCAL_NAN = 1
     """There was a NaN among the local gradients."""

@@ -17,7 +17,7 @@ _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "L
 
 
 def queue_status_layout():
-    """What the command queue puts into STATUS."""
+    """Fields of STATUS that come from the command queue."""
     return data.StructLayout({"running": 1, "waiting": 1, "commands": 8, "events": 8})
 
 
@@ -209,7 +209,7 @@ class RegisterFile(wiring.Component):
         ports |= {"CONTROL": self.link_reset, "FLAGS": self.set_flags}
 
         def of_index(values):
-            """What belongs to the row that is visited, of values by the names of registers."""
+            """Choose the value of the row that is visited from values by the names of registers."""
             return _choose(index, [values.get(entry.name, 0) for entry in REGISTERS])
 
         writable = of_index({entry.name: 1 for entry in REGISTERS if entry.access.writable})

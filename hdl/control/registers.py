@@ -15,7 +15,7 @@ IDENTIFIER = 0x67726472
 
 
 class Access(enum.Enum):
-    """Who gives a register its value."""
+    """Source of a register's value."""
 
     CONSTANT = "constant"
     """A parameter of the node, read-only."""
@@ -34,7 +34,7 @@ class Access(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """How the host understands the 32 bits."""
+    """Meaning of the 32 bits to the host."""
 
     UINT = "uint"
     FLOAT32 = "float32"

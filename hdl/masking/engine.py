@@ -43,7 +43,7 @@ def sparsify_cycles(length, *, lanes):
 
 
 def counts_layout():
-    """What the engine adds to the counters in a cycle, by the names of the registers."""
+    """Increments of the counters in a cycle, by the names of the registers."""
     return data.StructLayout({"mask_words_fetched": 1, "elements_masked": 4, "command_cycles": 1, "stall_memory": 1})
 
 

@@ -20,7 +20,7 @@ def aligned(words: int) -> int:
 
 
 def errors_base(length: int) -> int:
-    """Where errors lie in the weight memory unless a buffer says otherwise: behind so many weights."""
+    """Base of the errors in the weight memory, behind so many weights, where no buffer names another."""
     return aligned(length)
 
 

@@ -16,7 +16,7 @@ _EVENT = places(event_layout())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """What a node shall do. Fields that an operation does not use are ignored.
+    """Order to a node. Fields that an operation does not use are ignored.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """How a command ended.
+    """End of a command.
 
     Members
     -------

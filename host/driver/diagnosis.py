@@ -88,7 +88,7 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
-    """What a node did, and whom it waited for, in one line."""
+    """Describe in one line what a node did, and whom it waited for."""
     name = devices[rank].name
     if event is None:
         fields = devices[rank].read_fields("STATUS")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hdl.memory_map import BASE_ALIGNMENT
 from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
 from hdl.quantization.layer_list import LAYER_WORDS, OUTPUT_WORDS, layer_layout, output_parameter_layout
@@ -22,7 +23,6 @@ __all__ = ["IntegerLayer", "Program", "pack_inputs", "program", "unpack_outputs"
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint32]
 
-_GROUP = 32  # bases are multiples of this
 _LAYER = {name: (field.offset, field.width) for name, field in layer_layout()}
 _OUTPUT = {name: (field.offset, field.width) for name, field in output_parameter_layout()}
 _MOST = (1 << 16) - 1  # outputs, or samples of a command
@@ -134,7 +134,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     """
     shapes = [np.asarray(layer.codes).shape for layer in layers]
     _check(layers, shapes, lanes)
-    listed = _rows(LAYER_WORDS * len(layers), _GROUP) * _GROUP
+    listed = _rows(LAYER_WORDS * len(layers), BASE_ALIGNMENT) * BASE_ALIGNMENT
     codes = [_codes(layer, lanes) for layer in layers]
     code_bases = listed + np.cumsum([0, *map(len, codes)])
     if code_bases[-1] > weight_words:
@@ -152,7 +152,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     sizes = [_rows(inputs, 4 * lanes) * lanes for _, inputs in shapes]
     sizes.append(_rows(shapes[-1][0], lanes if layers[-1].last else 4 * lanes) * lanes)
     regions = max(sizes[0::2]), max(sizes[1::2])
-    start = int(_rows(int(parameter_bases[-1]), _GROUP)) * _GROUP
+    start = int(_rows(int(parameter_bases[-1]), BASE_ALIGNMENT)) * BASE_ALIGNMENT
     samples = min((gradient_words - start) // sum(regions), _MOST)
     if samples < 1:
         raise ValueError(f"Parameters and vectors of a sample must take at most the {gradient_words:,} elements of a "

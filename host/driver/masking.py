@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hdl.config import FP32, INT16
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
+from hdl.memory_map import BASE_ALIGNMENT
 
 __all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
@@ -24,7 +25,6 @@ Matrices = npt.NDArray[np.float32] | npt.NDArray[np.int16]
 Words = npt.NDArray[np.uint32]
 
 _WORD = 32
-_GROUP = 32  # bases are multiples of this
 _LAYOUT = {name: (field.offset, field.width) for name, field in mask_job_layout()}
 _JOB_ELEMENTS = {FP32: MASK_JOB_WORDS, INT16: 2 * MASK_JOB_WORDS}
 _TYPES: dict[str, type[np.generic]] = {FP32: np.float32, INT16: np.int16}
@@ -188,7 +188,7 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
         each = job.rows * _up(job.columns, lanes)
         first = 0
         while first < job.count:
-            left = words - _up((len(pieces) + 1) * each_job, _GROUP) - external
+            left = words - _up((len(pieces) + 1) * each_job, BASE_ALIGNMENT) - external
             count = min(job.count - first, (elements - used) // each, (1 << COUNT_BITS) - 1)
             if job.mask.external:
                 count = min(count, _WORD * left // (job.rows * job.columns))
@@ -212,7 +212,7 @@ def _no_room(job: MaskJob, each: int, elements: int, words: int, each_job: int) 
     if each > elements:
         return (f"Matrix of {shape} must take at most the {elements:,} elements of a node's gradient memory, not "
                 f"{each:,}: take shorter sequences, or nodes with more gradient memory")
-    needed = _up(each_job, _GROUP) + (-(-job.rows * job.columns // _WORD) if job.mask.external else 0)
+    needed = _up(each_job, BASE_ALIGNMENT) + (-(-job.rows * job.columns // _WORD) if job.mask.external else 0)
     return (f"Job and external mask of a matrix of {shape} must take at most the {words:,} words of weight memory "
             f"that are free, not {needed:,}: take a smaller model, or nodes with more weight memory")
 
@@ -232,7 +232,7 @@ def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: 
         if job.external is not None:
             externals.append(_bits(job.external[part]))
     size = _JOB_ELEMENTS[element]
-    start = _up(size * len(pieces), _GROUP)
+    start = _up(size * len(pieces), BASE_ALIGNMENT)
     words = np.zeros(start + sum(map(len, externals)), np.uint32)
     for number, piece in enumerate(pieces):
         given = _job_words(jobs[piece.job], piece)

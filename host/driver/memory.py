@@ -1,9 +1,10 @@
-"""What a run keeps in the memories of a ring's nodes, whether there is room for it, and its buffers."""
+"""Vectors that a run keeps in the memories of a ring's nodes: a check of their room, and their buffers."""
 
 import dataclasses
 import itertools
 
 from hdl.config import NodeConfig
+from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
 
 __all__ = ["Allocation", "block_bounds"]
@@ -11,15 +12,14 @@ __all__ = ["Allocation", "block_bounds"]
 
 def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
     """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
-    groups = (length + 31) // 32
-    edges = [min(length, 32 * (groups // nodes * block + min(block, groups % nodes))) for block in range(nodes + 1)]
+    each, odd = divmod(-(-length // GROUP), nodes)
+    edges = [min(length, GROUP * (each * block + min(block, odd))) for block in range(nodes + 1)]
     return list(itertools.pairwise(edges))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What is kept in the memories of a ring's nodes: a vector of gradients and one of weights, and what goes with
-    them.
+    """Vectors in the memories of a ring's nodes: gradients and weights, and what goes with them.
 
     Parameters
     ----------
@@ -65,9 +65,10 @@ class Allocation:
                              f"{advice}or an optimizer without state")
         end = errors_base(self.length) + self.length
         if self.errors and end > config.weight_words:
+            most = config.weight_words // (2 * GROUP) * GROUP
             raise ValueError(
                 f"Weights and the errors of what was not sent must take at most the {config.weight_words:,} elements "
-                f"of a node's weight memory, not {end:,}: take a model of at most {config.weight_words // 64 * 32:,} "
+                f"of a node's weight memory, not {end:,}: take a model of at most {most:,} "
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: NodeConfig, *, nodes: int) -> Buffers:

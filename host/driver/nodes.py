@@ -52,7 +52,7 @@ class RingNodes:
 
     @property
     def topology(self) -> RingTopology:
-        """Who is before and behind whom, and who owns which block."""
+        """Topology of the ring: neighbours, and owners of blocks."""
         return self._topology
 
     @property
@@ -134,7 +134,7 @@ class RingNodes:
         self._write_settings(settings)
 
     def write_settings(self, settings: Settings | FixedSettings) -> None:
-        """What the optimizer does in commands from here on. Only what is new to the nodes is sent."""
+        """Set the optimizer for commands from here on. Registers that nodes hold already are not written."""
         self._write_settings(settings.registers())
 
     def _write_settings(self, values: dict[str, int | float]) -> None:

@@ -323,7 +323,7 @@ class Ring(RingCommands):
 
 
 def _outcome(pending: PendingCommand[Outcome]) -> Outcome:
-    """How a collective that has ended well on every node has gone."""
+    """Outcome of a collective that has ended well on every node."""
     done = pending.events
     return Outcome(
         cycles=max(event.cycles for event in done.values()),

@@ -233,7 +233,7 @@ class RingVectors(RingNodes):
         return vector.astype(np.int32).view(np.uint32)
 
     def _to_elements(self, words: npt.NDArray[np.uint32]) -> Vector:
-        """What the host has read, as elements."""
+        """Elements of words that the host has read."""
         return words.astype(np.uint16).view(np.int16) if self.reduced else words.view(np.float32)
 
 

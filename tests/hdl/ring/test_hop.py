@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link with a long wire between them, and a whole hop: packetizer, link and depacketizer."""
+"""Both ends of a link with wires between them, and a whole hop from one datapath to the next."""
 
 import dataclasses
 import itertools
@@ -20,8 +20,9 @@ from sim import regression
 from sim.golden.packet import ABORT, Header, Refusal
 from sim.payload import to_int
 from sim.streams import Monitor, Sink, Source, cycles, stalls, start
-from tests.hdl.ring.link_packets import PACKET_WORDS, framed, random_packets, wait_for
-from tests.hdl.ring.test_link import starting
+from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting, wait_for
+
+# ---- Both ends, with a long wire between them
 
 
 class Link(wiring.Component):
@@ -59,6 +60,7 @@ class Link(wiring.Component):
         m.d.comb += transmitter.ring_o.credit.eq(delayed(receiver.ring_i.credit, "credit"))
         return m
 
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def joins_two_nodes(dut):
     p = regression.parameters()
@@ -71,6 +73,7 @@ async def joins_two_nodes(dut):
     cocotb.start_soon(starting(dut, packets, pattern=stalls(p["source"], seed=p["seed"] + 1)))
     assert await sink.receive(len(beats)) == beats
     assert not dut.overrun.value
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def hides_the_distance(dut):
@@ -99,6 +102,9 @@ def test_link_rate(distance, hidden):
     """Credits hide the distance if (segments - 1) * packet_words >= 8 + 2 * distance, and not otherwise."""
     regression.run(Link(segments=2, packet_words=PACKET_WORDS, distance=distance), module=__name__, name="link",
                    testcase="hides_the_distance", parameters={"hidden": hidden})
+
+
+# ---- A whole hop: packetizer, link, depacketizer
 
 
 class Hop(wiring.Component):
@@ -145,7 +151,9 @@ class Hop(wiring.Component):
         ]
         return m
 
+
 HOP_LATENCY = Packetizer.latency + LinkTransmitter.latency + LinkReceiver.latency + Depacketizer.latency
+
 
 async def start_hop(dut):
     dut.give_up.value = dut.drain.value = 0
@@ -157,6 +165,7 @@ async def start_hop(dut):
 def hop_header(sequence, length):
     header = Header(source=1, destination=2, sequence=sequence, length=length)
     return dataclasses.asdict(header), {name: getattr(header, name) for name, _ in expected_layout()}
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_payloads(dut):
@@ -174,6 +183,7 @@ async def carries_payloads(dut):
     delays = [out - into for into, out in zip(entry.cycles, output.cycles, strict=True)]
     assert delays == ([HOP_LATENCY + 1] * 63 + [HOP_LATENCY + 2]) * 12
     assert output.cycles[-1] - output.cycles[0] == 12 * 68 - OVERHEAD_WORDS
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def carries_surrender(dut):

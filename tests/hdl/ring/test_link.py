@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""Both ends of a link: hdl/ring/link.py."""
+"""Both ends of a link, each alone: hdl/ring/link.py."""
 
 import itertools
 import random
@@ -13,7 +13,9 @@ from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.streams.stream import word_layout
 from sim import regression
 from sim.streams import STALLS, Monitor, Sink, cycles, stalls, start
-from tests.hdl.ring.link_packets import PACKET_WORDS, SEGMENTS, framed, random_packets, wait_for
+from tests.hdl.ring.links import PACKET_WORDS, framed, random_packets, starting, wait_for
+
+SEGMENTS = 3
 
 
 class Wires:
@@ -36,21 +38,9 @@ class Wires:
             if credit.value:
                 self.credits.append(self.cycle)
 
-async def starting(dut, packets, *, pattern):
-    """Offer packets as the transmitter wants them: the first word only while may_start is high."""
-    edge = RisingEdge(dut.clk)
-    valid, ready, payload = dut.i__valid, dut.i__ready, dut.i__payload
-    for words in packets:
-        for n, beat in enumerate(framed([words])):
-            while not next(pattern) or (n == 0 and not dut.may_start.value):
-                valid.value = 0
-                await edge
-            valid.value = 1
-            payload.value = beat["data"] | beat["last"] << 32
-            await edge
-            while not ready.value:
-                await edge
-    valid.value = 0
+
+# ---- Transmitter
+
 
 async def peer(dut, *, lag, held):
     """A receiver that returns each credit some time after the last word, but for the last ``held`` ones."""
@@ -65,10 +55,12 @@ async def peer(dut, *, lag, held):
             due.popleft()
             dut.ring_o__credit.value = 1
 
+
 async def reset_transmitter(dut):
     dut.reset_link.value = dut.i__valid.value = dut.ring_o__credit.value = 0
     await start(dut)
     await cycles(dut, 1)
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def sends_on_credit(dut):
@@ -100,6 +92,7 @@ async def sends_on_credit(dut):
     assert all(credits == model for credits, model in balance)
     assert {credits for credits, _ in balance} == set(range(SEGMENTS + 1))
 
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def sends_a_word_per_cycle(dut):
     await reset_transmitter(dut)
@@ -114,6 +107,7 @@ async def sends_a_word_per_cycle(dut):
     offset = wires.cycles[0] - entry.cycles[0]
     assert offset == LinkTransmitter.latency
     assert wires.cycles == list(range(wires.cycles[0], wires.cycles[0] + len(wires.beats)))
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def spends_no_more_than_it_has(dut):
@@ -138,6 +132,7 @@ async def spends_no_more_than_it_has(dut):
     dut.ring_o__credit.value = 0
     await cycles(dut, 2)
     assert int(dut.credits.value) == SEGMENTS
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def drops_all_when_the_link_is_reset(dut):
@@ -183,6 +178,9 @@ def test_transmitter_timing():
     ])
 
 
+# ---- Receiver
+
+
 class Sender:
     """The peer of a receiver: keeps to its credit, unless it is told not to."""
 
@@ -216,12 +214,14 @@ class Sender:
                 await edge
                 dut.ring_i__valid.value = 0
 
+
 async def reset_receiver(dut):
     dut.o__ready.value = 0
     await start(dut)
     sender = Sender(dut)
     await cycles(dut, 1)
     return sender
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def keeps_packets(dut):
@@ -250,6 +250,7 @@ async def keeps_packets(dut):
     if p["source"] == "none" and p["sink"] != "none":
         assert max(count for _, count in levels) == SEGMENTS
 
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def receives_a_word_per_cycle(dut):
     sender = await reset_receiver(dut)
@@ -262,6 +263,7 @@ async def receives_a_word_per_cycle(dut):
     assert await receiving == framed(packets)
     assert wires.cycles == list(range(wires.cycles[0], wires.cycles[0] + len(framed(packets))))
     assert output.cycles == [cycle + LinkReceiver.latency for cycle in wires.cycles]
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def survives_a_peer_without_credit(dut):
@@ -296,6 +298,7 @@ async def survives_a_peer_without_credit(dut):
     await cycles(dut, 2)
     assert not dut.overrun.value
 
+
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def cuts_packets_that_are_too_long(dut):
     sender = await reset_receiver(dut)
@@ -308,6 +311,7 @@ async def cuts_packets_that_are_too_long(dut):
     assert await sink.receive(len(due)) == due
     await cycles(dut, 4)
     assert (int(dut.level.value), len(sender.wires.credits)) == (0, 3)
+
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def forgets_all_when_the_link_is_reset(dut):
@@ -350,6 +354,10 @@ def test_receiver_timing():
         "receives_a_word_per_cycle", "survives_a_peer_without_credit", "cuts_packets_that_are_too_long",
         "forgets_all_when_the_link_is_reset",
     ])
+
+
+# ---- Parameters
+
 
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: LinkTransmitter(segments=1, egress_words=9), r"^Segment count must be an integer of at least 2, not 1$"),

@@ -201,7 +201,7 @@ def test_two_vectors_train_in_one_memory():
 
 
 def test_masters_and_residuals_lie_with_their_vector():
-    """With codecs in both directions, masters and residuals of a second vector are at its bases, and those of the
+    """Masters and residuals of a second vector are at its bases, with codecs in both directions, and those of the
     first one stay."""
     generator = np.random.default_rng(12)
     with rings.open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
