@@ -46,7 +46,7 @@ def patched(tmp_path):
 
 
 def run_in(folder, *arguments):
-    """What a program says that is run in a tree."""
+    """Output of a program that is run in a tree."""
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)},
                           capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

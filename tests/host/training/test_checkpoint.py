@@ -240,7 +240,7 @@ def test_killed(tmp_path):
     another process that goes on; and of a process that does nothing but write checkpoints."""
     kills, seed = 20, 16
     library(CONFIGS["mx9"])  # so that it is not built while others wait
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-m", "tests.host.killed", tmp_path, str(kills), str(seed)], cwd=root,
                           capture_output=True, text=True, timeout=900, check=False)
     print(f"seed {seed}", done.stdout, done.stderr)
