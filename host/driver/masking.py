@@ -18,6 +18,7 @@ from hdl.config import FP32, INT16
 from hdl.masking.job_list import MASK_JOB_WORDS, mask_job_layout
 from hdl.masking.mask import COUNT_BITS, INDEX_BITS, KINDS
 from hdl.memory_map import BASE_ALIGNMENT
+from sim.golden import masking as golden
 
 __all__ = ["Mask", "MaskJob", "Matrices", "Region", "plan", "unpack"]
 
@@ -32,38 +33,14 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mask:
-    """What is kept of a matrix: what each of the enabled kinds keeps; see docs/masking/mask.md.
+class Mask(golden.Mask):
+    """Mask of a matrix whose parameters fit a node's: see :class:`sim.golden.masking.Mask` and docs/masking/mask.md.
 
-    Parameters
-    ----------
-    triangle, triangle_inverse, padding, rectangle, rectangle_inverse, band, external : bool
-        Kinds.
-    diagonal : int
-        Of the triangles: column j is kept in row i where j <= i + diagonal, or where it is not.
-    length_rows, length_columns : int
-        Of padding: rows and columns below these are kept.
-    first_row, end_row, first_column, end_column : int
-        Of the rectangles.
-    width : int
-        Of the band: column j is kept in row i where abs(i - j) <= width.
+    Raises
+    ------
+    ValueError
+        A parameter has more bits than a list of jobs holds.
     """
-
-    triangle: bool = False
-    triangle_inverse: bool = False
-    padding: bool = False
-    rectangle: bool = False
-    rectangle_inverse: bool = False
-    band: bool = False
-    external: bool = False
-    diagonal: int = 0
-    length_rows: int = 0
-    length_columns: int = 0
-    first_row: int = 0
-    end_row: int = 0
-    first_column: int = 0
-    end_column: int = 0
-    width: int = 0
 
     def __post_init__(self) -> None:
         for name in _PARAMETERS:

@@ -31,7 +31,21 @@ _WORD = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mask:
-    """Kinds of a mask, and their parameters, as in :mod:`hdl.masking.mask`."""
+    """Kinds of a mask, and their parameters; an element is kept if each of the enabled kinds keeps it.
+
+    Parameters
+    ----------
+    triangle, triangle_inverse, padding, rectangle, rectangle_inverse, band, external : bool
+        Kinds.
+    diagonal : int
+        Diagonal of the triangles: column j of row i is kept where j <= i + diagonal, or where it is not.
+    length_rows, length_columns : int
+        Rows and columns that padding keeps: those below.
+    first_row, end_row, first_column, end_column : int
+        Bounds of the rectangles.
+    width : int
+        Width of the band: column j of row i is kept where abs(i - j) <= width.
+    """
 
     triangle: bool = False
     triangle_inverse: bool = False
