@@ -147,8 +147,8 @@ class TestSettings:
     def test_all_is_written_after_a_failure(self, ring, written):
         settings = Settings(rule=Rule.SGD, gradient_scale=0.1, learning_rate=0.2)
         ring.write_settings(settings)
-        with pytest.raises(ValueError, match=r"^Value of register OPTIMIZER must be a number of 4 bits, not 16$"):
-            ring.write_settings(dataclasses.replace(settings, rule=16, learning_rate=0.5))
+        with pytest.raises(ValueError, match=r"^Value of register OPTIMIZER must be a number of 6 bits, not 64$"):
+            ring.write_settings(dataclasses.replace(settings, rule=64, learning_rate=0.5))
         written.clear()
         ring.write_settings(settings)
         assert sorted(written) == sorted(settings.registers())
