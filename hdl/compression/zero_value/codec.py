@@ -13,7 +13,7 @@ __all__ = ["ZeroValueCodec"]
 class ZeroValueCodec:
     """Gradients without their zeros, added as they are; members as :class:`hdl.compression.codec.Codec` has them.
 
-    The ring's own path of sums (:mod:`hdl.ring.sums`) makes the units, an adder among them, since no word of a
+    The datapath of the ring (:mod:`hdl.ring.datapath`) makes the units, an adder among them, since no word of a
     gradient is decoded on the way; so there is no encoder or decoder here.
 
     Parameters
