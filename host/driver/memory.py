@@ -1,20 +1,13 @@
 """Vectors that a run keeps in the memories of a ring's nodes: a check of their room, and their buffers."""
 
 import dataclasses
-import itertools
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
+from sim.golden.ring import block_bounds
 
-__all__ = ["Allocation", "block_bounds"]
-
-
-def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
-    """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
-    each, odd = divmod(-(-length // GROUP), nodes)
-    edges = [min(length, GROUP * (each * block + min(block, odd))) for block in range(nodes + 1)]
-    return list(itertools.pairwise(edges))
+__all__ = ["Allocation"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,11 +38,11 @@ from host.driver.buffers import Buffer, Buffers, Where, aligned, place
 from host.driver.command import Command, Event
 from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
-from host.driver.memory import block_bounds
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
 from host.driver.submission import PendingCommand, RingCommands
 from host.driver.vectors import Vector
+from sim.golden.ring import block_bounds
 
 __all__ = ["Ring", "Vector"]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from host.driver.buffers import Buffer, Where, place
 from host.driver.codebooks import codebook_words
 from host.driver.device import Device
-from host.driver.memory import block_bounds
 from host.driver.nodes import RingNodes
 from host.driver.transport import Pending
+from sim.golden.ring import block_bounds
 
 __all__ = ["RingVectors", "Vector"]
 
