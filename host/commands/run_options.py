@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from hdl.config import NodeConfig
 from host.driver.buffers import errors_base
-from host.driver.memory import Allocation, block_bounds
+from host.driver.memory import Allocation
 from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
+from sim.golden.ring import block_bounds
 
 __all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused"]
 

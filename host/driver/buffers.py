@@ -2,7 +2,7 @@
 
 A buffer lies at the same place on every node. It belongs to a region of the node's memory map
 (:mod:`hdl.memory_map`): ``gradients``, with the residuals that belong to them, ``weights``, or ``state``, with all
-state planes and masters. A command has one base in each region, so what a buffer of ``state`` covers is reserved
+state planes and masters. A command has one base in each region, so a buffer of ``state`` reserves the same words
 in every one of its memories.
 """
 
@@ -15,12 +15,12 @@ __all__ = ["Allocator", "Buffer", "Buffers", "Where", "aligned", "errors_base", 
 
 
 def aligned(words: int) -> int:
-    """The next multiple of 32, at which a buffer behind so many words can begin."""
+    """Round up to the next multiple of 32, where a buffer can begin."""
     return -(-words // int(BASE_ALIGNMENT)) * int(BASE_ALIGNMENT)
 
 
 def errors_base(length: int) -> int:
-    """Base of the errors in the weight memory, behind so many weights, where no buffer names another."""
+    """Default base of the errors in the weight memory: the first group of 32 behind ``length`` weights."""
     return aligned(length)
 
 
@@ -57,7 +57,7 @@ class Buffer:
         return self.base + self.length
 
     def overlaps(self, other: "Buffer") -> bool:
-        """Whether both have a word in common."""
+        """Whether the two buffers have a word in common."""
         return self.space == other.space and max(self.base, other.base) < min(self.end, other.end)
 
     def __str__(self) -> str:
@@ -71,11 +71,11 @@ class Buffers:
     Parameters
     ----------
     gradients, weights : Buffer
-        Of as many words as the vector has elements.
+        One word per element of the vector.
     state : Buffer, optional
         Words of the largest block that a node owns, in each state plane and in the masters.
     errors : Buffer, optional
-        In the weight memory: what :meth:`host.driver.ring.Ring.sparsify` has not sent.
+        Errors in the weight memory: the values that :meth:`host.driver.ring.Ring.sparsify` has not sent.
     """
 
     gradients: Buffer
@@ -104,7 +104,7 @@ Where = int | Buffer | Buffers
 
 
 def place(where: Where, part: str) -> Buffer:
-    """The buffer of one part of a vector.
+    """Find the buffer of one part of a vector.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def place(where: Where, part: str) -> Buffer:
     Raises
     ------
     ValueError
-        There is no such buffer, or it is in another space.
+        The vector has no such buffer, or the buffer is in another space.
     """
     space = "weights" if part == "errors" else part
     if isinstance(where, Buffers):
@@ -149,7 +149,7 @@ class Allocator:
         return tuple(sorted(self._buffers, key=lambda buffer: (list(REGION_BASES).index(buffer.space), buffer.base)))
 
     def room(self, space: str) -> int:
-        """Words of a region: those of its smallest memory.
+        """Words of a region, which are the words of its smallest memory.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class Allocator:
         Raises
         ------
         ValueError
-            There is none.
+            No gap is long enough.
         """
         room, base, largest = self.room(space), 0, 0
         for other in [*(buffer for buffer in self.buffers if buffer.space == space), Buffer(space, aligned(room), 0)]:
@@ -184,7 +184,7 @@ class Allocator:
         Raises
         ------
         ValueError
-            It ends beyond the memory, or overlaps a buffer that is reserved.
+            The buffer ends beyond the memory, or overlaps one that is reserved.
         """
         room = self.room(buffer.space)
         if buffer.end > room:
@@ -202,7 +202,7 @@ class Allocator:
         Raises
         ------
         ValueError
-            It is not reserved.
+            The buffer is not reserved.
         """
         if buffer not in self._buffers:
             raise ValueError(f"Buffer to free must be one that is reserved, not {buffer}")

@@ -1,8 +1,8 @@
 """Tables for compressed weights: centroids of mantissas and of whole weights, and training with the latter.
 
-Weights that share a centroid share its gradient: that of a centroid is the sum of the gradients of its weights. So
-the table is trained as any vector of parameters is, while the assignment of weights to centroids stays as it is until
-they are clustered again.
+Weights that share a centroid share its gradient: the gradient of a centroid is the sum of the gradients of its
+weights. The table is trained like any vector of parameters. The assignment of weights to centroids stays until the
+weights are clustered again.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
-    """Centroids of numbers in ascending order, from a start of equal distances; fewer if there are fewer numbers."""
+    """Cluster numbers from equidistant centroids; fewer centroids, in ascending order, if there are fewer numbers."""
     from sklearn.cluster import KMeans
 
     numbers = np.asarray(values, np.float64).reshape(-1)
@@ -46,8 +46,8 @@ def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
 def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.uint32]:
     """Centroids of the fractions of elements, as a :class:`~hdl.compression.table.format.LookupTable` needs them.
 
-    They are as many as the table's mantissas and all different; what lacks is taken from the lowest fractions that
-    are not centroids. Zeros, infinities and NaNs do not count.
+    There is one for each mantissa of the table, and all are different: missing ones are the lowest fractions that
+    are not centroids yet. Zeros, infinities and NaNs do not count.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ def mantissa_centroids(elements: npt.ArrayLike, table: Any) -> npt.NDArray[np.ui
 
 
 def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float32]:
-    """Centroids of weights, in ascending order; where there are fewer, the highest fills up the rest.
+    """Centroids of weights, in ascending order; the highest one is repeated if the weights have too few.
 
-    What is not finite does not count, and without a weight all are zero.
+    Infinities and NaNs do not count, and without a weight all centroids are zero.
     """
     given = np.asarray(weights, np.float32).reshape(-1)
     finite = given[np.isfinite(given)]
@@ -77,7 +77,7 @@ def weight_centroids(weights: npt.ArrayLike, count: int) -> npt.NDArray[np.float
 
 
 def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """Centroids for a weight codec of weights: bits of fractions, or those of binary32 numbers."""
+    """Centroids for a weight codec, from weights: bits of fractions, or bits of binary32 numbers."""
     found = _with_centroids(codec)
     given = np.ascontiguousarray(weights, dtype=np.float32)
     if found.codebook is Content.FRACTIONS:
@@ -86,14 +86,14 @@ def codebook(codec: str, weights: npt.ArrayLike) -> npt.NDArray[np.uint32]:
 
 
 def codebook_words(codec: str, centroids: npt.ArrayLike) -> npt.NDArray[np.uint32]:
-    """What a node's codebook memory holds: the bounds between centroids, a word of zeros, and the centroids.
+    """Contents of a node's codebook memory: the bounds between centroids, a word of zeros, and the centroids.
 
     Parameters
     ----------
     codec : str
         Name of a weight codec with centroids.
     centroids : array of uint32
-        As :func:`codebook` gives them, in ascending order; equal ones are allowed.
+        Result of :func:`codebook`, in ascending order; equal centroids are allowed.
     """
     found = _with_centroids(codec)
     given = np.asarray(centroids)
@@ -115,7 +115,7 @@ def _with_centroids(codec: str) -> Codec:
 
 
 def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArray[np.uint32]:
-    """The least of the compared bits of which the fraction in the middle is nearer to the upper centroid."""
+    """Bounds between fractions: the least compared bits whose middle fraction is nearer to the upper centroid."""
     if (np.diff(fractions) < 0).any() or fractions[-1] >> table.format.fraction_bits:
         raise ValueError(f"Centroids must be fractions of {table.format.fraction_bits} bits in ascending order, not "
                          f"others")
@@ -126,7 +126,7 @@ def _fraction_bounds(fractions: npt.NDArray[np.int64], table: Any) -> npt.NDArra
 
 
 def _number_bounds(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """The least number above the middle of two, as bits; -0.0 where that is a zero."""
+    """Bounds between numbers: the least number above the middle of two, as bits; -0.0 if it is a zero."""
     if not np.isfinite(numbers).all() or (np.diff(numbers) < 0).any():
         raise ValueError("Centroids must be finite numbers in ascending order, not others")
     bounds = []
@@ -148,7 +148,7 @@ class Codebook:
     -------
     centroids : array of float32
     indices : array of int64
-        Of the shape of the weights.
+        Index of the centroid of each weight, in the shape of the weights.
     """
 
     centroids: npt.NDArray[np.float32]
@@ -156,7 +156,7 @@ class Codebook:
 
     @classmethod
     def of(cls, weights: npt.ArrayLike, count: int) -> "Codebook":
-        """Cluster weights. Where they have fewer distinct numbers than there are centroids, the rest is zeros."""
+        """Cluster weights. Centroids in excess of their distinct numbers are zero."""
         given = np.asarray(weights, np.float32)
         table = np.zeros(count, np.float32)
         found = kmeans(given, count).astype(np.float32)
@@ -177,16 +177,16 @@ class Codebook:
         return np.bincount(self.indices.reshape(-1), given.reshape(-1), minlength=count).astype(np.float64)
 
     def gradient(self, gradient: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Gradient of each centroid, from that of the weights; zero for one that is not used."""
+        """Gradient of each centroid from the gradient of the weights; zero for an unused centroid."""
         return self._sums(gradient).astype(np.float32)
 
     def stepped(self, gradient: npt.ArrayLike, learning_rate: float) -> "Codebook":
-        """After a step of gradient descent, with the gradient of the weights."""
+        """Codebook after one step of gradient descent with the gradient of the weights."""
         moved = self.centroids - np.float32(learning_rate) * self.gradient(gradient)
         return dataclasses.replace(self, centroids=moved.astype(np.float32))
 
     def refreshed(self, weights: npt.ArrayLike) -> "Codebook":
-        """With each centroid the mean of its weights, as they now are; one that is not used stays as it is."""
+        """Codebook in which each centroid is the mean of its present weights; an unused centroid stays."""
         counts = np.bincount(self.indices.reshape(-1), minlength=len(self.centroids))
         means = self._sums(weights) / np.maximum(counts, 1)
         return dataclasses.replace(

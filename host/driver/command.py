@@ -16,7 +16,7 @@ _EVENT = places(event_layout())
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-    """Order to a node. Fields that an operation does not use are ignored.
+    """Command to a node. Fields that an operation does not use are ignored.
 
     Parameters
     ----------
@@ -24,20 +24,20 @@ class Command:
     rank, size : int
         Place of the node in the ring, and number of nodes.
     port : int
-        Which ring; 0 is the only one.
+        Number of the ring; 0 is the only one.
     gradient_base, weight_base, state_base : int
         Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
         words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
     length : int
-        Elements; of INFER samples.
+        Elements, or samples of INFER.
     epoch, iteration : int
-        Numbers that packets carry, so that those of another command are refused; the same on all nodes.
+        Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
     root : int
         Rank that a BROADCAST starts from.
     wait, signal : int
-        Flags to be taken before the start, and to be set after a good end; 16 bits.
+        Flags to take before the start, and flags to set after a good end; 16 bits each.
     tag : int
-        Comes back in the event; 16 bits.
+        Number that comes back in the event; 16 bits.
     """
 
     operation: Operation
@@ -79,11 +79,11 @@ class Event:
     Members
     -------
     tag : int
-        That of the command.
+        Tag of the command.
     status : EventStatus
     flags : EventFlag
     detail : int
-        Depends on the status, see docs/protocol.md.
+        Details of the status, see docs/protocol.md.
     cycles : int
         Cycles that the command took.
     weight_version : int
@@ -99,23 +99,23 @@ class Event:
 
     @property
     def high(self) -> int:
-        """Upper half of the detail: of a refused packet, what came; of a time-out, packets received."""
+        """Upper half of the detail: the value received, for a refused packet; packets received, for a time-out."""
         return self.detail >> 16
 
     @property
     def low(self) -> int:
-        """Lower half of the detail: of a refused packet, what was due; of a time-out, packets sent."""
+        """Lower half of the detail: the value expected, for a refused packet; packets sent, for a time-out."""
         return self.detail & 0xFFFF
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
-        """The event of four words; a ``ValueError`` if its status is unknown."""
+        """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
         values = fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
         return cls(tag=values["tag"], status=EventStatus(values["status"]), flags=EventFlag(values["flags"]),
                    detail=values["detail"], cycles=values["cycles"], weight_version=values["weight_version"])
 
     def check(self, name: str = "node") -> "Event":
-        """This event, if the command ended well.
+        """Return this event if the command ended well.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Event:
         Raises
         ------
         CollectiveError
-            It did not.
+            The command failed.
         """
         if self.status is not EventStatus.OK:
             raise CollectiveError(self, name)
@@ -183,6 +183,6 @@ _MEANINGS: dict[EventStatus, str] = {
                            "without an end",
 }
 
-#: Statuses with which a node refuses the command itself: it would refuse it again.
+#: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)

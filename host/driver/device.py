@@ -1,6 +1,6 @@
-"""One node, as the host sees it: registers, memories, commands and events, over any transport.
+"""Driver of one node: registers, memories, commands and events, over any transport.
 
-Nothing here knows whether the node is Verilated, simulated in Python or on a board: that is the transport's affair.
+The transport alone knows whether the node is Verilated, simulated in Python or on a board.
 docs/protocol.md describes the packets.
 
 Every call exists twice. ``device.read_memory(...)`` waits for the answer; ``device.submit_read_memory(...)`` only
@@ -62,11 +62,11 @@ class Device:
     transport : Transport
         The way to the node.
     config : NodeConfig
-        What the node was built with; see :meth:`connect`.
+        Configuration that the node was built with; see :meth:`connect`.
     name : str
-        What to call the node in messages.
+        Name of the node in messages.
     timeout : int
-        Cycles of the node's clock that an answer may take, beyond those that were asked for.
+        Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
     """
 
     def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
@@ -97,12 +97,12 @@ class Device:
         self._transport.close()
 
     def connect(self) -> None:
-        """Make sure that this is a node, and the one with this configuration.
+        """Check that a node answers and that it has this configuration.
 
         Raises
         ------
         ConfigurationError
-            It is not.
+            Another design answers, or a node of another configuration.
         """
         identifier, configuration = self._read_registers(register("ID"), 2).result().tolist()
         if identifier != IDENTIFIER:
@@ -125,7 +125,7 @@ class Device:
         return request
 
     def complete(self, request: Request) -> None:
-        """Take responses, in the order in which they come, up to the one to this request."""
+        """Take responses in their order, up to the response to this request."""
         while not request.done:
             first = self._outstanding[0]
             try:
@@ -137,7 +137,7 @@ class Device:
             self._settle(first, response)
 
     def _settle(self, request: Request, response: Words) -> None:
-        """Compare a response with its request."""
+        """Check a response against its request, and settle the request."""
         def mismatch(what: str) -> ProtocolError:
             return ProtocolError(f"{self._name}: response to {request.asked} {what}; the transport has lost or "
                                  f"changed words, open it again")
@@ -200,8 +200,8 @@ class Device:
         return Pending(self, pending._requests, lambda payloads: _from_bits(entry, payloads[0], integers=integers))
 
     def read_register(self, name: str) -> int | float:
-        """Value of a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
-        has signed numbers of 32 bits where another has floats.
+        """Read a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
+        has signed numbers of 32 bits in place of floats.
 
         Parameters
         ----------
@@ -226,20 +226,20 @@ class Device:
         name : str
             One of :data:`hdl.control.registers.REGISTERS`; a ``KeyError`` lists them.
         value : int or float
-            A float is rounded to binary32, and is for registers of kind float32 only. These take signed integers
-            where the node is one of 16-bit integers.
+            A float is rounded to binary32, and is for registers of kind float32 only. On a node of 16-bit integers
+            these registers take signed integers.
 
         Raises
         ------
         ReadOnlyError
             The register cannot be written.
         TypeError, ValueError
-            The value is not one of the register.
+            The register cannot hold the value.
         """
         self.submit_write_register(name, value).result()
 
     def read_fields(self, name: str) -> dict[str, int]:
-        """The fields of a register of kind bitfield."""
+        """Read the fields of a register of kind bitfield."""
         entry = register(name)
         if entry.kind is not Kind.BITFIELD:
             raise ValueError(f"Register must be of kind bitfield, not {entry.name} of kind {entry.kind.value}")
@@ -255,7 +255,7 @@ class Device:
                        lambda payloads: dict(zip(names, payloads[0].tolist(), strict=True)))
 
     def counters(self) -> dict[str, int]:
-        """All counters by name; each has 32 bits and wraps."""
+        """Read all counters by name; each has 32 bits and wraps."""
         return self.submit_counters().result()
 
     # Memories.
@@ -271,14 +271,14 @@ class Device:
         return Pending(self, requests, lambda payloads: np.concatenate([np.empty(0, np.uint32), *payloads]))
 
     def read_memory(self, space: int, address: int, count: int) -> Words:
-        """Elements of a memory, as bits.
+        """Read elements of a memory, as bits.
 
         Parameters
         ----------
         space : int
             :class:`Space`; state plane p is ``Space.STATE + p``.
         address, count : int
-            First element, and how many.
+            First element, and number of elements.
 
         Raises
         ------
@@ -318,7 +318,8 @@ class Device:
         Raises
         ------
         BadAddressError
-            The memory does not exist, or is smaller. Of a transfer of several packets, those that fit are written.
+            The memory does not exist, or is smaller. In a transfer of several packets, the packets that fit are
+            written.
         """
         self.submit_write_memory(space, address, elements).result()
 
@@ -331,7 +332,7 @@ class Device:
         return Pending(self, [request], _nothing)
 
     def push(self, command: Command) -> None:
-        """Queue a command. What is wrong with it, if anything, comes in its event.
+        """Queue a command. Its event tells of any error in it.
 
         Raises
         ------
@@ -350,7 +351,7 @@ class Device:
         return Pending(self, [request], lambda payloads: self._event(payloads[0]) if payloads[0].size else None)
 
     def pop_event(self, timeout: int) -> Event | None:
-        """The next event, waiting for it for at most ``timeout`` cycles; ``None`` if there is none by then.
+        """Take the next event, after at most ``timeout`` cycles of waiting; ``None`` if none has come by then.
 
         The node answers no other request meanwhile. See :meth:`Event.check`.
         """

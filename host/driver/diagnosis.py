@@ -1,7 +1,8 @@
-"""The error of a failed collective: what its events and counters prove, and what each node did.
+"""Diagnosis of a failed collective from the events and counters of its nodes.
 
-A node that refuses a packet knows why. A node that stands still does not know whom it waits for in the end, so no
-node is named for it; a link is named where words are missing behind it after all links have come to rest.
+A node that refuses a packet knows the reason. A node that stands still does not know whom it waits for in the end,
+so the diagnosis names no node for it; it names a link if words are missing behind it after all links have come to
+rest.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,10 @@ class RingError(Exception):
     Members
     -------
     cause : int or None
-        The node that refused a packet or a command, as opposed to those that gave up because another did; or the one
-        in front of the only link that has not delivered words. None where neither is known.
+        The node that refused a packet or a command, as opposed to nodes that gave up because another did; or the node
+        in front of the only link that has not delivered words. None if neither is known.
     events : list of Event or None
-        That of each node; None from a node that gave none.
+        Event of each node; None for a node that gave none.
     """
 
     def __init__(self, message: str, *, cause: int | None, events: list[Event | None]):
@@ -44,19 +45,19 @@ class RingError(Exception):
 
 def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
-    """The error of a failed command.
+    """Make the error of a failed command.
 
     Parameters
     ----------
     operation : Operation
     events : list of Event or None
-        That of each node, in order of rank; None from a node that gave none.
+        Event of each node, in order of rank; None for a node that gave none.
     devices : sequence of Device
     missing : sequence of int, optional
-        Words that node r has sent and the next one has not received, at index r; None where words still moved when
-        those were counted.
+        Words that node r has sent and the next node has not received, at index r; None if words still moved during
+        the count.
     rest : int
-        Cycles for which no word had moved when those were counted.
+        Cycles without a word before the count.
     """
     topology = RingTopology(len(devices))
     culprits = [(rank, event) for rank, event in enumerate(events)
@@ -88,7 +89,7 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
 
 
 def report(rank: int, event: Event | None, devices: Sequence[Device]) -> str:
-    """Describe in one line what a node did, and whom it waited for."""
+    """Describe in one line the work of a node and the neighbour that it waited for."""
     name = devices[rank].name
     if event is None:
         fields = devices[rank].read_fields("STATUS")

@@ -1,4 +1,4 @@
-"""What a node's driver raises."""
+"""Exceptions of the driver."""
 
 from hdl.control.protocol import Status
 
@@ -9,7 +9,7 @@ __all__ = [
 
 
 class DeviceError(Exception):
-    """A node could not do what it was asked to do."""
+    """A node could not carry out a request."""
 
 
 class UnknownOpcodeError(DeviceError):
@@ -17,11 +17,11 @@ class UnknownOpcodeError(DeviceError):
 
 
 class BadLengthError(DeviceError):
-    """The packet was shorter or longer than its header said, or its count is not allowed."""
+    """The packet's length differs from the one in its header, or its count is not allowed."""
 
 
 class BadAddressError(DeviceError):
-    """There is no such register or memory, or it is smaller."""
+    """The register or memory does not exist, or the memory is smaller."""
 
 
 class ReadOnlyError(DeviceError):
@@ -33,11 +33,11 @@ class QueueFullError(DeviceError):
 
 
 class ProtocolError(DeviceError):
-    """The response is not one to the request."""
+    """The response does not answer the request."""
 
 
 class ConfigurationError(DeviceError):
-    """This is not the node that the driver was set up for."""
+    """The node is not the one that the driver was set up for."""
 
 
 class DeviceTimeoutError(DeviceError, TimeoutError):

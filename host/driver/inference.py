@@ -1,8 +1,8 @@
 """Integer layers in a node's memories: codes and a list of layers with the weights, all else with the gradients.
 
 A node infers layer after layer, each for all samples of a command, and reads and writes two regions of its gradient
-memory in turn. Everything begins in a memory row of its own: an output's codes, a sample, a layer's parameters.
-docs/protocol.md has the form of all of it.
+memory in turn. An output's codes, a sample and a layer's parameters each begin in a memory row of their own.
+docs/protocol.md has the formats.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _MOST = (1 << 16) - 1  # outputs, or samples of a command
 
 
 class IntegerLayer(Protocol):
-    """What a layer must have; numbers are those of :class:`sim.golden.quantization.Layer`, which checks them."""
+    """Layer of integers: its members are those of :class:`sim.golden.quantization.Layer`, which checks them."""
 
     @property
     def codes(self) -> npt.NDArray[Any]: ...
@@ -55,20 +55,20 @@ class IntegerLayer(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """Layers as a node has them.
+    """Layers in the form of a node's memories.
 
     Members
     -------
     weights : array of uint32
-        For the weight memory, from the base on: the list of layers, and their codes.
+        Words for the weight memory, from the base on: the list of layers, and their codes.
     parameters : array of uint32
-        For the gradient memory, from the base on: the parameters of all outputs.
+        Words for the gradient memory, from the base on: the parameters of all outputs.
     source, target : int
-        Where inputs of the first layer are in the gradient memory, and results of the last one.
+        Addresses in the gradient memory: inputs of the first layer, and results of the last one.
     samples : int
         Most samples in a command.
     inputs, outputs : int
-        Of the network.
+        Inputs and outputs of the network.
     signed : bool
         Inputs are int8.
     lanes : int
@@ -93,7 +93,7 @@ def _rows(count: int, per_row: int) -> int:
 
 
 def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, npt.ArrayLike], count: int) -> Words:
-    """Structs of some words in memory."""
+    """Structs of one or more words, as words of a memory."""
     bits = np.zeros((count, words), np.uint32)
     for name, given in values.items():
         offset, width = layout[name]
@@ -103,7 +103,7 @@ def _fields(layout: dict[str, tuple[int, int]], words: int, values: dict[str, np
 
 
 def _codes(layer: IntegerLayer, lanes: int) -> Words:
-    """Codes of a layer as they lie in memory."""
+    """Codes of a layer, as words of the weight memory."""
     codes = np.asarray(layer.codes)
     per_row = 32 * lanes // layer.bits
     padded = np.zeros((len(codes), _rows(codes.shape[1], per_row) * per_row), np.uint8)
@@ -125,7 +125,7 @@ def program(layers: Sequence[IntegerLayer], *, lanes: int, gradient_words: int, 
     gradient_words, weight_words : int
         Elements of the buffers in both memories.
     gradient_base, weight_base : int
-        Where they begin, multiples of 32.
+        Addresses of the buffers, multiples of 32.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _check(layers: Sequence[IntegerLayer], shapes: list[tuple[int, ...]], lanes:
 
 
 def pack_inputs(given: Program, x: npt.ArrayLike) -> Words:
-    """Inputs of samples, one in each row, for the gradient memory."""
+    """Pack inputs, one sample in each row, to words for the gradient memory."""
     values = np.asarray(x)
     low, high = (-128, 127) if given.signed else (0, 255)
     if values.ndim != 2 or values.shape[1] != given.inputs:
@@ -215,6 +215,6 @@ def pack_inputs(given: Program, x: npt.ArrayLike) -> Words:
 
 
 def unpack_outputs(given: Program, words: Words) -> Integers:
-    """Sums of samples, one in each row, out of the gradient memory."""
+    """Unpack words of the gradient memory to sums, one sample in each row."""
     rows = words.astype(np.uint32).view(np.int32).reshape(-1, _rows(given.outputs, given.lanes) * given.lanes)
     return rows[:, :given.outputs].astype(np.int64)

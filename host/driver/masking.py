@@ -1,8 +1,8 @@
-"""Masks of matrices, and how matrices are laid out in a node's memories to be masked there.
+"""Masks of matrices, and the layout of matrices in a node's memories for masking.
 
 A command of a node masks one region of its gradient memory. The rows of all matrices lie in it one after the other,
 each begun in a memory row of its own; the weight memory has a list of jobs, which tell shape and mask, and behind it
-the words of external masks. :func:`plan` lays out as many regions as it takes for everything to fit.
+the words of external masks. :func:`plan` lays out as many regions as all jobs need.
 
 Nodes of 16-bit integers have matrices of these, and no external masks. Their list of jobs has a job's words in
 halves, the low one first, each an element of its own.
@@ -61,7 +61,8 @@ class MaskJob:
         Of shape (count, rows, columns).
     mask : Mask
     external : array of bool, optional
-        Of the same shape: what an external mask keeps. There must be one if, and only if, the mask is external.
+        True, in the same shape, for each element that an external mask keeps. Required for an external mask, and
+        not allowed for any other.
     """
 
     matrices: Matrices
@@ -97,7 +98,7 @@ class MaskJob:
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Consecutive matrices of a job, those of one region."""
+    """Consecutive matrices of a job in one region."""
 
     job: int
     first: int
@@ -107,18 +108,18 @@ class _Piece:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """What one command masks.
+    """Region of the memories that one command masks.
 
     Members
     -------
     pieces : list of _Piece
-        Where its matrices belong.
+        Jobs and matrices that the region holds.
     data : array of uint32
-        For the gradient memory.
+        Words for the gradient memory.
     words : array of uint32
-        For the weight memory: the list of jobs, and from ``externals`` on the words of external masks.
+        Words for the weight memory: the list of jobs, and from ``externals`` on the words of external masks.
     externals : int
-        A multiple of 32.
+        Offset of the words of external masks, a multiple of 32.
     """
 
     pieces: list[_Piece]
@@ -132,7 +133,7 @@ def _up(value: int, multiple: int) -> int:
 
 
 def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, element: str = FP32) -> list[Region]:
-    """Regions for jobs, in their order; a job that does not fit is split between two matrices.
+    """Lay jobs out in regions, in their order; a job that does not fit is split between two matrices.
 
     Parameters
     ----------
@@ -144,12 +145,12 @@ def plan(jobs: Sequence[MaskJob], *, lanes: int, elements: int, words: int, elem
     words : int
         Room for the list of jobs and the words of external masks.
     element : str
-        That of the nodes: fp32 or int16.
+        Element type of the nodes: fp32 or int16.
 
     Raises
     ------
     ValueError
-        There is no room even for one matrix, or nodes of such elements do not have the job.
+        There is no room for even one matrix, or nodes of this element type cannot do the job.
     """
     for job in jobs:
         if job.matrices.dtype != _TYPES[element]:
@@ -219,7 +220,7 @@ def _region(jobs: Sequence[MaskJob], pieces: list[_Piece], lanes: int, element: 
 
 
 def _job_words(job: MaskJob, piece: _Piece) -> Words:
-    """A job as it lies in memory."""
+    """Words of a job in memory."""
     values = {**vars(job.mask), "count": piece.count, "rows": job.rows, "columns": job.columns,
               "elements": piece.elements, "kinds": sum(getattr(job.mask, kind) << n for n, kind in enumerate(KINDS))}
     bits = 0
@@ -236,15 +237,15 @@ def _bits(mask: npt.NDArray[np.bool_]) -> Words:
 
 
 def unpack(jobs: Sequence[MaskJob], regions: Sequence[Region], data: Sequence[Words]) -> list[Matrices]:
-    """The matrices of each job, from the regions as they are in memory.
+    """Unpack the matrices of each job from the regions in memory.
 
     Parameters
     ----------
     jobs : sequence of MaskJob
     regions : sequence of Region
-        What :func:`plan` has made of these jobs.
+        Result of :func:`plan` for these jobs.
     data : sequence of array of uint32
-        Of each region.
+        Words of each region in the gradient memory.
     """
     results: list[Matrices] = [np.empty_like(job.matrices) for job in jobs]
     for region, words in zip(regions, data, strict=True):

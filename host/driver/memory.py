@@ -1,32 +1,25 @@
-"""Vectors that a run keeps in the memories of a ring's nodes: a check of their room, and their buffers."""
+"""Allocation of a run's vectors in the memories of a ring's nodes, and the check that they fit."""
 
 import dataclasses
-import itertools
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
+from sim.golden.ring import block_bounds
 
-__all__ = ["Allocation", "block_bounds"]
-
-
-def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
-    """First element of each block, and the one after its last: groups of 32 elements, dealt evenly in order."""
-    each, odd = divmod(-(-length // GROUP), nodes)
-    edges = [min(length, GROUP * (each * block + min(block, odd))) for block in range(nodes + 1)]
-    return list(itertools.pairwise(edges))
+__all__ = ["Allocation"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Vectors in the memories of a ring's nodes: gradients and weights, and what goes with them.
+    """Vectors in the memories of a ring's nodes: gradients, weights, state and errors.
 
     Parameters
     ----------
     length : int
         Elements of the vectors.
     planes : int
-        State planes of the optimizer, of which a node has its own block.
+        State planes of the optimizer; a node keeps its own block of each.
     packed_state : bool
         Whether state is stored as bfloat16.
     errors : bool
@@ -39,12 +32,12 @@ class Allocation:
     errors: bool = False
 
     def check(self, config: NodeConfig, *, nodes: int) -> None:
-        """Check that a ring of so many nodes of this configuration has room for it.
+        """Check that a ring of ``nodes`` nodes of this configuration has room for the vectors.
 
         Raises
         ------
         ValueError
-            It has not, or there can be no such ring.
+            The vectors do not fit, or there can be no such ring.
         """
         config.check_ring(nodes)
         room = min(config.gradient_words, config.weight_words)
@@ -72,12 +65,12 @@ class Allocation:
                 f"parameters, nodes with more weight memory, or no density, which sends everything")
 
     def place(self, allocator: Allocator, config: NodeConfig, *, nodes: int) -> Buffers:
-        """Reserve buffers for it beside those that an allocator has given before.
+        """Reserve buffers for the vectors beside the buffers that the allocator has given before.
 
         Raises
         ------
         ValueError
-            There is no room between them, or such a ring could never have it; nothing is reserved then.
+            There is no room between those buffers, or such a ring could never have it; nothing is reserved then.
         """
         self.check(config, nodes=nodes)
         block = max(stop - start for start, stop in block_bounds(self.length, nodes))

@@ -1,6 +1,6 @@
-"""The nodes of a ring as the host sees them: devices, registers, settings and counters.
+"""Nodes of a ring: devices, registers, settings and counters.
 
-Whatever is asked of all nodes is sent to all of them first and waited for afterwards, so that they work at the same
+A request to all nodes is sent to each of them before the first answer is waited for, so that they work at the same
 time.
 """
 
@@ -43,7 +43,7 @@ class RingNodes:
         self._topology = RingTopology(len(self._devices))
         self._allocator = Allocator(self._config.memories)
         self._timeout = timeout
-        self._settings: dict[str, int | float] = {}  # what registers hold that are settings, as far as that is known
+        self._settings: dict[str, int | float] = {}  # values of the registers of settings, as far as they are known
         self._lost = [0] * len(devices)  # words missing behind each link when the ring was last in order
 
     @property
@@ -81,7 +81,7 @@ class RingNodes:
 
     @property
     def has_codebook(self) -> bool:
-        """Whether that codec has centroids, which the host loads."""
+        """Whether the weight codec has centroids, which the host loads."""
         return bool(self._config.codebook_words)
 
     @property
@@ -91,22 +91,22 @@ class RingNodes:
 
     @property
     def has_residual(self) -> bool:
-        """Whether nodes keep what the gradient codec loses."""
+        """Whether nodes keep the residual of the gradient codec."""
         return bool(self._config.has_residual)
 
     def require(self, allocation: Allocation) -> None:
-        """Check that there is room for it, and raise ``ValueError`` where there is not."""
+        """Raise ``ValueError`` unless the nodes have room for the allocation."""
         allocation.check(self._config, nodes=self.nodes)
 
     @property
     def allocator(self) -> Allocator:
-        """The buffers that are reserved on these nodes."""
+        """Allocator of the buffers on these nodes."""
         return self._allocator
 
     def allocate(self, allocation: Allocation) -> Buffers:
-        """Reserve buffers for a vector and what goes with it, beside those that are reserved already.
+        """Reserve buffers for a vector, its state and its errors, beside the buffers that are reserved already.
 
-        The first ones are at the start of each memory, where operations that are given a length look for them.
+        The first buffers are at the start of each memory, where operations that are given a length look for them.
 
         Raises
         ------
@@ -126,7 +126,7 @@ class RingNodes:
 
     @property
     def known_settings(self) -> dict[str, int | float]:
-        """Values of those registers of settings that this driver has written since the ring was last put in order."""
+        """Settings that this driver has written since the ring was last put in order, by register."""
         return dict(self._settings)
 
     def restore_settings(self, settings: dict[str, int | float]) -> None:
@@ -134,15 +134,15 @@ class RingNodes:
         self._write_settings(settings)
 
     def write_settings(self, settings: Settings | FixedSettings) -> None:
-        """Set the optimizer for commands from here on. Registers that nodes hold already are not written."""
+        """Set the optimizer for later commands. Values that the nodes already hold are not written again."""
         self._write_settings(settings.registers())
 
     def _write_settings(self, values: dict[str, int | float]) -> None:
-        """Values of registers, of which those are sent that are new to the nodes."""
+        """Write the values of registers that differ from the known ones."""
         written = {**self._settings, **values}
         # Text tells -0.0 from 0.0.
         changed = [name for name in values if repr(self._settings.get(name)) != repr(values[name])]
-        self._settings = {}  # not known while writes are under way, nor after one that fails
+        self._settings = {}  # unknown while writes are under way, and after one that fails
         pending = [device.submit_write_register(name, values[name]) for device in self._devices for name in changed]
         for one in pending:
             one.result()

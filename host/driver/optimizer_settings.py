@@ -1,4 +1,4 @@
-"""What the optimizer of a node is told, as its registers have it."""
+"""Settings of a node's optimizer, as values of its registers."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ _SCALARS = ("GRADIENT_SCALE", "LEARNING_RATE", "CLIP", "WEIGHT_FACTOR", "FIRST_D
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a node's optimizer is told; numbers are rounded to binary32.
+    """Settings of a node's optimizer; numbers are rounded to binary32.
 
     docs/registers.md has the registers of the same names, and :mod:`host.training.optimizers` makes these from the
     parameters of well-known optimizers.
@@ -31,13 +31,13 @@ class Settings:
     clip : float
         Largest magnitude of a scaled gradient.
     weight_factor : float
-        With AdamW the factor of the weight, else the share of the weight that is added to its gradient.
+        Factor of the weight with AdamW, else the share of the weight that is added to its gradient.
     first_decay, first_gain : float
         Factors of the first state plane and of the gradient that is added to it.
     second_decay, second_gain : float
-        The same of the second state plane and of the squared gradient.
+        Factors of the second state plane and of the squared gradient that is added to it.
     epsilon : float
-        Added to the square root of the second state plane.
+        Term that is added to the square root of the second state plane.
     nesterov : bool
         Whether momentum looks ahead.
     packed_state : bool
@@ -65,14 +65,14 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedSettings:
-    """What a node of 16-bit integers is told: scalars of plain SGD, signed, with 16 bits of fraction.
+    """Settings of an int16 node: scalars of plain SGD, signed, with 16 bits of fraction.
 
     A new weight is w - round(learning_rate * round(gradient_scale * g)); see docs/optimizer/fixed_point.md.
 
     Parameters
     ----------
     gradient_scale, learning_rate : int
-        Of 18 bits: 65536 is one, and two is beyond the end.
+        Numbers of 18 bits, with 65536 for one; two is out of range.
     """
 
     gradient_scale: int

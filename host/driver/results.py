@@ -1,4 +1,4 @@
-"""How commands that ended well have gone on a ring."""
+"""Results of commands that ended well on a ring."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ __all__ = ["InferOutcome", "MaskOutcome", "Outcome", "SparsifyOutcome"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a collective that ended well has gone.
+    """Result of a collective that ended well.
 
     Members
     -------
     cycles : int
-        From the command's start to its end, on the node where that took longest.
+        Cycles from the command's start to its end, on the slowest node.
     local_nan, not_finite : tuple of int
         Nodes that saw a NaN among their gradients, and nodes that saw a sum which was not finite.
     """
@@ -27,18 +27,18 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskOutcome:
-    """How masking has gone.
+    """Result of masking.
 
     Members
     -------
     results : list of list of array
-        Of each node, the masked matrices of each job.
+        Masked matrices of each job, for each node.
     replaced : list of int
         Elements on each node that became the alternative.
     cycles : int
-        Summed over commands that ran one after the other: of each, on the node where it took longest.
+        Sum over commands that ran one after the other, each counted on its slowest node.
     commands : int
-        How many those were.
+        Number of those commands.
     """
 
     results: list[list[Matrices]]
@@ -49,14 +49,14 @@ class MaskOutcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparsifyOutcome:
-    """How sparsifying has gone.
+    """Result of sparsifying.
 
     Members
     -------
     dropped : list of int
         Elements on each node that were moved to its errors.
     cycles : int
-        On the node where it took longest.
+        Cycles on the slowest node.
     """
 
     dropped: list[int]
@@ -65,18 +65,18 @@ class SparsifyOutcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferOutcome:
-    """How inference has gone.
+    """Result of inference.
 
     Members
     -------
     outputs : array of int
         Sums of the last layer, a row for each sample.
     cycles : int
-        Sum over commands, each counted on the node where it took longest.
+        Sum over commands, each counted on its slowest node.
     multiplied : int
-        Cycles in which all lanes of a node have multiplied, of all nodes.
+        Cycles in which all lanes of a node have multiplied, summed over all nodes.
     commands : int
-        Commands that it took, one after the other.
+        Number of commands, which ran one after the other.
     """
 
     outputs: Integers

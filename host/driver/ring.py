@@ -1,8 +1,8 @@
-"""A ring of nodes as the host sees it: vectors in and out, collectives, and errors that name their cause.
+"""Driver of a ring: vectors in and out, collectives, and errors that name their cause.
 
-Vectors lie in buffers (:mod:`host.driver.buffers`); one that is named by its length alone lies at the start of each
-memory. Commands run one after the other on every node. Those that are submitted, in place of being run, are queued
-behind each other, and :meth:`Ring.wait` waits for them.
+Vectors lie in buffers (:mod:`host.driver.buffers`); a vector that is named by its length alone lies at the start of
+each memory. Commands run one after the other on every node. Submitted commands are queued behind each other, and
+:meth:`Ring.wait` waits for them.
 
 Example
 -------
@@ -38,11 +38,11 @@ from host.driver.buffers import Buffer, Buffers, Where, aligned, place
 from host.driver.command import Command, Event
 from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
-from host.driver.memory import block_bounds
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
 from host.driver.submission import PendingCommand, RingCommands
 from host.driver.vectors import Vector
+from sim.golden.ring import block_bounds
 
 __all__ = ["Ring", "Vector"]
 
@@ -69,14 +69,14 @@ class Ring(RingCommands):
     """
 
     def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Give the same weights to all nodes, as they have them after a fused update.
+        """Give all nodes the same weights, in the form that a fused update leaves.
 
-        With a weight codec each block becomes the master of the node that owns it, and all nodes have what is decoded
-        of it: a fused update of zeros makes that, with settings of its own. Gradients and residuals are zeros
+        With a weight codec each block becomes the master of the node that owns it, and all nodes get its decoded
+        codes: a fused update of zeros does this, with settings of its own. Gradients and residuals are zeros
         afterwards.
         """
         vector = len(weights) if where is None else where
-        if self.has_residual:  # what there is would be added to those zeros
+        if self.has_residual:  # a residual would be added to those zeros
             self.clear_residual(vector)
         if not self._config.has_master:
             self.write_weights(weights, vector)
@@ -89,9 +89,9 @@ class Ring(RingCommands):
     # Collectives.
 
     def submit(self, operation: Operation, where: Where = 0, *, root: int = 0) -> PendingCommand[Outcome]:
-        """Queue a collective on all nodes behind those that are queued already, and do not wait for it.
+        """Queue a collective on all nodes behind earlier commands, without waiting for it.
 
-        Settings of the optimizer are those that registers hold when the command starts.
+        The optimizer takes the settings that registers hold when the command starts.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Ring(RingCommands):
         Raises
         ------
         ValueError
-            The operation is another, or the vector has no buffer that it needs.
+            The operation is another one, or the vector lacks a buffer that the operation needs.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
@@ -120,7 +120,7 @@ class Ring(RingCommands):
         return self._submit(operation, _outcome, length=length, root=root, **bases)
 
     def _state_words(self, length: int) -> int:
-        """Words of state, or of masters, that a node uses in a fused update of so many elements, with the settings
+        """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings
         that were written last."""
         block = max(stop - start for start, stop in block_bounds(length, self.nodes))
         if self._config.has_master or "OPTIMIZER" not in self._settings:
@@ -128,7 +128,7 @@ class Ring(RingCommands):
         value = int(self._settings["OPTIMIZER"])
         rule, packed = (value >> field.bit & (1 << field.width) - 1 for field in map(
             register("OPTIMIZER").field, ("rule", "packed_state")))
-        if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses what is no rule
+        if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses an unknown rule
             return 0
         return -(-block // 2) if packed else block
 
@@ -156,10 +156,10 @@ class Ring(RingCommands):
         """Wait until all commands before have ended."""
         return self.submit(Operation.QUIESCE).result()
 
-    # What each node does on its own.
+    # Commands of single nodes.
 
     def _number_of(self, name: str, value: float, least: int, end: int) -> int | float:
-        """A value for a register: binary32, or in nodes of integers one of a range."""
+        """Value for a register: a binary32 number, or an integer of a range on nodes of integers."""
         if not self.reduced:
             return float(np.float32(value))
         if not float(value).is_integer() or not least <= value < end:
@@ -168,31 +168,31 @@ class Ring(RingCommands):
 
     def mask(self, jobs: Sequence[Sequence[MaskJob]], *, alternative: float, behind: int = 0,
              data: Buffer | None = None, lists: Buffer | None = None) -> MaskOutcome:
-        """Mask matrices on the nodes, in a buffer of their gradient memories, of which nothing else stays.
+        """Mask matrices on the nodes, in a buffer of their gradient memories, whose contents are lost.
 
-        Where the buffers have no room for all jobs of a node, there are several commands, one after the other; those
+        If the buffers have no room for all jobs of a node, several commands run one after the other; commands
         of different nodes run at the same time. A node may have no job.
 
         Parameters
         ----------
         jobs : sequence of sequence of MaskJob
-            Those of each node, in order of rank.
+            Jobs of each node, in order of rank.
         alternative : float
-            What takes the place of elements that a mask does not keep; of int16 nodes an integer.
+            Value that replaces elements that a mask does not keep; an integer on int16 nodes.
         behind : int
-            So many elements of the weight memory stay as they are; without ``lists``, job lists are written behind
-            them.
+            Number of elements at the start of the weight memory that stay; without ``lists``, job lists are written
+            behind them.
         data : Buffer, optional
-            In gradients, for the matrices: by default the whole memory.
+            Buffer in gradients for the matrices; by default the whole memory.
         lists : Buffer, optional
-            In weights, for lists of jobs and words of external masks.
+            Buffer in weights for lists of jobs and words of external masks.
 
         Raises
         ------
         RingError
             A command failed on at least one node.
         ValueError
-            There is no room even for one matrix.
+            There is no room for even one matrix.
         """
         if len(jobs) != self.nodes:
             raise ValueError(f"Jobs must be one sequence per node, {self.nodes}, not {len(jobs)}")
@@ -218,12 +218,12 @@ class Ring(RingCommands):
         return MaskOutcome(results=results, replaced=replaced, cycles=cycles, commands=len(passes))
 
     def _whole(self, space: str) -> Buffer:
-        """A buffer of a whole memory."""
+        """Buffer that covers a whole memory."""
         return Buffer(space, 0, self._allocator.room(space))
 
     def _mask(self, regions: "Sequence[Region | None]", data: int,
               lists: int) -> tuple[dict[int, Event], dict[int, npt.NDArray[np.uint32]]]:
-        """One command on each node that has a region: events, and what is then in the gradient memories."""
+        """Run one command on each node that has a region, and return events and contents of the gradient memories."""
         given = {rank: region for rank, region in enumerate(regions) if region is not None}
         gradients, weights = self._number("gradients"), self._number("weights")
         self._all(lambda rank, device: device.submit_write_memory(gradients, data, given[rank].data), given)
@@ -237,15 +237,15 @@ class Ring(RingCommands):
         return events, dict(zip(given, masked, strict=True))
 
     def sparsify(self, where: Where, *, threshold: float) -> SparsifyOutcome:
-        """Keep those elements of each node's gradients, with its errors added, that are large; the others become its
+        """Keep the large elements of each node's gradients, with its errors added; the other elements become its
         errors, and are added the next time.
 
         Parameters
         ----------
         where : Buffers or int
-            The vector; errors of one that is named by its length lie behind so many weights.
+            The vector; the errors of a vector that is named by its length lie behind that many weights.
         threshold : float
-            Least magnitude of what is kept; of int16 nodes an integer.
+            Least magnitude that is kept; an integer on int16 nodes.
         """
         gradients, errors = place(where, "gradients"), place(where, "errors")
         self._write_settings({"MASK_THRESHOLD": self._number_of("Threshold", threshold, 0, 1 << 16)})
@@ -259,17 +259,17 @@ class Ring(RingCommands):
               lists: Buffer | None = None) -> InferOutcome:
         """Run integer layers on samples, which are dealt to the nodes in runs of equal length.
 
-        Layers go to a buffer of each node's weight memory, and all else to one of its gradient memory; nothing of
-        what was there stays. Where there is no room for all samples of a node, there are several commands.
+        Layers go to a buffer of each node's weight memory, and all else to a buffer of its gradient memory; the
+        contents of both are lost. If there is no room for all samples of a node, several commands run.
 
         Parameters
         ----------
         layers : sequence of IntegerLayer
-            As those of :class:`sim.golden.quantization.Layer`; the last one, and no other, is ``last``.
+            Layers like :class:`sim.golden.quantization.Layer`; the last one, and no other, is ``last``.
         x : array of int
             A row of inputs for each sample: uint8, or int8 where the first layer is ``signed``.
         data, lists : Buffer, optional
-            In gradients and in weights; by default the whole memories.
+            Buffers in gradients and in weights; by default the whole memories.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class Ring(RingCommands):
 
     def _infer(self, given: Program, base: int,
                x: dict[int, npt.NDArray[Any]]) -> tuple[dict[int, Event], dict[int, Integers]]:
-        """One command on each node that has samples: events, and sums."""
+        """Run one command on each node that has samples, and return events and sums."""
         gradients = self._number("gradients")
         self._all(lambda rank, device: device.submit_write_memory(
             gradients, given.source, pack_inputs(given, x[rank])), x)

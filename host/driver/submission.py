@@ -1,4 +1,4 @@
-"""Commands on the nodes of a ring: queued one behind the other, waited for, and explained where they fail."""
+"""Queue of the commands on the nodes of a ring, the wait for their events, and the diagnosis of failures."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _SETTLING = 8
 
 
 class PendingCommand(Generic[T]):
-    """A command that nodes have been given, and whose result is to come.
+    """A command that nodes have been given, whose result is pending.
 
     Members
     -------
@@ -30,7 +30,7 @@ class PendingCommand(Generic[T]):
     commands : dict of int to Command
         The command of each node that has one, by rank.
     events : dict of int to Event
-        Those that have come, by rank.
+        Events that have come, by rank.
     patience : int
         Cycles that each look for an event takes at most.
     on_ring : bool
@@ -55,7 +55,7 @@ class PendingCommand(Generic[T]):
 
     @property
     def every(self) -> list[Event | None]:
-        """The event of each node of the ring, None from one that gave none."""
+        """Event of each node of the ring; None for a node that gave none."""
         return [self.events.get(rank) for rank in range(self._ring.nodes)]
 
     @property
@@ -64,7 +64,7 @@ class PendingCommand(Generic[T]):
         return all(rank in self.events and self.events[rank].status == EventStatus.OK for rank in self.commands)
 
     def result(self) -> T:
-        """Wait for the command and all that were queued before it. Asked again, it returns the same.
+        """Wait for the command and all that were queued before it. A second call returns the same result.
 
         Raises
         ------
@@ -75,12 +75,12 @@ class PendingCommand(Generic[T]):
         return outcome
 
     def give_up(self, error: RingError) -> None:
-        """Make this the result, in place of events that will not come."""
+        """Make this error the result, in place of events that will not come."""
         self.collected = self._concluded = True
         self._error = error
 
     def explain(self) -> None:
-        """Find out what has come of the command, once its events have been collected."""
+        """Find out the result of the command, once its events have been collected."""
         if not self._concluded:
             self._concluded = True
             try:
@@ -89,7 +89,7 @@ class PendingCommand(Generic[T]):
                 self._error = error
 
     def conclude(self) -> T:
-        """Return what has come of the collected command, or raise; see :meth:`result`."""
+        """Return the result of the collected command, or raise its error; see :meth:`result`."""
         self.explain()
         if self._error is not None:
             raise self._error
@@ -102,7 +102,7 @@ class RingCommands(RingVectors):
     Parameters
     ----------
     devices, timeout
-        As of :class:`~host.driver.nodes.RingNodes`.
+        Parameters of :class:`~host.driver.nodes.RingNodes`.
     """
 
     def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
@@ -112,12 +112,12 @@ class RingCommands(RingVectors):
         self._queued: list[PendingCommand[Any]] = []
 
     def connect(self) -> None:
-        """Make sure that every device is a node of the expected configuration, and bring the ring in order.
+        """Check that every device is a node of the expected configuration, and put the ring in order.
 
         Raises
         ------
         ConfigurationError
-            A device is not.
+            A device is another design, or a node of another configuration.
         """
         for device in self._devices:
             device.connect()
@@ -125,9 +125,9 @@ class RingCommands(RingVectors):
         self.recover()
 
     def recover(self) -> None:
-        """Bring the ring in order after a failure: stop all commands, forget what is on the links, drop all events.
+        """Put the ring in order after a failure: stop all commands, drop all words on the links and all events.
 
-        Memories and settings stay as they are. Commands whose results were to come have failed.
+        Memories and settings stay as they are. Pending commands have failed.
         """
         for pending in self._queued:
             name = pending.operation.name.lower().replace("_", "-")
@@ -136,7 +136,7 @@ class RingCommands(RingVectors):
         self._queued.clear()
         self._settings = {}
         self._write_register("CONTROL", 1)
-        # With the links held in reset, whatever was running ends at once, and what is queued ends when it starts.
+        # With the links held in reset, the running command ends at once, and a queued one when it starts.
         self._drain()
         self._write_register("CONTROL", 0)
         self._drain()
@@ -144,7 +144,7 @@ class RingCommands(RingVectors):
         self._epoch = (self._epoch + 1) % 256
 
     def _drain(self) -> None:
-        """Take events until no node has any, nor a command."""
+        """Take events until no node has an event or a command."""
         waiting = list(self._devices)
         while waiting:
             found = [pending.result() for pending in
@@ -160,17 +160,17 @@ class RingCommands(RingVectors):
         Parameters
         ----------
         *pending : PendingCommand
-            By default, all whose results are still to come.
+            Commands to wait for; by default, all that are pending.
 
         Returns
         -------
         list
-            The result of each, in order.
+            Result of each, in order.
 
         Raises
         ------
         RingError
-            A command failed; the first that did, after all have been waited for.
+            A command failed. The error is that of the first failure, raised after all have been waited for.
         """
         wanted = pending or tuple(self._queued)
         while self._queued and not all(one.collected for one in wanted):
@@ -184,7 +184,7 @@ class RingCommands(RingVectors):
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
-        """Queue a command on the nodes that have one; where their queues are full, wait for the oldest first."""
+        """Queue a command on the nodes that have one; if their queues are full, wait for the oldest first."""
         while len(self._queued) >= QUEUE_DEPTH:
             self._collect()
         self._all(lambda rank, device: device.submit_push(commands[rank]), commands)
@@ -194,11 +194,10 @@ class RingCommands(RingVectors):
         return pending
 
     def _collect(self) -> None:
-        """Take the events of the oldest command. As long as words move on the ring there is no limit to the time that
-        a collective takes.
+        """Take the events of the oldest command. A collective may take any time while words move on the ring.
 
-        A failure is explained at once, but not before all that is queued behind it has ended: while that moves words
-        on the ring, nothing is known of what is missing.
+        A failure is explained as soon as all commands queued behind it have ended: while they move words on the
+        ring, missing words cannot be counted.
         """
         pending = self._queued[0]
         moved = -1
@@ -220,7 +219,7 @@ class RingCommands(RingVectors):
             pending.explain()
 
     def _owner(self, event: Event, rank: int) -> PendingCommand[Any]:
-        """The queued command that an event of a node belongs to: the oldest one, unless its tag is another's."""
+        """Find the queued command that an event belongs to: the oldest one, unless another has the event's tag."""
         return next((one for one in self._queued if rank in one.commands and one.commands[rank].tag == event.tag),
                     self._queued[0])
 
@@ -237,7 +236,7 @@ class RingCommands(RingVectors):
             if not pending.well:
                 events = pending.every
                 missing, rest = self._settle(events)
-                # What is left of this command on the ring is told from the next one by its epoch.
+                # The epoch tells packets that this command leaves on the ring from those of the next one.
                 self._epoch = (self._epoch + 1) % 256
                 raise explain(operation, events, devices=self._devices, missing=missing, rest=rest)
             return conclude(pending)
@@ -250,9 +249,9 @@ class RingCommands(RingVectors):
         Returns
         -------
         list of int or None
-            Words missing behind each link since the ring was last in order; None where words do not cease to move.
+            Words missing behind each link since the ring was last in order; None if words do not cease to move.
         int
-            Cycles for which no word had moved then.
+            Cycles without a word before the count.
         """
         rest = 2 * self._timeout
         moved = self._moved()
@@ -268,14 +267,14 @@ class RingCommands(RingVectors):
         return None, rest
 
     def _moved(self) -> list[tuple[int, int]]:
-        """Words that each node has sent, and received."""
+        """Counts of words that each node has sent and received."""
         return [(counters["WORDS_SENT"], counters["WORDS_RECEIVED"]) for counters in self.counters()]
 
     # Commands that need no other node.
 
     def _submit_apart(self, commands: dict[int, Command], *, patience: int = 0) -> PendingCommand[dict[int, Event]]:
-        """Queue a command of its own on each node that has one, by rank; ``patience`` is for so many cycles more than
-        is usual."""
+        """Queue a command of its own on each node that has one, by rank; wait ``patience`` cycles longer than
+        usual."""
         tag = self._next_tag()
         tagged = {rank: dataclasses.replace(command, tag=tag) for rank, command in commands.items()}
         # At most one element and one word of a mask per cycle.
@@ -287,7 +286,7 @@ class RingCommands(RingVectors):
             rank = next(rank for rank in pending.commands if rank not in pending.events
                         or pending.events[rank].status != EventStatus.OK)
             event = pending.events.get(rank)
-            # An operation that this driver does not name has its code for a name.
+            # An operation that this driver does not know goes by its code.
             operation = pending.commands[rank].operation
             name = operation.name.lower() if isinstance(operation, Operation) else f"operation {operation}"
             if event is None:
@@ -308,10 +307,10 @@ class RingCommands(RingVectors):
 
 
 def _differences(moved: Sequence[tuple[int, int]], topology: RingTopology) -> list[int]:
-    """Words that each link has been given and that have not arrived, modulo 2**32."""
+    """Words that each link has taken and not delivered, modulo 2**32."""
     return [(moved[start][0] - moved[end][1]) % (1 << 32) for start, end in topology.links]
 
 
 def _signed(difference: int) -> int:
-    """A difference of counters, which wrap at 32 bits: below zero where words have come late."""
+    """Signed difference of counters, which wrap at 32 bits: negative if words have come late."""
     return (difference + (1 << 31)) % (1 << 32) - (1 << 31)

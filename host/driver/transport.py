@@ -1,4 +1,4 @@
-"""The way to one node, and the answers that come over it."""
+"""Transport of packets to one node, and pending answers."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,27 +14,27 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """The way to one node: packets of 32-bit words there and back, in order, none lost."""
+    """Transport to one node: packets of 32-bit words in both directions, in order and without loss."""
 
     def send(self, packet: Words) -> None:
         """Queue one request packet. Must not wait for the node, which may itself wait for a response to be taken."""
 
     def receive(self, timeout_cycles: int) -> Words:
-        """The next response packet, waiting for at most so many cycles of the node's clock.
+        """Take the next response packet, after at most ``timeout`` cycles of the node's clock.
 
         Raises
         ------
         TimeoutError
-            There was none. The message says who waits for whom, as far as the transport can see.
+            No packet came. The message says who waits for whom, as far as the transport can see.
         """
 
     def close(self) -> None:
-        """Free what the transport holds."""
+        """Free the transport's resources."""
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A request on its way: what its response must look like, and, later, what came."""
+    """A request on its way: the form of its response and, later, the response."""
 
     opcode: Opcode
     tag: int
@@ -50,14 +50,14 @@ class Request:
 
 
 class Completes(Protocol):
-    """Whoever takes responses, in the order in which they come."""
+    """Protocol of a taker of responses, in the order of their requests."""
 
     def complete(self, request: Request) -> None:
-        """Take responses up to the one to this request."""
+        """Take responses up to the response to this request."""
 
 
 class Pending(Generic[T]):
-    """An answer to come."""
+    """A pending answer."""
 
     def __init__(self, device: Completes, requests: Sequence[Request],
                  combine: Callable[[list[Words]], T]) -> None:
@@ -66,7 +66,7 @@ class Pending(Generic[T]):
         self._combine = combine
 
     def result(self) -> T:
-        """Wait for the answer, and return it. Asked again, it returns the same.
+        """Wait for the answer and return it. A second call returns the same answer.
 
         Raises
         ------

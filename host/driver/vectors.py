@@ -1,6 +1,6 @@
-"""Vectors in the memories of a ring's nodes: written, read, and dealt to the nodes that own their blocks.
+"""Transfer of vectors to and from the memories of a ring's nodes, by vector or by the blocks that nodes own.
 
-Where a method takes ``where`` it is a vector's :class:`~host.driver.buffers.Buffers`, the one
+The argument ``where`` of a method is a vector's :class:`~host.driver.buffers.Buffers`, the single
 :class:`~host.driver.buffers.Buffer` that is meant, or a length for a vector at the start of each memory.
 """
 
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from host.driver.buffers import Buffer, Where, place
 from host.driver.codebooks import codebook_words
 from host.driver.device import Device
-from host.driver.memory import block_bounds
 from host.driver.nodes import RingNodes
 from host.driver.transport import Pending
+from sim.golden.ring import block_bounds
 
 __all__ = ["RingVectors", "Vector"]
 
@@ -24,12 +24,12 @@ Vector = npt.NDArray[Any]
 
 
 def _words(elements: int, packed_state: bool) -> int:
-    """Words that so many elements of state take."""
+    """Words that state elements take."""
     return -(-elements // 2) if packed_state else elements
 
 
 def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
-    """Two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
+    """Pack two bfloat16 numbers to a word, rounded to nearest even, the first one in the low half."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     halves = np.zeros(-(-len(bits) // 2) * 2, dtype="<u2")
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -38,15 +38,15 @@ def _pack(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
 
 
 def _unpack(words: npt.NDArray[np.uint32], elements: int) -> npt.NDArray[np.uint32]:
-    """The binary32 numbers of so many packed elements, as bits."""
+    """Unpack bfloat16 numbers to binary32, as bits."""
     halves = words.astype("<u4").view("<u2")[:elements]
     return np.asarray(halves.astype(np.uint32) << 16, dtype=np.uint32)
 
 
 class RingVectors(RingNodes):
-    """The memories of nodes in a ring."""
+    """Vectors in the memories of a ring's nodes."""
 
-    # Vectors of which every node has its own, or the same.
+    # Vectors that every node holds whole, its own or the same.
 
     def write_gradients(self, gradients: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
         """Write one vector per node, in order of rank."""
@@ -82,15 +82,15 @@ class RingVectors(RingNodes):
         return self._read("weights", place(where, "errors"))
 
     def clear_residual(self, where: Where) -> None:
-        """Write zeros as what the gradient codec has lost of a vector, on every node."""
+        """Write zeros to the residual of the gradient codec, on every node."""
         self._write_zeros(self._residuals(), place(where, "gradients"))
 
     def write_residual(self, residuals: Sequence[npt.NDArray[Any]], where: Where | None = None) -> None:
-        """Write what the gradient codec has lost, and is added to the next gradients; one vector per node."""
+        """Write the residual of the gradient codec, which is added to the next gradients; one vector per node."""
         self._write_vectors("gradients", residuals, where, space=self._residuals())
 
     def read_residual(self, where: Where) -> Vector:
-        """Read what the gradient codec has lost, and is added to the next gradients; one row per node."""
+        """Read the residual of the gradient codec, which is added to the next gradients; one row per node."""
         return self._read(self._residuals(), place(where, "gradients"))
 
     def _residuals(self) -> str:
@@ -100,20 +100,20 @@ class RingVectors(RingNodes):
         return "residuals"
 
     def write_codebook(self, centroids: npt.NDArray[np.uint32]) -> int:
-        """Write the same centroids to all nodes: with a weight codec of such only.
+        """Write the same centroids to all nodes; the weight codec must have centroids.
 
-        Every fused update loads them at its start, so that they count from the next one on; while one runs, they must
-        not be written. Until the first time they are all zeros.
+        Every fused update loads them at its start, so they take effect with the next one; they must not be written
+        while one runs. Before the first write they are all zeros.
 
         Parameters
         ----------
         centroids : array of uint32
-            As :func:`host.driver.codebooks.codebook` gives them.
+            Result of :func:`host.driver.codebooks.codebook`.
 
         Returns
         -------
         int
-            Words that all nodes were given.
+            Words that were written, summed over all nodes.
         """
         if not self.has_codebook:
             raise ValueError(f"Nodes must have a weight codec with a codebook, not {self.weight_codec}")
@@ -121,16 +121,15 @@ class RingVectors(RingNodes):
         self._write("codebook", [words] * self.nodes)
         return self.nodes * len(words)
 
-    # Vectors of which each node has the block that it owns.
+    # Vectors whose blocks lie each on the node that owns it.
 
     def write_master(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
-        """Write weights as the optimizer has them, of the whole vector, each block to the node that owns it: with a
-        weight codec only. Those that nodes compute with stay as they are; see
-        :meth:`host.driver.ring.Ring.distribute`."""
+        """Write the master weights of the whole vector, each block to the node that owns it, with a weight codec
+        only. The decoded weights stay as they are; see :meth:`host.driver.ring.Ring.distribute`."""
         self._write_blocks(self._masters(), self._to_owners(weights), where)
 
     def read_master(self, where: Where) -> Vector:
-        """Read weights as the optimizer has them, of the whole vector, each block from the node that owns it."""
+        """Read the master weights of the whole vector, each block from the node that owns it."""
         return np.concatenate(self._from_owners(self._masters(), where, packed_state=False)).view(np.float32)
 
     def _masters(self) -> str:
@@ -152,7 +151,7 @@ class RingVectors(RingNodes):
         Parameters
         ----------
         state : array of float32
-            With ``packed_state`` it is rounded to bfloat16, to nearest even.
+            Values of the plane; with ``packed_state`` rounded to bfloat16, to nearest even.
         plane : int
         where : Buffers or int, optional
         packed_state : bool
@@ -225,7 +224,7 @@ class RingVectors(RingNodes):
         return self._to_elements(np.stack(rows))
 
     def _to_words(self, vector: Vector) -> npt.NDArray[Any]:
-        """Elements as the host writes them."""
+        """Words of elements, in the form that the host writes."""
         if not self.reduced or vector.dtype == np.uint32:
             return vector
         if vector.dtype != np.int16:
@@ -238,7 +237,7 @@ class RingVectors(RingNodes):
 
 
 def _length(where: Where) -> int:
-    """Elements of the vector, which a buffer of state alone does not say."""
+    """Elements of the vector; a buffer of state alone does not give their number."""
     if isinstance(where, Buffer):
         raise ValueError(f"State must be named by the buffers of its vector, or by a length, not by {where}")
     return where if isinstance(where, int) else where.length

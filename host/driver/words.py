@@ -1,4 +1,4 @@
-"""32-bit words as packets have them, and the fields in them."""
+"""Words of 32 bits in packets, and the fields in them."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ Words = NDArray[np.uint32]
 
 
 def places(layout: Any) -> dict[str, tuple[int, int]]:
-    """Lowest bit and width of each field of a layout: plain numbers, since a driver packs all the time."""
+    """Lowest bit and width of each field of a layout, as plain numbers, since a driver packs often."""
     return {name: (field.offset, field.width) for name, field in layout}
 
 
 def fields(where: dict[str, tuple[int, int]], bits: int) -> dict[str, int]:
-    """The value of each field of :func:`places`."""
+    """Value of each field of :func:`places`."""
     return {name: bits >> offset & (1 << width) - 1 for name, (offset, width) in where.items()}

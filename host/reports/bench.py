@@ -26,7 +26,6 @@ from hdl.quantization.arithmetic import Variant
 from hdl.quantization.engine import peak_cycles
 from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
-from host.driver.memory import block_bounds
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.output import write_json
@@ -37,6 +36,7 @@ from host.versions import program
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
+from sim.golden.ring import block_bounds
 
 __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
            "update_bound", "write"]

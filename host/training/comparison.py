@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.ring.topology import RingTopology
-from host.driver.memory import block_bounds
 from host.driver.ring import Ring, Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
+from sim.golden.ring import block_bounds
 
 __all__ = ["compare_end", "names", "read_weights"]
 

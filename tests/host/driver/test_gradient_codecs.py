@@ -11,7 +11,6 @@ from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import BadAddressError
-from host.driver.memory import block_bounds
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.models.digits import digits
@@ -20,6 +19,7 @@ from host.training.record import TrainingConfig
 from host.training.trainer import train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.ring import block_bounds
 from tests.host import rings
 from tests.host.rings import TIMEOUT, random
 

@@ -1,19 +1,12 @@
 import dataclasses
-import itertools
 
 import pytest
 
 from hdl.config import NodeConfig
 from host.driver.buffers import errors_base
 from host.driver.device import Device
-from host.driver.memory import Allocation, block_bounds
+from host.driver.memory import Allocation
 from host.driver.ring import Ring
-from sim.golden import ring as golden
-
-
-def test_blocks_are_those_of_the_golden_model():
-    for length, nodes in itertools.product([*range(0, 200, 7), 4810, 16384], range(1, 17)):
-        assert block_bounds(length, nodes) == golden.block_bounds(length, nodes)
 
 
 @pytest.mark.parametrize(("length", "base"), [(0, 0), (1, 32), (32, 32), (33, 64), (5000, 5024)])

@@ -10,13 +10,14 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
-from host.driver.memory import Allocation, block_bounds
+from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.training.optimizers import SGD, Adam, AdamW
 from host.transports.session import TransportName, open_session
 from sim.golden import moments
 from sim.golden import ring as golden
+from sim.golden.ring import block_bounds
 from tests.host import rings
 
 CONFIG = NodeConfig()
