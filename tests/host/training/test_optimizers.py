@@ -122,7 +122,7 @@ class TestRegisters:
     def test_values(self):
         values = Settings(rule=Rule.ADAMW, gradient_scale=0.1, learning_rate=2, epsilon=1e-46, nesterov=True,
                           packed_state=True).registers()
-        assert values["OPTIMIZER"] == 0b1111
+        assert values["OPTIMIZER"] == 0b11_0011
         assert values["GRADIENT_SCALE"] == float(np.float32(0.1)) != 0.1
         assert values["EPSILON"] == 0
         assert values["CLIP"] == math.inf

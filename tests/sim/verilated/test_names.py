@@ -9,12 +9,16 @@ from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import Operation
+from hdl.engines import operations
+from hdl.optimizer.burst import StreamedOptimizer
 from sim.verilated.build import build_ring
 from sim.verilated.names import encodings, write_gtkw
 from sim.verilated.ring import VerilatedRing
 from sim.verilated.verilog import convert
 from tests.sim.verilated.probe import Probe
 from tests.sim.verilated.test_wave import HIERARCHY, blocks, unpack_lz4
+
+OPERATIONS = operations(NodeConfig())
 
 
 def states(unit):
@@ -25,9 +29,9 @@ def states(unit):
     return [call.args[0].value for call in sorted(calls, key=lambda call: call.lineno)]
 
 
-@pytest.mark.parametrize("unit", [HostPort, CommandQueue])
-def test_machines_have_the_states_of_their_source(unit):
-    component = unit(config=NodeConfig())
+@pytest.mark.parametrize(("unit", "options"), [(HostPort, {}), (CommandQueue, {"operations": OPERATIONS})])
+def test_machines_have_the_states_of_their_source(unit, options):
+    component = unit(config=NodeConfig(), **options)
     design = convert(component, name="unit")
     found = [one for one in encodings(component, design) if one.machine and not one.path]
     expected = states(unit)
@@ -38,14 +42,16 @@ def test_machines_have_the_states_of_their_source(unit):
 
 
 def test_enumerations():
-    component = CommandQueue(config=NodeConfig())
-    found = {one.signal: one for one in encodings(component, convert(component, name="unit")) if not one.path}
-    assert found["rule"].values == {0: "SGD", 1: "MOMENTUM", 2: "ADAM", 3: "ADAMW"}
-    operations = [one for name, one in found.items() if name.endswith("operation")]
-    assert operations
-    for one in (found["rule"], *operations):
+    optimizer = StreamedOptimizer(workers=1, lanes=1, depth=32)
+    (rule,) = (one for one in encodings(optimizer, convert(optimizer, name="unit"))
+               if one.signal == "settings.rule" and not one.path)
+    assert not rule.machine
+    assert (rule.width, rule.values) == (4, {0: "SGD", 1: "MOMENTUM", 2: "ADAM", 3: "ADAMW"})
+    queue = CommandQueue(config=NodeConfig(), operations=OPERATIONS)
+    found = [one for one in encodings(queue, convert(queue, name="unit")) if one.signal.endswith("operation")]
+    assert found
+    for one in found:
         assert not one.machine
-    for one in operations:
         assert (one.width, one.values) == (8, {member.value: member.name for member in Operation})
 
 
