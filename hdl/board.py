@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The design for any board: a ring of nodes on one chip, and a serial link to the host."""
+"""Top level of any board: a ring of nodes on one chip, and a serial link to the host."""
 
 import dataclasses
 

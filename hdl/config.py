@@ -1,4 +1,4 @@
-"""The parameters of one node, in one place."""
+"""Configuration of one node."""
 
 import dataclasses
 import hashlib
@@ -13,14 +13,14 @@ __all__ = ["FP32", "INT16", "NodeConfig"]
 #: Elements of a full node, and of a reduced one.
 FP32, INT16 = "fp32", "int16"
 
-#: What a reduced node has to be, and how a message names it.
+#: Parameters that a reduced node must have, with their names in messages.
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "weight_codec": ("Weight codec", RAW),
     "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
-#: Elements in a segment: what the length of a packet can say, in powers of two.
+#: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
 
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
@@ -147,7 +147,7 @@ class NodeConfig:
                                  f"block has at most {MOST_SEGMENTS} of them, not {getattr(self, name)!r}")
 
     def check_ring(self, nodes):
-        """ValueError for a ring of so many nodes, where they cannot form one."""
+        """Raise ValueError if ``nodes`` nodes of this configuration cannot form a ring."""
         if not isinstance(nodes, int) or not 1 <= nodes <= self.nodes_max:
             possible = f"between 1 and {self.nodes_max} nodes" if self.nodes_max > 1 else "1 node"
             raise ValueError(f"Ring must have {possible}, not {nodes!r}")
@@ -159,22 +159,22 @@ class NodeConfig:
 
     @property
     def has_master(self):
-        """Whether weights go through a codec, and the node keeps those of its own block as they were before."""
+        """Whether weights go through a codec, so that the node keeps the masters of its own block."""
         return self.weight_codec != RAW
 
     @property
     def codebook_words(self):
-        """Words of the memory that the weight codec's centroids are loaded from: 0 where it has none."""
+        """Words of the memory that the weight codec's centroids are loaded from: 0 if it has none."""
         return WEIGHT_CODECS[self.weight_codec].codebook_words
 
     @property
     def adds_compressed(self):
-        """Whether gradients are added in the form in which zero-value compression has them."""
+        """Whether gradients are added in the form of zero-value compression."""
         return GRADIENT_CODECS[self.gradient_codec].sums_coded
 
     @property
     def has_residual(self):
-        """Whether the gradient codec loses something, and the node keeps that."""
+        """Whether the gradient codec is not exact, so that the node keeps its residual."""
         return not GRADIENT_CODECS[self.gradient_codec].exact
 
     @property

@@ -1,4 +1,4 @@
-"""The engines of a node, by its configuration: the one list that a new engine is entered in."""
+"""List of the engines of a node, by its configuration: a new engine is entered here."""
 
 from hdl.control.engine import operations_of
 from hdl.int16_node import description as int16_node

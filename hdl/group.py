@@ -1,4 +1,4 @@
-"""The group of elements that everything in a node is dealt in."""
+"""Size of a group, the unit in which elements are dealt."""
 
 __all__ = ["GROUP"]
 

@@ -1,4 +1,4 @@
-"""The host port's way to the memories of a node."""
+"""Access of the host port to the memories of a node."""
 
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
@@ -15,7 +15,7 @@ __all__ = ["HostAccess"]
 
 
 class HostAccess(wiring.Component):
-    """Serves the host port's bursts from memories, a word per cycle.
+    """Serve the host port's bursts from memories, a word per cycle.
 
     Words are written as they come, with the word's lane enabled alone. A read has a latency of :attr:`latency` cycles
     to its first word, and one more for each element of the first row below its address.
@@ -31,9 +31,9 @@ class HostAccess(wiring.Component):
     -------
     read : In(signature of ``request``: Out(stream of access_layout()), ``data``: In(stream of word_layout()))
     write : In(signature of ``request``: Out(stream of access_layout()), ``data``: Out(stream of word_layout()))
-        As those of :class:`~hdl.control.host_port.HostPort`, which has checked spaces and ranges.
+        Ports of :class:`~hdl.control.host_port.HostPort`, which has checked spaces and ranges.
     read_<n>, write_<n> : Out(read_signature), Out(write_signature)
-        To the memory of space n.
+        Ports at the memory of space n.
     """
 
     latency = RowReader.latency + RowSerializer.latency

@@ -44,7 +44,7 @@ def write_signature(rows, lanes):
 
 
 def job_layout(rows, elements):
-    """A run of rows to read or write: its first row, and how many elements it has, 1 to ``elements``."""
+    """Run of rows to read or write: its first row, and its number of elements, 1 to ``elements``."""
     return data.StructLayout({"row": range(rows), "count": range(elements + 1)})
 
 
@@ -140,7 +140,7 @@ class LanedMemory(wiring.Component):
 
 
 def _first(ports, name):
-    """A member of the first valid port, or else of the last one."""
+    """Member of the first valid port, or else of the last one."""
     value = Value.cast(getattr(ports[len(ports) - 1], name))
     for n in reversed(range(len(ports) - 1)):
         value = Mux(ports[n].valid, Value.cast(getattr(ports[n], name)), value)
@@ -148,5 +148,5 @@ def _first(ports, name):
 
 
 def _chosen(marks, values):
-    """The value that is marked, or zeros if none is."""
+    """Return the marked value, or zeros if none is marked."""
     return functools.reduce(operator.or_, (Mux(mark, value, 0) for mark, value in zip(marks, values, strict=True)))

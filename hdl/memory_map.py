@@ -7,7 +7,7 @@ from hdl.group import GROUP
 
 __all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
 
-#: Elements that the base of a command is a multiple of, in every memory.
+#: Alignment of the base of a command, in elements, in every memory.
 BASE_ALIGNMENT = GROUP
 
 #: Field of a command that is the base in a region.
@@ -43,8 +43,8 @@ class MemorySpace:
     title : str
         Name in messages.
     region : str
-        Region that it belongs to. What lies in a region has the same place in all of its memories, since a command
-        has one base for each: :data:`REGION_BASES` says which.
+        Region of the space. A buffer has the same place in all memories of its region, since a command has one base
+        for each region: :data:`REGION_BASES` names it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class MemoryMap:
         return name in self._by_name
 
     def __getitem__(self, name):
-        """Space of a name; a ``KeyError`` lists the names that there are."""
+        """Space of a name; a ``KeyError`` lists the names."""
         try:
             return self._by_name[name]
         except KeyError:
@@ -100,7 +100,7 @@ class MemoryMap:
         return tuple(space.words for space in self._spaces)
 
     def region(self, name):
-        """Spaces of a region, in order; a ``KeyError`` lists the regions that there are."""
+        """Spaces of a region, in order; a ``KeyError`` lists the regions."""
         found = tuple(space for space in self._spaces if space.region == name)
         if not found:
             regions = dict.fromkeys(space.region for space in self._spaces)

@@ -1,4 +1,4 @@
-"""One accelerator node: memories, its engines, and the host's way in."""
+"""One accelerator node: memories, engines and host port."""
 
 import functools
 import operator
@@ -25,7 +25,7 @@ class Node(wiring.Component):
     """One accelerator of a ring.
 
     The host writes gradients and weights into the node's memories and pushes commands; the collective engine carries
-    them out with the ring's other nodes, and other engines those that need none. docs/architecture.md has the
+    them out with the ring's other nodes, and other engines the local ones. docs/architecture.md has the
     picture, docs/protocol.md the host's side.
 
     Nothing here knows an engine: :mod:`hdl.control.engine` says how one describes itself, and how it is joined to
@@ -34,16 +34,16 @@ class Node(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Of a full node; a reduced one is a :class:`~hdl.int16_node.node.Int16Node`.
+        Configuration of a full node; a reduced one is a :class:`~hdl.int16_node.node.Int16Node`.
     engines : sequence of EngineDescription, optional
-        In order of priority at the memories; at least one. By default, those of :func:`hdl.engines.engines`.
+        One or more engines, in order of priority at the memories. By default, :func:`hdl.engines.engines`.
 
     Members
     -------
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
     ring_i, ring_o : In, Out(LinkSignature())
-        From the predecessor, to the successor.
+        Links from the predecessor and to the successor.
     """
 
     def __init__(self, config, engines=None):
@@ -103,7 +103,7 @@ class Node(wiring.Component):
         roots = {"checked": queue.checked, "optimizer": fields}
 
         def source(path):
-            """Signal that an engine's input is fed from."""
+            """Signal that feeds an engine's input."""
             root, _, name = path.partition(".")
             if name:
                 return roots[root][name]
@@ -131,7 +131,7 @@ class Node(wiring.Component):
         return m
 
     def _memory(self, m, space, units, access):
-        """A memory, with the ports of the engines in order of priority, and the host's behind them."""
+        """Make a memory with the ports of the engines in order of priority, and the host's port last."""
         lanes = self._config.lanes
 
         def ports(kind):
@@ -159,7 +159,7 @@ class Node(wiring.Component):
         given = queue.start.payload.operation
         chosen = [functools.reduce(operator.or_, (given == operation.code for operation in engine.operations))
                   for engine, _ in others]
-        # What none of the others has is for the first: the checker lets nothing else through.
+        # An operation that none of the others has is for the first: the checker lets nothing else through.
         for unit, mine in [(first, ~Cat(chosen).any()),
                            *((unit, mine) for (_, unit), mine in zip(others, chosen, strict=True))]:
             m.d.comb += [

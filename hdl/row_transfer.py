@@ -1,4 +1,4 @@
-"""Runs of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
+"""Transfer of runs of rows between a memory and streams of beats: :class:`RowReader` and :class:`RowWriter`."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -11,7 +11,7 @@ __all__ = ["RowReader", "RowWriter"]
 
 
 class RowReader(wiring.Component):
-    """Reads runs of rows into a stream of beats.
+    """Read runs of rows into a stream of beats.
 
     Latency is :attr:`latency` cycles from the job to its first beat when the port is free; throughput is one beat per
     cycle, with no bubble between jobs, or ``depth`` beats in every 4 cycles where that is less. ``job.ready`` depends
@@ -143,7 +143,7 @@ class RowReader(wiring.Component):
 
 
 class RowWriter(wiring.Component):
-    """Writes a stream of beats to runs of rows.
+    """Write a stream of beats to runs of rows.
 
     Latency is :attr:`latency` cycle; throughput is one beat per cycle within a job, with one cycle between jobs.
     ``i.ready`` depends combinationally on ``port.ready``.

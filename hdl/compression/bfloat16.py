@@ -33,7 +33,7 @@ class _BFloat16Unit(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the beat that completes another to the offer of that."""
+        """Cycles from the beat that completes an output beat to the offer of the output beat."""
         return self._unit.latency
 
     def elaborate(self, platform):

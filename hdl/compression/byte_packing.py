@@ -53,9 +53,9 @@ class BytePacker(wiring.Component):
         chunk_valid = Signal()
         first = Signal(range(size))
         total = Signal(range(2 * size))
-        place = Signal(range(size))  # of the byte after what is packed
+        place = Signal(range(size))  # place of the byte after the packed ones
         waiting = Signal(8 * size)
-        tail = Signal()  # what waits must be given before anything else
+        tail = Signal()  # the waiting bytes must be given before anything else
         tail_last = Signal()
         tail_end = Signal(range(size))
 
@@ -136,15 +136,15 @@ class ByteUnpacker(wiring.Component):
     want : In(range(4 * words + 1))
         Bytes that are to be taken.
     align : In(1)
-        Those left of the present word are to be taken instead.
+        The rest of the present word is to be taken instead.
     enough : Out(1)
-        They are there.
+        The wanted bytes are there.
     stops : Out(1)
-        The packet ends with them, or before.
+        The packet ends with the wanted bytes, or before.
     allow : In(1)
         Take them if they are enough or the packet stops.
     take : Out(1)
-        They are taken in this cycle.
+        The bytes are taken in this cycle.
     done : In(1)
         Nothing more is wanted of this packet, from the next cycle on. Without it, the end of a packet is not passed.
     """

@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # Units are made here to be asked for the words in their beats, even where nothing is elaborated.
-"""Codecs: one value for each format of weights or gradients, with all that ring, driver and reports ask of it.
+"""Codecs: one value for each format of weights or gradients, for ring, driver and reports.
 
 :mod:`hdl.compression.registry` lists the codecs. docs/compression/adding-a-format.md says how to add one.
 """
@@ -29,7 +29,7 @@ class Codebook(enum.Enum):
 
 
 class Codec(Protocol):
-    """All that a node, a driver and a report need to know of a format."""
+    """Members of a format that a node, a driver and a report use."""
 
     @property
     def code(self) -> int:
@@ -43,17 +43,17 @@ class Codec(Protocol):
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can: a sum may be any number, so the format has to take any."""
+        """Whether gradients can go through the format: a sum may be any number, so the format has to take any."""
         ...
 
     @property
     def exact(self) -> bool:
-        """Whether every element is decoded as it was encoded."""
+        """Whether decoding returns every element unchanged."""
         ...
 
     @property
     def sums_coded(self) -> bool:
-        """Whether gradients are added as they are coded, and not decoded, added and encoded again at each hop."""
+        """Whether gradients are added in coded form, and not decoded, added and encoded again at each hop."""
         ...
 
     @property
@@ -107,7 +107,7 @@ class Codec(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedCodec:
-    """A format whose blocks all have the same number of bits; members as :class:`Codec` has them.
+    """A format whose blocks all have the same number of bits; its members are those of :class:`Codec`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Sums of packets, and codecs with error feedback: what encoding has lost is told, so that it can be added later."""
+"""Adder of packets, and encoder with error feedback: it outputs the loss of encoding, to be added later."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -121,7 +121,7 @@ class PacketAdder(wiring.Component):
 
 
 class FeedbackEncoder(wiring.Component):
-    """Encode packets of elements to words of a link, and tell what that has lost.
+    """Encode packets of elements to words of a link, and output the loss.
 
     With a codec that is not exact, words are decoded again as they leave, and the error of an element is it less what
     is decoded, or +0.0 where one of them is not finite. A block of the codec enters as a whole, when all of it is
@@ -146,9 +146,9 @@ class FeedbackEncoder(wiring.Component):
         One per packet: whether ``restored`` gets it as well. Taken with its last beat.
     o : Out(stream of word_layout())
     restored : Out(stream of beat_layout(lanes))
-        What a decoder makes of the words: whole blocks of the codec.
+        Decoded words: whole blocks of the codec.
     error : Out(stream of beat_layout(lanes))
-        Not with an exact codec.
+        Losses of the elements; absent with an exact codec.
     """
 
     def __init__(self, *, codec, lanes):

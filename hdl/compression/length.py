@@ -1,4 +1,4 @@
-"""Length counters: where the payload of a packet ends, told by its words.
+"""Length counters, which find the end of a packet's payload from its words.
 
 A depacketizer counts down the **units** of a payload. A unit is a word, or as many words as a group of elements has
 been coded in; only the format knows. So each format has a counter, which gives the number of units of a packet and

@@ -164,14 +164,14 @@ class GroupSplitter(wiring.Component):
     Members
     -------
     window, want, enough, stops, allow, take
-        As of the unpacker, in the other direction.
+        Ports of the unpacker, in the other direction.
     run : In(1)
     size : In(range(width + 1))
         Bits of a code, at least 1; steady from the cycle before ``run`` is set on and until the codes are taken.
     ended : Out(1)
         The last bytes of the packet are taken in this cycle.
     error : Out(1)
-        They do not end a group.
+        The last bytes do not end a group.
     o : Out(stream of code_layout(lanes, width))
     """
 
@@ -221,7 +221,7 @@ class GroupSplitter(wiring.Component):
         if chunks == 1:
             m.d.comb += [final.eq(1), self.want.eq(self.size)]
         else:
-            # What is wanted next is in a register, since all else follows from it.
+            # The next want is in a register, since all else follows from it.
             following = Signal.like(rest)
             m.d.comb += following.eq(Mux(go & ~closing, rest - size, self.size))
             with m.If(go | (chunk == 0)):

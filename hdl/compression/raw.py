@@ -1,4 +1,4 @@
-"""Packets of elements as they are, one to a word."""
+"""Packets of unchanged elements, one to a word."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -10,7 +10,7 @@ __all__ = ["Passage"]
 
 
 class Passage(wiring.Component):
-    """Pass elements on as the words that they are: wires alone.
+    """Pass elements on as words, by wires alone.
 
     Parameters
     ----------

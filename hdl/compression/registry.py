@@ -1,7 +1,7 @@
 """The codecs that weights and gradients can go through on the ring, by name.
 
-A name is what configurations, command lines and reports say; the code is what packets say. A new format is one entry
-here and one in :mod:`sim.golden.codecs`: docs/compression/adding-a-format.md.
+Configurations, command lines and reports use the name; packets carry the code. A new format is one entry here and one
+in :mod:`sim.golden.codecs`: docs/compression/adding-a-format.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ def block_codec(code: int, format: BlockCodec) -> FixedCodec:
 
 
 def _centroid_codec(code: int, centroids: int) -> FixedCodec:
-    """Return the codec of weights as indices of centroids, which its units are loaded with."""
+    """Return the codec of weights as indices of centroids, with which its units are loaded."""
     table = centroid.CentroidTable(centroids=centroids, loaded=True)
     return FixedCodec(code=code, block=GROUP, block_bits=GROUP * table.index_bits, encoder=CentroidEncoder,
                       decoder=centroid.Decoder, parameters={"table": table}, gradients=False,

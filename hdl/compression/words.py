@@ -1,4 +1,4 @@
-"""Units that take elements of any codec to the words of a link, and back. A packet of elements is a ring segment."""
+"""Converters between elements and the words of a link, for any codec. A packet of elements is a ring segment."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
@@ -36,7 +36,7 @@ class WordEncoder(wiring.Component):
     -------
     i : In(stream of beat_layout(lanes))
     load : In(stream of {data, last})
-        Only of a codec with a codebook: the bounds between centroids, before the first packet.
+        Bounds between centroids, before the first packet; only with a codec that has a codebook.
     o : Out(stream of word_layout())
     """
 
@@ -90,7 +90,7 @@ class WordDecoder(wiring.Component):
     -------
     i : In(stream of word_layout())
     load : In(stream of {data, last})
-        Only of a codec with a codebook: the centroids, before the first packet.
+        Centroids, before the first packet; only with a codec that has a codebook.
     o : Out(stream of beat_layout(lanes))
         Whole blocks of the codec, whatever the packet's length.
     """

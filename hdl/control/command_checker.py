@@ -1,4 +1,4 @@
-"""The comparison of a command with the node that it is meant for, before any engine gets it."""
+"""Check of a command against its node, before any engine gets it."""
 
 from amaranth.hdl import Array, Cat, Const, Module, Mux, Signal, unsigned
 from amaranth.lib import data, stream, wiring
@@ -10,22 +10,22 @@ from hdl.control.registers import register
 
 __all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
 
-#: Shape of the optimizer's rule, as register OPTIMIZER has it.
+#: Shape of the optimizer's rule in register OPTIMIZER.
 RULE = unsigned(register("OPTIMIZER").field("rule").width)
 
 
 def verdict_layout():
-    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the value that it is about."""
+    """Verdict on a command: an :class:`~hdl.control.protocol.EventStatus`, and the value at fault."""
     return data.StructLayout({"status": 8, "detail": 32})
 
 
 def checked_layout():
-    """Settings that a command is checked with, and must run with: those that decide what memory it uses."""
+    """Settings that a command is checked with and must run with: they decide which memory it uses."""
     return data.StructLayout({"rule": RULE, "packed_state": 1})
 
 
 class _Flags:
-    """Registers that tell operations apart by a property, as few as there can be.
+    """Registers that tell operations apart by a property, as few as possible.
 
     Two properties share a register unless an operation has one and lacks the other: an operation that a property
     says nothing about may have either value.
@@ -35,7 +35,7 @@ class _Flags:
         self._registers = []
 
     def of(self, column):
-        """The value, under the operation that was set last, of a property given by code; a constant where it can."""
+        """Value of a property, given by code, for the operation that was set last; a constant if possible."""
         if len(set(column.values())) < 2:
             return Const(any(column.values()), 1)
         for flag, known in self._registers:
@@ -47,15 +47,15 @@ class _Flags:
         return flag
 
     def set(self, code):
-        """Statements that choose an operation."""
+        """Make the statements that choose an operation."""
         return [flag.eq(known.get(code, False)) for flag, known in self._registers]
 
 
 class CommandChecker(wiring.Component):
     """Compare a command with the node it is meant for.
 
-    Everything about an operation comes from its description. The first of these that does not hold is the verdict;
-    fields that an operation does not use are not looked at.
+    Everything about an operation comes from its description. The first condition that does not hold is the verdict;
+    fields that an operation does not use are ignored.
 
     - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). One without extents that is
       not on the ring, such as QUIESCE, is not checked further.
@@ -127,13 +127,13 @@ class CommandChecker(wiring.Component):
                         default=1).bit_length()
 
         def trait(place, holds, *, measured=False):
-            """Whether something holds of the operation's extent at a base; ``measured`` asks but those that have a
+            """Whether a trait holds for the operation's extent at a base; ``measured`` asks only extents that have a
             length."""
             return flags.of({code: holds(extent) for code, extent in extents[place].items()
                              if not measured or extent.reach is not Reach.START})
 
         def capacity_at(place):
-            """Elements of the memory that the operation's extent at a base is in."""
+            """Elements of the memory of the operation's extent at a base."""
             memories = list(dict.fromkeys(extent.memory for extent in extents[place].values()))
             value = Const(words[memories[0]] if memories else 0, room_bits)
             for memory in memories[1:]:

@@ -1,4 +1,4 @@
-"""The way of a command: queued, checked, held until its flags are set, run; and the events that come of it."""
+"""Queue of commands, which are checked and held until their flags are set, and of their events."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -56,9 +56,9 @@ class CommandQueue(wiring.Component):
     full : Out(1)
         ``commands`` is not ready.
     start : Out(stream of command_layout())
-        To the engine. Payload holds from ``valid`` on, and is not kept after it is taken.
+        Command to the engine. The payload holds from ``valid`` on, and is not kept after it is taken.
     completions : In(stream of event_layout())
-        From the engine: exactly one event for each command taken.
+        Events from the engine: exactly one for each command taken.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
     rule : In(RULE)
@@ -66,12 +66,12 @@ class CommandQueue(wiring.Component):
     packed_state : In(1)
         A word of state holds two elements.
     checked : Out(checked_layout())
-        Of the command on ``start``, which must run with these: the registers may have changed since.
+        Settings for the command on ``start``, which must run with these: the registers may have changed since.
     link_reset : In(1)
     timeout : In(32)
         Cycles that a command waits for its flags.
     weight_version : In(32)
-        For events of commands that were not run.
+        Version in events of commands that were not run.
     set_flags : In(16)
         Flags that the host sets in this cycle.
     flags : Out(16)

@@ -1,7 +1,7 @@
-"""The description of an engine: what a node and its command checker have to know of it.
+"""Description of an engine for a node and its command checker.
 
-An engine carries out commands of a node. It says here which operations it has, what memory each of them needs, and
-how it is joined to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
+An engine carries out commands of a node. Its description names its operations, the memory of each of them, and its
+connections to memories and registers. :class:`~hdl.node.Node` is built from a list of descriptions, and
 :class:`~hdl.control.command_checker.CommandChecker` from their operations, so that neither knows any engine.
 """
 
@@ -35,7 +35,7 @@ class Extent:
     Parameters
     ----------
     base : str
-        Field of the command that says where: one of :data:`BASES`, each of which an operation names once at most.
+        Field of the command with the base: one of :data:`BASES`, each of which an operation names once at most.
     memory : str
         Name of a space of the node's :class:`~hdl.memory_map.MemoryMap`.
     reach : Reach
@@ -92,7 +92,7 @@ class OperationDescription:
             raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")
 
     def extent(self, base):
-        """Extent at a base, or None where the operation does not use it."""
+        """Extent at a base, or None if the operation does not use it."""
         return next((extent for extent in self.extents if extent.base == base), None)
 
 
@@ -120,7 +120,7 @@ class EngineDescription:
         field of register OPTIMIZER (``optimizer.nesterov``), a setting that the command was checked with
         (``checked.rule``), or ``weight_version``.
     outputs : mapping of str to str
-        What the node takes from it: ``weight_version``, from one engine at most.
+        Outputs that the node takes: ``weight_version``, from one engine at most.
     links : mapping of str to str
         Path of its port at each port of the node, ``ring_i`` and ``ring_o``.
     """

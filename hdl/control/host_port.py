@@ -1,4 +1,4 @@
-"""The host's way into a node: request packets in, response packets out."""
+"""Host port of a node: request packets in, response packets out."""
 
 from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -58,7 +58,7 @@ class HostPort(wiring.Component):
     commands : Out(stream of descriptor_layout())
         The words of commands. A packet that is too short or too long leaves one without its last word.
     commands_full : In(1)
-        There is no room for a command.
+        The command queue has no room.
     events : In(stream of 32 bits)
         The words of events.
     """
@@ -197,7 +197,7 @@ class HostPort(wiring.Component):
                         with m.Else():
                             m.next = "Address"
                     with m.Case(Opcode.WRITE_REGISTER, Opcode.WRITE_MEMORY):
-                        # Whatever comes of it, the response says how many words were written.
+                        # In any case the response says how many words were written.
                         m.d.sync += size.eq(1)
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)

@@ -1,4 +1,4 @@
-"""Run commands that need no other node."""
+"""Runner of commands that need no other node."""
 
 from amaranth.hdl import Module, Signal
 from amaranth.lib import stream, wiring
@@ -23,28 +23,28 @@ class CommandRunner(wiring.Component):
     Parameters
     ----------
     failure : EventStatus
-        That of a command which the datapath finds to be wrong.
+        Status of a command that the datapath finds to be wrong.
     most : int
-        That :attr:`progress` may be in one cycle.
+        Largest :attr:`progress` in one cycle.
 
     Members
     -------
     command : In(stream of command_layout())
-        What of it the datapath needs is to be sampled when it is taken.
+        Command to run. Fields that the datapath needs are to be sampled when it is taken.
     event : Out(stream of event_layout())
         Its detail is the sum of :attr:`progress`, or of a wrong command :attr:`number`.
     link_reset : In(1)
     weight_version : In(32)
-        For the event.
+        Version in the event.
     reset : Out(1)
-        Of the datapath.
+        Reset of the datapath.
     start : Out(1)
     progress : In(range(most + 1))
         Counted while the command runs, with the cycle of :attr:`done`.
     done, bad : In(1)
         The command has ended well, or is wrong; the latter has precedence.
     number : In(32)
-        Where it is wrong.
+        Place of the error in a wrong command.
     busy : Out(1)
         A cycle of the command, as its event counts them.
     """
@@ -92,7 +92,7 @@ class CommandRunner(wiring.Component):
                     with m.If(self.command.payload.length == 0):
                         m.next = "Report"
 
-            # What a memory still had to answer to the command before is gone when the datapath leaves its reset.
+            # A memory's answers to the command before have passed when the datapath leaves its reset.
             with m.State("Settle"):
                 m.next = "Launch"
                 with m.If(self.link_reset):

@@ -97,7 +97,7 @@ class EventStatus(enum.IntEnum):
 
 
 class EventFlag(enum.IntFlag):
-    """Observations of a command, which do not make it fail."""
+    """Observations of a command that do not make it fail."""
 
     LOCAL_NAN = 1
     """There was a NaN among the local gradients."""
@@ -135,12 +135,12 @@ def command_layout():
 
 
 def descriptor_layout():
-    """A word of a command descriptor: ``first`` begins one, whatever was before, and ``last`` makes it a command."""
+    """Word of a command descriptor: ``first`` always begins a descriptor, and ``last`` makes it a command."""
     return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def event_layout():
-    """The four words of an event; ``tag`` is that of the command, ``cycles`` the time it took."""
+    """The four words of an event; ``tag`` is the tag of the command, ``cycles`` its duration."""
     return data.StructLayout({
         "tag": 16, "status": 8, "flags": 8,
         "detail": 32,

@@ -10,7 +10,7 @@ from hdl.control.registers import IDENTIFIER, REGISTERS, STALLS, Access, registe
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout"]
 
-#: What a reduced node counts; and what it can be set to, with other values after reset.
+#: Counters of a reduced node; and its settings, with their own values after reset.
 _REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_CYCLES", "ELEMENTS_MASKED")
 _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
                      "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
@@ -62,8 +62,8 @@ class RegisterFile(wiring.Component):
     are visited one after the other, by a visit of four cycles: read, look, subtract, write. Visits of the host and of
     the counters in turn alternate while the host asks for something, so that none waits for long.
 
-    Of a counter there are only so many low bits that they cannot come round between two visits. A visit adds to its
-    row how far they have moved on since the last one, so a counter is exact whenever it is read.
+    A counter has only as many low bits as cannot wrap between two visits. A visit adds their advance since the last
+    one to the counter's row, so a counter is exact whenever it is read.
 
     After reset, and after CONTROL.clear_counters for the counters alone, every row is visited once before the host's
     turn comes, and gets its first value, which the upper half of the memory holds.
@@ -76,7 +76,7 @@ class RegisterFile(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        Gives the constants, and whether the node is reduced.
+        Configuration of the node, which gives the constants and may be reduced.
 
     Members
     -------
@@ -174,7 +174,7 @@ class RegisterFile(wiring.Component):
         read, write = memory.read_port(), memory.write_port()
 
         index = Signal(address_bits)  # row that is visited
-        of_host, host_next = Signal(), Signal()  # for the host
+        of_host, host_next = Signal(), Signal()  # the visit is for the host
         turn = Signal(address_bits, init=1)  # row that is visited next, unless the host asks for one
         beginning = Signal(init=1)  # rows get their first values
         clear_counters = Signal()
@@ -189,7 +189,7 @@ class RegisterFile(wiring.Component):
 
         queue = self.queue_status
         stalls = Cat(count[f"stall_{cause}"] if not self._config.reduced else Const(0, 1) for cause in STALLS)
-        live = {  # what does not come from the memory
+        live = {  # values that do not come from the memory
             "STATUS": Cat(queue.running, queue.waiting, Const(0, 6), stalls, Const(0, 3),
                           queue.commands, queue.events),
             "CONTROL": self.link_reset,

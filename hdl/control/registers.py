@@ -43,7 +43,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """Some bits of a register of kind ``BITFIELD``.
+    """Field of a register of kind ``BITFIELD``.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Register:
     access : Access
     kind : Kind
     width : int
-        Bits that there are, from bit 0 on; the others read as zero, and what is written to them is lost. For a
+        Bits of the register, from bit 0 on; the others read as zero, and writes to them are lost. For a
         counter it is 32, see ``increment``.
     reset : int
         Value after reset, as bits.
@@ -101,7 +101,7 @@ class Register:
         return self.name.lower()
 
     def field(self, name):
-        """The field of a name."""
+        """Field of a name."""
         return next(field for field in self.fields if field.name == name)
 
 
@@ -227,7 +227,7 @@ _BY_NAME = {entry.name: entry for entry in REGISTERS}
 
 
 def register(name):
-    """The register of that name; a ``KeyError`` lists the names there are."""
+    """Register of a name; a ``KeyError`` lists the names."""
     try:
         return _BY_NAME[name]
     except KeyError:

@@ -17,7 +17,7 @@ from hdl.streams.stream import SkidBuffer, connect_stream
 
 __all__ = ["MaskEngine", "counts_layout", "mask_cycles", "sparsify_cycles"]
 
-#: Cycles of a command after that in which its last beat is taken: in the memory, and known to be there.
+#: Cycles of a command after its last beat is taken, until the beat is known to be in memory.
 _ENDING = 1 + RowWriter.latency
 
 
@@ -31,7 +31,7 @@ def mask_cycles(jobs, *, lanes):
     lanes : int
     """
     beats = [count * rows * -(-columns // lanes) for rows, columns, count in jobs]
-    # A job is offered so long after the one before it was taken.
+    # Cycles from the taking of one job to the offer of the next.
     ahead = [JobReader.latency(rows, columns, lanes=lanes) + 1 for rows, columns, _ in jobs]
     first = RowReader.latency + ahead[0] + MaskCircuit.latency
     return first + sum(map(max, beats, [*ahead[1:], 0])) + _ENDING
@@ -54,30 +54,30 @@ class MaskEngine(wiring.Component):
     Alternative and threshold are sampled when it is taken. docs/protocol.md has the operations, and the list of jobs.
     Without length, a command ends well at once.
 
-    Of a list with a wrong job, all jobs before it are carried out and none from it on; nothing but elements of those
-    jobs is written.
+    All jobs before a wrong one are carried out, and none from it on; only elements of the jobs carried out are
+    written.
 
     Parameters
     ----------
     config : NodeConfig
-        Has ``masking`` or ``error_feedback``, or both.
+        Configuration with ``masking`` or ``error_feedback``, or both.
 
     Members
     -------
     command : In(stream of command_layout())
-        Of an operation that the configuration has; checked beforehand, see
+        Command of an operation that the configuration has; checked beforehand, see
         :class:`~hdl.control.command_checker.CommandChecker`.
     event : Out(stream of event_layout())
-        One for each command. The detail is the number of elements replaced, or that of the wrong job.
+        One for each command. The detail is the count of replaced elements, or the number of the wrong job.
     alternative, threshold : In(32)
     link_reset : In(1)
-        Ends a command, of which a part may be done.
+        End a command, which may be done in part.
     weight_version : In(32)
-        For the event.
+        Version in the event.
     count : Out(counts_layout())
     gradient_read, gradient_write, weight_write : memory ports
     weight_read : array of 2 memory ports
-        For the list of jobs, and for words and errors.
+        Ports for the list of jobs, and for words and errors.
     """
 
     def __init__(self, *, config):

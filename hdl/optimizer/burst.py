@@ -1,6 +1,6 @@
 # amaranth: UnusedElaboratable=no
 # The arithmetic is made in the constructor: its latencies are asked for even where nothing is elaborated.
-"""Bursts: gradients in, new weights out to memory and to every worker, and the gradients gone."""
+"""Optimizer in bursts: gradients in, new weights out to memory and to every worker."""
 
 from amaranth.hdl import C, Cat, Module, Signal
 from amaranth.lib import data, stream, wiring
@@ -73,7 +73,7 @@ class StreamedOptimizer(wiring.Component):
     rules : tuple of Rule or None
         Rules that a command may name. They decide the number of state planes. By default all that the format has.
     format : FloatFormat or FixedFormat
-        Of gradients, weights and state: FP32, or fixed point with SGD and momentum.
+        Format of gradients, weights and state: FP32, or fixed point with SGD and momentum.
     dsps : int
         DSP blocks each floating-point multiplier may use: 4, 2 or 1.
     primitive : bool
@@ -210,7 +210,7 @@ class StreamedOptimizer(wiring.Component):
         return max(self._depth // self._lanes, rows_under_way)
 
     def _banks(self, delay):
-        """Banks of a buffer that is drained so many cycles after its burst began."""
+        """Banks of a buffer that is drained ``delay`` cycles after its burst began."""
         beats = self._depth // self._update_lanes
         if self._interval == 1:
             return 2 + -(-delay // beats)
@@ -236,7 +236,7 @@ class StreamedOptimizer(wiring.Component):
         else:
             phase = C(1, 1)
 
-        # What comes of a beat, so many cycles after it entered.
+        # Results of a beat, each at its delay after the entry.
         summed = GradientBuffer.latency + self.reducer_latency
         remembered = [summed + latency for latency in self.lane.state_latencies]
         updated = summed + self.lane.latency
@@ -336,7 +336,7 @@ class StreamedOptimizer(wiring.Component):
         return m
 
     def _delay_tags(self, m, beat, phase, ages):
-        """The tag of the beat that entered so many cycles ago, for each of these ages.
+        """Delay tags: the tag of the beat that entered the given number of cycles ago, for each age.
 
         Whether there is a beat must be known from reset on, and goes through flip-flops; the rest by delay lines.
         Both move on as beats may enter, and a tag stands for ``update_interval`` cycles: one of these is

@@ -28,7 +28,7 @@ _TARGETS = 2
 
 
 def setup_layout(config):
-    """What a command looks like to the datapath; holds as long as it runs."""
+    """Fields of a command for the datapath; they hold as long as it runs."""
     return data.StructLayout({
         "samples": 32,
         "list_row": range(config.weight_words // config.lanes),
@@ -37,7 +37,7 @@ def setup_layout(config):
 
 
 def _scale_layout():
-    """What becomes of the sum of an output."""
+    """Scale of the sum of an output."""
     return data.StructLayout({"multiplier": MULTIPLIER_BITS, "shift": SHIFT_BITS, "relu": 1, "raw": 1, "last": 1})
 
 
@@ -65,11 +65,11 @@ class InferenceDataflow(wiring.Component):
     bad : Out(1)
         A layer is wrong, and all before it are in memory; held.
     number : Out(16)
-        Of that layer.
+        Number of the wrong layer.
     multiplied : Out(1)
         All lanes multiply.
     gradient_read, gradient_write, weight_read : memory ports
-        As those of :class:`InferenceEngine`.
+        Ports of :class:`InferenceEngine`.
     """
 
     def __init__(self, *, config, form=Form.ADJUSTED):
@@ -180,7 +180,7 @@ class InferenceDataflow(wiring.Component):
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(self.gradient_write))
         connect_stream(m, targets.o, writer.layer)
         connect_stream(m, results.o, writer.i)
-        ahead = Signal(16)  # samples of which inputs are asked for and results are not in memory
+        ahead = Signal(16)  # samples whose inputs are requested and whose results are not in memory
         under_way = Signal(16)  # layers of the same kind
         layer = fork.o[4]
         issued = jobs["inputs"].job.valid & jobs["inputs"].job.ready
@@ -211,7 +211,7 @@ class InferenceDataflow(wiring.Component):
         return m
 
     def _operands(self, m, codes, inputs, parameters, operands, scales):
-        """A beat of codes, of inputs, and the parameters of their output: they leave together."""
+        """Join a beat of codes, a beat of inputs and the parameters of their output, which leave together."""
         width = 4 * self._config.lanes
         x, output, flags = inputs.payload, parameters.payload, inputs.payload.flags
         row = codes.payload.elements.as_value()
@@ -246,7 +246,7 @@ class InferenceDataflow(wiring.Component):
 
 
 def peak_cycles(layers, samples, *, lanes):
-    """Least cycles of an INFER, those in which all lanes multiply: samples · Σ outputs · ceil(inputs / (4 · lanes)).
+    """Least cycles of an INFER, in which all lanes multiply: samples · Σ outputs · ceil(inputs / (4 · lanes)).
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def infer_cycles(layers, samples, *, lanes, form=Form.ADJUSTED):
 
 
 def counts_layout():
-    """What the engine adds to the counters in a cycle, by the names of the registers."""
+    """Increments of the counters in a cycle, by the names of the registers."""
     return data.StructLayout({"command_cycles": 1, "stall_memory": 1})
 
 
@@ -292,15 +292,15 @@ class InferenceEngine(wiring.Component):
     A command is run by the :class:`InferenceDataflow`, which is held in reset between commands, and reported by one
     event. docs/protocol.md has the list of layers. Without samples, a command ends well at once.
 
-    Of a list with a wrong layer, all layers before it are carried out and none from it on; nothing but their results
-    is written.
+    All layers before a wrong one are carried out, and none from it on; only their results are
+    written.
 
     Parameters
     ----------
     config : NodeConfig
-        Has ``quantization``.
+        Configuration with ``quantization``.
     form : Form
-        Of the multipliers; results and cycles but for the latency are the same.
+        Form of the multipliers; results and cycles but for the latency are the same.
 
     Members
     -------
@@ -310,15 +310,15 @@ class InferenceEngine(wiring.Component):
         One for each command. The detail is the number of cycles in which all lanes have multiplied, or that of the
         wrong layer.
     link_reset : In(1)
-        Ends a command, of which a part may be done.
+        End a command, which may be done in part.
     weight_version : In(32)
-        For the event.
+        Version in the event.
     count : Out(counts_layout())
     gradient_read : array of 2 memory ports
-        For inputs, and for parameters.
+        Ports for inputs, and for parameters.
     gradient_write : memory port
     weight_read : array of 2 memory ports
-        For the list of layers, and for codes.
+        Ports for the list of layers, and for codes.
     """
 
     def __init__(self, *, config, form=Form.ADJUSTED):

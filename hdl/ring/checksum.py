@@ -1,4 +1,4 @@
-"""CRC-32 of IEEE 802.3, a word at a time. It is that of zlib over the words as little-endian bytes."""
+"""CRC-32 of IEEE 802.3, a word at a time. It equals zlib's CRC-32 of the words as little-endian bytes."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""The control of the collective engine: the life of a command, from its acceptance to its event."""
+"""Control of the collective engine: a command from its acceptance to its event."""
 
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, stream, wiring
@@ -56,7 +56,7 @@ class CollectiveControl(wiring.Component):
     busy : Out(1)
         A command is under way, and this cycle counts for it.
     kind : In(kind_layout())
-        Of the command that was taken last; holds until the next is taken.
+        Properties of the command that was taken last; they hold until the next is taken.
     planning, plan : Out(1)
         The planner is needed; it starts in this cycle.
     planned : In(1)
@@ -68,7 +68,7 @@ class CollectiveControl(wiring.Component):
     finished : In(1)
         The datapath is idle, and nothing is on its way.
     fault : In(fault_layout())
-        Looked at while ``running``.
+        Fault that ends the command; valid while ``running``.
     packets : Out(32)
         Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
     moved : In(1)
@@ -77,13 +77,13 @@ class CollectiveControl(wiring.Component):
     egress_stalled : In(1)
         A packet waits for a credit.
     local_nan, not_finite : In(1)
-        For the flags of the event.
+        Observations for the flags of the event.
     give_up : Out(1)
         The packet in progress has to end, and an ABORT to leave.
     abort_sent : In(1)
-        It has left.
+        The ABORT has left.
     drain : Out(1)
-        What comes in has to be dropped. Depends combinationally on ``abort_received``.
+        Incoming packets have to be dropped. Depends combinationally on ``abort_received``.
     abort_received : In(1)
         The predecessor's ABORT has come.
     stranded : Out(1)
@@ -195,7 +195,7 @@ class CollectiveControl(wiring.Component):
                     m.next = "Report"
 
             with m.State("Abort"):
-                # What comes right behind the ABORT belongs to the next command.
+                # A packet right behind the ABORT belongs to the next command.
                 m.d.comb += [self.give_up.eq(~aborted), self.drain.eq(~(abort_seen | self.abort_received))]
                 with m.If(self.abort_sent):
                     m.d.sync += aborted.eq(1)

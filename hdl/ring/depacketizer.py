@@ -1,4 +1,4 @@
-"""Depacketizer: packets from the link, taken apart and held against what is expected."""
+"""Depacketizer: packets from the link, taken apart and compared with the expected ones."""
 
 import functools
 import operator
@@ -18,7 +18,7 @@ __all__ = ["Depacketizer"]
 
 
 class Depacketizer(wiring.Component):
-    """Takes packets apart, and gives on only what was expected.
+    """Take packets apart, and pass on the expected ones only.
 
     A packet waits at its first word until an ``expected`` record is offered and ``active`` is high. Its header is
     then held against the record, which is taken with the third word, and payload words are given on as they come:
@@ -88,9 +88,9 @@ class Depacketizer(wiring.Component):
         An accepted packet has ended with a right CRC.
     error : Out(1)
     code : Out(8)
-        Why, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
+        Reason, an :class:`~hdl.control.protocol.EventStatus`; valid with ``error``.
     detail : Out(32)
-        Valid with ``error``.
+        Detail of the refusal; valid with ``error``.
     abort_seen : Out(1)
         An ABORT packet of this epoch has passed, whether refused or discarded.
     starved : Out(1)
@@ -141,7 +141,7 @@ class Depacketizer(wiring.Component):
         mixed = Signal(32)  # the word, and the CRC of those before it
         begins = Signal()  # the word that comes is the first of a packet
 
-        # What is known of the packet in progress, or, while `finished`, of the one that has just ended.
+        # State of the packet in progress, or, while `finished`, of the one that has just ended.
         outdated = Signal()
         by_abort = Signal()  # it is an ABORT packet of this epoch
         discarded = Signal()

@@ -1,4 +1,4 @@
-"""The description of the collective engine: operations that nodes of a ring carry out together, and QUIESCE."""
+"""Description of the collective engine: operations that nodes of a ring carry out together, and QUIESCE."""
 
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import EventStatus, Operation
@@ -9,11 +9,11 @@ __all__ = ["describe"]
 
 
 def describe(config):
-    """The engine's :class:`~hdl.control.engine.EngineDescription` on a node of this configuration."""
+    """Make the engine's :class:`~hdl.control.engine.EngineDescription` for a node of this configuration."""
     gradients = Extent(base="gradient_base", memory="gradients")
     weights = Extent(base="weight_base", memory="weights")
     planes = {f"state_{plane}": plane for plane in range(config.state_planes)}
-    if config.has_master:  # these lie at the same places as state, and are never packed
+    if config.has_master:  # masters lie at the same places as state, and are never packed
         state = (Extent(base="state_base", memory="masters", reach=Reach.BLOCK),)
     elif planes:
         state = (Extent(base="state_base", memory="state_0", reach=Reach.BLOCK, packs=True,
@@ -55,5 +55,5 @@ def describe(config):
 
 
 def _present(config, ports):
-    """Ports at those memories that the node has."""
+    """Select the ports at memories that the node has."""
     return {memory: paths for memory, paths in ports.items() if memory in config.memories}

@@ -1,4 +1,4 @@
-"""Header of a packet on the ring: three words that say what the payload is and where it belongs.
+"""Header of a packet on the ring: three words with the kind of the payload and its place.
 
 A packet is its header, the payload words, and the CRC-32 of all words before it, on which ``last`` is set. A sender
 that has to give up in the middle of a packet ends it with the bitwise inverse of the right CRC: the packet is
@@ -29,7 +29,7 @@ MOST_SEGMENTS = 1 << _SEGMENT_BITS
 
 
 class PacketType(enum.Enum, shape=4):
-    """What a packet is for."""
+    """Purpose of a packet."""
 
     DATA = 1
     """A segment of a block."""
@@ -51,7 +51,7 @@ def header_layout():
 
 
 def expected_layout():
-    """What the header of a DATA packet has to say for the packet to be accepted; its tenant has to be 0."""
+    """Fields that the header of an accepted DATA packet must have; its tenant must be 0."""
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,

@@ -41,7 +41,7 @@ def _check(segments, words, role):
 
 
 class LinkTransmitter(wiring.Component):
-    """Sends packets on credit.
+    """Send packets on credit.
 
     Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
     registers; ``i.ready`` and ``may_start`` depend on registers and ``reset_link`` alone.
@@ -125,7 +125,7 @@ class LinkTransmitter(wiring.Component):
 
 
 class LinkReceiver(wiring.Component):
-    """Keeps the packets that come in until the node takes them.
+    """Keep incoming packets until the node takes them.
 
     Latency is :attr:`latency` cycles from a word on the wires to its offer at ``o``, throughput one word per cycle. A
     word need not wait for the rest of its packet. ``o`` and ``ring_i.credit`` are registers; the credit comes in the

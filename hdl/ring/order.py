@@ -1,4 +1,4 @@
-"""The static order of a collective: which segment of which block is moved when.
+"""Static order of a collective: the sequence in which segments of blocks are moved.
 
 A vector of ``length`` elements is dealt to ``size`` blocks in groups of 32: with G groups, block b has G // size of
 them, and one more if b < G % size; blocks follow each other. A block moves in segments of S elements, and every
@@ -32,7 +32,7 @@ class Phase(enum.Enum, shape=1):
 
 
 def plan_layout(elements):
-    """How a vector of up to ``elements`` elements is dealt: the block sizes and the number of segments."""
+    """Division of a vector of up to ``elements`` elements: the block sizes and the number of segments."""
     groups = (elements + GROUP - 1) // GROUP
     return data.StructLayout(
         {
@@ -47,7 +47,7 @@ def plan_layout(elements):
 
 
 def tour_layout(elements):
-    """One walk's part in a phase: how many steps, and the block of the first with its first group."""
+    """One walk's part in a phase: its number of steps, the block of the first step, and that block's first group."""
     groups = (elements + GROUP - 1) // GROUP
     return data.StructLayout({"steps": SIZES, "block": RANKS, "start": range(groups + 1)})
 
@@ -73,7 +73,7 @@ def record_layout(elements, segment):
 
 
 class Planner(wiring.Component):
-    """Deals a vector to blocks, without a divider or a multiplier.
+    """Deal a vector to blocks, without a divider or a multiplier.
 
     Takes :attr:`latency` cycles at most from ``start`` to ``done``. Results hold until the next start.
 
@@ -183,7 +183,7 @@ class Planner(wiring.Component):
 
 
 class Walk(wiring.Component):
-    """Goes through the static order and emits one record per step.
+    """Go through the static order and emit one record per step.
 
     A record is offered every second cycle at most; ``o`` is a register.
 
@@ -235,7 +235,7 @@ class Walk(wiring.Component):
         wraps = Signal()
         settled = Signal()  # block, start and segment have had a cycle to reach the record
 
-        # What comes after the last step of a phase.
+        # The step after the last one of a phase.
         both = Signal()
         ending, before_end = Signal(), Signal()  # this segment is the last one, or the next is
         enters = Signal()

@@ -1,4 +1,4 @@
-"""Packetizer: header, payload and CRC put together to packets for the link."""
+"""Packetizer, which joins header, payload and CRC to packets for the link."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ __all__ = ["Packetizer"]
 
 
 class Packetizer(wiring.Component):
-    """Makes packets: header, payload, CRC.
+    """Make packets of header, payload and CRC.
 
     Latency is :attr:`latency` cycle from a header to its first word and from a payload word to itself; throughput is
     one word per cycle, without a bubble inside a packet or between packets. ``o`` is a register; ``header.ready`` and

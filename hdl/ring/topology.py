@@ -1,8 +1,8 @@
-"""The shape in which nodes are connected: who is before and behind whom, and who owns which block.
+"""Topology of the nodes: their neighbours, and the owners of blocks.
 
-:class:`RingTopology` says it for the host and for simulations, in numbers. The functions below it say the same in
-gateware, where rank and size are signals. Nothing else counts neighbours: another shape of network is another class
-here.
+:class:`RingTopology` gives both in numbers, for the host and for simulations. The functions below it give the same
+in gateware, where rank and size are signals. No other module counts neighbours: another shape of network is another
+class here.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from amaranth.hdl import Mux
 __all__ = ["MOST_NODES", "RANKS", "SIZES", "RingTopology", "check_nodes", "is_predecessor", "is_successor",
            "predecessor", "successor"]
 
-#: Nodes of the largest ring: ranks and blocks have as many bits as these numbers take.
+#: Nodes of the largest ring, which sets the bits of ranks and blocks.
 MOST_NODES = 16
 
 #: Shape of a rank or a block.
@@ -23,7 +23,7 @@ SIZES = range(MOST_NODES + 1)
 
 
 def check_nodes(nodes, *, name="Ring size"):
-    """Raise a ``ValueError`` unless so many nodes can form a ring."""
+    """Raise a ``ValueError`` unless ``nodes`` nodes can form a ring."""
     if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= MOST_NODES:
         raise ValueError(f"{name} must be between 1 and {MOST_NODES} nodes, not {nodes!r}")
 
@@ -61,7 +61,7 @@ class RingTopology:
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
-        """Ranks at both ends of each link: the node that sends words, and the one that takes them."""
+        """Ranks at both ends of each link: the sender and the receiver of words."""
         return tuple((rank, self.successor(rank)) for rank in range(self.nodes))
 
     @property

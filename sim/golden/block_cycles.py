@@ -17,7 +17,7 @@ _WORD = 32
 
 
 def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tuple[int, int, bool]]]:
-    """Words that a packer completes with each beat of each packet of so many blocks: from, to, and last."""
+    """Words that a packer completes with each beat of each packet, by its count of blocks: from, to, and last."""
     packets = []
     for blocks in counts:
         beats: list[tuple[int, int, bool]] = []
@@ -33,7 +33,7 @@ def join(model: BlockFormat, counts: Sequence[int], lanes: int) -> list[list[tup
 
 
 def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> list[list[tuple[bool, bool, bool]]]:
-    """Beats that an unpacker makes of each packet of so many words: takes words, lacks some, and is the last."""
+    """Beats of an unpacker for each packet, by its count of words: takes words, lacks some, and is the last."""
     packets = []
     for total in counts:
         beats: list[tuple[bool, bool, bool]] = []
@@ -56,10 +56,10 @@ def split(model: BlockFormat, counts: Sequence[int], lanes: int, words: int) -> 
 
 
 class _Sink(Protocol):
-    """What takes beats from an output register."""
+    """Sink of an output register."""
 
     def take(self, offered: int) -> int:
-        """Cycle in which a beat is taken that is offered from some cycle on."""
+        """Cycle in which a beat is taken, offered from the given cycle on."""
 
 
 class Output:
@@ -79,7 +79,7 @@ class Output:
 
 
 class _Join:
-    """A packer: it takes a beat when its output is free, and fills this with what the beat completes."""
+    """A packer: takes a beat when its output is free, and fills the output with the words that the beat completes."""
 
     def __init__(self, completes: Sequence[bool], output: Output) -> None:
         self._completes = iter(completes)
@@ -104,7 +104,7 @@ class _Open:
         self.end = output.end
 
     def step(self) -> int:
-        """All stages move; the cycle in which they do."""
+        """Move all stages, and return the cycle in which they move."""
         now = self.free
         self.free += 1
         self._inside = [left - 1 for left in self._inside]
@@ -124,14 +124,14 @@ class _Open:
 
 def trace_quantizer(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
                     ready: npt.ArrayLike) -> stream.Trace:
-    """Every cycle of a quantizer; see :func:`trace_encoder`."""
+    """Trace every cycle of a quantizer; see :func:`trace_encoder`."""
     output = Output(ready)
     return _trace_quantizer(model, last, lanes, latency, willing, output, output)
 
 
 def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latency: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> stream.Trace:
-    """Every cycle of an encoder.
+    """Trace every cycle of an encoder.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def trace_encoder(model: BlockFormat, last: npt.ArrayLike, *, lanes: int, latenc
     lanes : int
         Elements per beat.
     latency : int
-        The unit's.
+        Latency of the unit, in cycles.
     willing : array of cycles
         Whether the source may begin to offer its next beat.
     ready : array of cycles
@@ -194,7 +194,7 @@ def _trace_quantizer(model: BlockFormat, last: npt.ArrayLike, lanes: int, latenc
 
 def trace_decoder(model: BlockFormat, last: npt.ArrayLike, counts: Sequence[int], *, lanes: int, words: int,
                   latency: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Every cycle of a decoder.
+    """Trace every cycle of a decoder.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def trace_decoder(model: BlockFormat, last: npt.ArrayLike, counts: Sequence[int]
     words : int
         Words per beat of the input.
     latency : int
-        The unit's.
+        Latency of the unit, in cycles.
     willing : array of cycles
         Whether the source may begin to offer its next beat.
     ready : array of cycles

@@ -1,6 +1,6 @@
 """Golden model of formats with one exponent per block: parameters, codes and words.
 
-Elements are bit patterns of binary32, or of bfloat16 where told so. docs/compression/shared_exponent.md has the scale
+Elements are bit patterns of binary32, or of bfloat16 on request. docs/compression/shared_exponent.md has the scale
 rule and the layout of words; what differs from format to format is in :mod:`sim.golden.shared_exponent` and
 :mod:`sim.golden.microscaling`.
 """
@@ -44,14 +44,14 @@ class Blocks:
 
 
 class BlockFormat:
-    """Formats with one exponent per block, and the values that come of their parameters.
+    """Format with one exponent per block: its parameters, and values derived from them.
 
     A magnitude is a field, and ``fraction_bits`` below it; numbers with the field zero have no hidden bit.
 
     Members
     -------
     block, subset : int
-        Elements with an exponent, and with a difference to it, in common.
+        Elements that share an exponent, and elements that share a difference to it.
     exponent_bits, difference_bits, magnitude_bits, fraction_bits : int
         Widths.
     top_field, largest : int
@@ -59,7 +59,7 @@ class BlockFormat:
     lowest : int
         Smallest exponent of a block.
     complement : bool
-        Whether elements are of two's complement.
+        Whether elements are in two's complement.
     infinities : bool
         Whether the highest field holds infinities and NaNs.
     nan_magnitude : int or None
@@ -85,7 +85,7 @@ class BlockFormat:
     seed: int
 
     def check(self) -> None:
-        """Raise TypeError or ValueError for parameters that every format has."""
+        """Raise TypeError or ValueError for a bad value of the parameters that every format has."""
         if not isinstance(self.rounding, Rounding):
             raise TypeError(f"Rounding must be a Rounding, not {self.rounding!r}")
         check_integer("Seed", self.seed, 0, (1 << 64) - 1)
@@ -126,20 +126,20 @@ class BlockFormat:
         return (blocks * self.block_bits + _WORD - 1) // _WORD
 
     def random(self) -> RandomBits:
-        """Random bits as a unit has them after its reset."""
+        """Random bits of a unit after its reset."""
         return RandomBits(self.seed)
 
     def quantise(self, bits: npt.ArrayLike, *, random: RandomBits | None = None, bf16: bool = False) -> Blocks:
-        """Blocks of elements, of which the last is filled up with +0.
+        """Quantize elements to blocks; the last block is filled up with +0.
 
         Parameters
         ----------
         bits : array
             Encodings of the elements.
         random : RandomBits or None
-            Where stochastic rounding takes its bits from; by default, as after a reset.
+            Source of bits for stochastic rounding; by default, the bits after a reset.
         bf16 : bool
-            Whether they are bfloat16.
+            Whether elements are bfloat16.
         """
         given = np.asarray(bits, np.uint32)
         count = -(-len(given) // self.block)
@@ -157,7 +157,7 @@ class BlockFormat:
             differences = np.minimum(shared[:, np.newaxis] - peaks, (1 << self.difference_bits) - 1)
         else:
             differences = np.zeros((count, 0), np.int64)
-        # Exponent of numbers with the field 1, and where this element is with respect to it.
+        # Exponent of numbers with the field 1, and the place of this element relative to it.
         lowered = np.repeat(differences, self.subset, axis=1) if self.difference_bits else 0
         field = exponent - (shared[:, np.newaxis] - lowered - self.top_field + 1)
         shift = np.minimum(23 - self.fraction_bits + np.maximum(-field, 0), _FAR)
@@ -210,14 +210,14 @@ class BlockFormat:
         return elements
 
     def _open(self, magnitude: Integers) -> tuple[Integers, Integers]:
-        """A magnitude as an integer, and the power of two it is times that of a subnormal number's last place."""
+        """Split a magnitude into an integer and an exponent of two, relative to a subnormal number's last place."""
         if self.top_field == 1:
             return magnitude, np.ones_like(magnitude)
         field, fraction = magnitude >> self.fraction_bits, magnitude & (1 << self.fraction_bits) - 1
         return fraction | (field != 0).astype(np.int64) << self.fraction_bits, np.maximum(field, 1)
 
     def integers(self, codes: Integers) -> Integers:
-        """Elements as integers, of which one is the smallest number of the format above zero."""
+        """Elements as integers, in units of the format's smallest positive number."""
         sign, magnitude = codes >> self.magnitude_bits, codes & (1 << self.magnitude_bits) - 1
         if self.complement:
             magnitude = np.where(sign, (1 << self.magnitude_bits) - magnitude, magnitude)
@@ -235,7 +235,7 @@ class BlockFormat:
         return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
     def unpack(self, words: npt.ArrayLike) -> Blocks:
-        """Blocks of words: as many as are whole."""
+        """Whole blocks of words."""
         flat = np.unpackbits(np.asarray(words, np.uint32).astype("<u4").view(np.uint8), bitorder="little")
         count = len(flat) // self.block_bits
         rows = flat[:count * self.block_bits].reshape(count, self.block_bits)

@@ -22,14 +22,14 @@ Integers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidTable:
-    """The parameters, and the values that come of them.
+    """Parameters of the format, and values derived from them.
 
     Parameters
     ----------
     centroids : int
         Centroids of a table: 4, 8, 16, 32 or 64.
     loaded : bool
-        Whether decoders are loaded with the table, which then is sent with no packet.
+        Whether the host loads decoders with the table, so that no packet carries it.
     """
 
     centroids: int = 16
@@ -61,7 +61,7 @@ class CentroidTable:
         return self.table_words + groups * self.index_bits
 
     def encode(self, indices: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """A packet of indices, of which there is at least one, and of their table, unless that is loaded."""
+        """Encode a packet: at least one index, behind the table unless that is loaded."""
         given = np.asarray(indices)
         table = np.asarray([] if centroids is None else centroids, np.uint32)
         if len(table) != self.table_words:
@@ -82,7 +82,7 @@ class CentroidTable:
 
     def decode(self, words: npt.ArrayLike, count: int | None = None,
                centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements of a packet: ``count`` of them, or whole groups. Centroids are given where they are loaded."""
+        """Elements of a packet: ``count`` of them, or whole groups. Loaded centroids are an argument."""
         given = np.asarray(words, np.uint32)
         table = np.asarray(centroids, np.uint32) if self.loaded else given[:self.centroids]
         elements: Bits = table[self.indices(given)]
@@ -93,7 +93,7 @@ class CentroidTable:
         return elements[:count]
 
     def bounds(self, centroids: npt.ArrayLike) -> Bits:
-        """Least number, as bits of binary32, that is nearer to each centroid but the first than to the one below it.
+        """Bounds between centroids: the least numbers, as bits of binary32, that are nearer to the upper centroid.
 
         Centroids are bits of binary32 numbers, which are finite and ascend. A zero is -0.0.
         """
@@ -108,7 +108,7 @@ class CentroidTable:
         return bounds
 
     def nearest(self, elements: npt.ArrayLike, bounds: npt.ArrayLike) -> Integers:
-        """Indices of the nearest centroids, of two that are as near the lower one, by the bounds between them."""
+        """Indices of the nearest centroids, by the bounds between them; ties go to the lower centroid."""
         given, edges = _ordered(np.asarray(elements, np.uint32)), _ordered(np.asarray(bounds, np.uint32))
         indices: Integers = np.searchsorted(edges, given, side="right").astype(np.int64)
         return indices
@@ -121,8 +121,7 @@ def _ordered(bits: Bits) -> Bits:
 
 
 def _scaled(place: int) -> int:
-    """The number at a place of that order, in units of the least one; infinities and NaNs go on as if they were
-    numbers."""
+    """Number at a place of that order, in units of the least one; infinities and NaNs count as further numbers."""
     magnitude = place ^ 0x8000_0000 if place >> 31 else place ^ 0x7FFF_FFFF
     exponent, fraction = magnitude >> 23, magnitude & 0x7F_FFFF
     number = (fraction | 0x80_0000) << (exponent - 1) if exponent else fraction
@@ -130,7 +129,7 @@ def _scaled(place: int) -> int:
 
 
 def _first_above(twice: int) -> int:
-    """The first place of which twice the number is greater than this."""
+    """Find the first place whose doubled number is greater than the given one."""
     low, high = 0, 1 << 32
     while low < high:
         middle = (low + high) // 2
@@ -143,7 +142,7 @@ def _first_above(twice: int) -> int:
 
 def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> planes.Trace:
-    """Every cycle of an encoder; ``scan`` are the handshakes of its tables.
+    """Trace every cycle of an encoder; ``scan`` are the handshakes of its tables.
 
     Parameters
     ----------
@@ -153,8 +152,8 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
     lanes : int
         Indices in a beat.
     table_willing, willing : array of cycles
-        Whether either source may begin to offer its next word or beat. Where the table is loaded, the first is not
-        looked at.
+        Whether either source may begin to offer its next word or beat. The first is not used if the table is
+        loaded.
     ready : array of cycles
         Whether the sink is ready.
     """
@@ -191,7 +190,7 @@ def trace_encoder(table: CentroidTable, counts: Sequence[int], *, lanes: int, ta
 
 def trace_decoder(table: CentroidTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> planes.Trace:
-    """Every cycle of a decoder whose packets are sound.
+    """Trace every cycle of a decoder whose packets are sound.
 
     Parameters
     ----------

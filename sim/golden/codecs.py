@@ -1,10 +1,10 @@
 """Golden models of the codecs that weights and gradients can go through on the ring.
 
-Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. One with a codebook
-has ``bind(centroids)``, which gives the same codec loaded with it; as listed, a codebook is all zeros.
+Every codec has ``encode(elements)`` and ``decode(words, count)``, on bit patterns of binary32. The method
+``bind(centroids)`` returns the codec loaded with a codebook; in :data:`CODECS`, codebooks are all zeros.
 
 The models are written from the specification of each format, with parameters of their own. Names and codes are those
-of :mod:`hdl.compression.registry`, and tests compare all that both say of a format.
+of :mod:`hdl.compression.registry`, and tests compare all members that both have of a format.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ Bits = npt.NDArray[np.uint32]
 #: Names of the codecs that a node has unless it is told otherwise.
 RAW, ZERO_VALUE = "raw", "zero_value"
 
-#: Words that a packet takes of those that are given, units of it that are then missing, and whether the word behind
-#: them is one that no packet has there. A unit is a word, or a group where only the words tell how long one is.
+#: Number of the given words that a packet takes, units that are then missing, and whether the word behind them is one
+#: that no packet has there. A unit is a word, or a group if only the words tell its length.
 Span = tuple[int, int, bool]
 
 
 class Codec(Protocol):
-    """All that the models of ring and packets need of a format."""
+    """A format, as far as the models of ring and packets need it."""
 
     @property
     def code(self) -> int:
@@ -42,22 +42,22 @@ class Codec(Protocol):
 
     @property
     def weights(self) -> bool:
-        """Whether weights can go through it."""
+        """Whether weights can go through the codec."""
         ...
 
     @property
     def gradients(self) -> bool:
-        """Whether gradients can."""
+        """Whether gradients can go through the codec."""
         ...
 
     @property
     def exact(self) -> bool:
-        """Whether every element is decoded as it was encoded."""
+        """Whether decoding returns every element unchanged."""
         ...
 
     @property
     def sums_coded(self) -> bool:
-        """Whether gradients are added as they are coded."""
+        """Whether gradients are added in coded form."""
         ...
 
     @property
@@ -83,11 +83,11 @@ class Codec(Protocol):
         ...
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how far a packet of ``count`` elements goes in some words."""
+        """Return the extent of a packet of ``count`` elements in given words."""
         ...
 
     def bind(self, centroids: npt.ArrayLike) -> "Codec":
-        """Return the codec loaded with a codebook; one that has none as it is."""
+        """Return the codec loaded with a codebook, or the same codec if it has none."""
         ...
 
 
@@ -113,7 +113,7 @@ class Format(Protocol):
 
 
 class RawWords:
-    """Elements as they are, one to a word."""
+    """Unchanged elements, one to a word."""
 
     block = 1
 
@@ -149,7 +149,7 @@ class BFloat16:
 
 
 class _Plain:
-    """Members of codecs without a codebook that take any number."""
+    """Members of codecs that have no codebook and take any number."""
 
     weights = True
     gradients = True
@@ -190,7 +190,7 @@ class FixedCodec(_Plain):
         return self.format.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how far a packet of ``count`` elements goes in some words; a unit is a word."""
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
         return _whole_words(self.most_words(count), len(np.asarray(words)))
 
     def bind(self, centroids: npt.ArrayLike) -> "FixedCodec":
@@ -232,7 +232,7 @@ class ZeroValueCodec(_Plain):
         return zero_value.decode(words, count)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how far a packet of ``count`` elements goes in some words; a unit is a group."""
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a group."""
         given = np.asarray(words, np.uint32).tolist()
         groups, used = (count + 31) // 32, 0
         tail = count % 32
@@ -261,7 +261,7 @@ def _bound(centroids: npt.ArrayLike, count: int) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableCodec:
-    """Weights by tables: sign and exponent exact, and of the fraction the nearest of some centroids.
+    """Weights by tables: exact sign and exponent, and the centroid nearest to the fraction.
 
     Parameters
     ----------
@@ -317,9 +317,9 @@ class TableCodec:
         return self.table.decode(given, count, self._codebook) if len(given) else np.zeros(0, np.uint32)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how far a packet of ``count`` elements goes in some words; a unit is a group.
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a group.
 
-        A word is wrong whose exponents do not ascend.
+        A word is wrong if its exponents do not ascend.
         """
         given = np.asarray(words, np.uint32)
         groups = -(-count // GROUP)
@@ -341,7 +341,7 @@ class TableCodec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentroidCodec:
-    """Weights as indices of the nearest of some centroids.
+    """Weights as indices of the nearest centroids.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class CentroidCodec:
     codebook : tuple of int
         Numbers, as bits of binary32, in ascending order; by default all are zero.
     bounds : tuple of int
-        Bounds between them.
+        Bounds between centroids.
     """
 
     code: int
@@ -398,7 +398,7 @@ class CentroidCodec:
         return self.table.decode(given, count, self.codebook or (0,) * self.centroids)
 
     def span(self, words: npt.ArrayLike, count: int) -> Span:
-        """Return how far a packet of ``count`` elements goes in some words; a unit is a word."""
+        """Return the extent of a packet of ``count`` elements in given words; a unit is a word."""
         return _whole_words(self.most_words(count), len(np.asarray(words)))
 
 
@@ -424,7 +424,7 @@ CODECS: dict[str, Codec] = {
 
 
 class _View(Mapping[str, Codec]):
-    """The codecs of one direction, by the member of that name."""
+    """Codecs of one direction, selected by the member of that name."""
 
     def __init__(self, direction: str) -> None:
         self._direction = direction

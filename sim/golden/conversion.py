@@ -1,6 +1,6 @@
 """Conversions of floating-point encodings, between formats and from and to integers, as bit patterns.
 
-Binary32 and binary16 are numpy's own. bfloat16 is the upper half of binary32, and is made from it by an addition. Any
+Binary32 and binary16 are numpy's own. bfloat16 is the upper half of binary32, rounded by an addition. Any
 other pair of formats, and integers of any width, are computed with Python's integers, which never round. All rounding
 is to nearest even, and every NaN is the canonical one: positive, quiet, no payload.
 """
@@ -100,7 +100,7 @@ def convert_exact(bits: npt.ArrayLike, *, source: tuple[int, int], target: tuple
 
 def to_integer_exact(bits: npt.ArrayLike, *, exponent_bits: int, fraction_bits: int,
                      width: int) -> tuple[Integers, Flags]:
-    """Encodings of any format rounded to signed integers of at most 64 bits, as :func:`to_integer`."""
+    """Encodings of any format rounded to signed integers of at most 64 bits, like :func:`to_integer`."""
     given = floating._Format(exponent_bits, fraction_bits)
     low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
 

@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class DotProducts:
-    """Results of pairs of blocks: sums of the exponents as stored, exact totals, and which are NaN."""
+    """Results of pairs of blocks: sums of the stored exponents, exact totals, and flags of NaNs."""
 
     exponents: Integers
     totals: list[int]
@@ -25,9 +25,9 @@ class DotProducts:
 
 
 def dot_product(model: BlockFormat, a: Blocks, b: Blocks) -> DotProducts:
-    """The dot product of each pair of blocks, in integers of which one is the smallest product of two elements.
+    """Dot product of each pair of blocks, in units of the smallest product of two elements.
 
-    That is the product of the smallest number of the format with itself, in subsets with the largest differences.
+    The unit is the square of the smallest number of the format, in subsets with the largest differences.
     """
     guard = (1 << model.difference_bits) - 1
     factors = []
@@ -61,7 +61,7 @@ class Trace:
 
 def trace_dot_product(model: BlockFormat, beats: int, *, lanes: int, latency: int, a_willing: npt.ArrayLike,
                       b_willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a dot product.
+    """Trace every cycle of a dot product.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def trace_dot_product(model: BlockFormat, beats: int, *, lanes: int, latency: in
     lanes : int
         Elements per beat.
     latency : int
-        The unit's.
+        Latency of the unit, in cycles.
     a_willing, b_willing : array of cycles
         Whether each source may begin to offer its next beat.
     ready : array of cycles

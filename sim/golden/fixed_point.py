@@ -1,4 +1,4 @@
-"""Golden model of the optimizer in fixed point: values, and the time that they take.
+"""Golden model of the optimizer in fixed point: values and latencies.
 
 Elements are signed integers of 8 to 18 bits; scalars are signed, of 18 bits, 16 of them fraction. With s the exact
 sum of the gradients, round(x) = floor(x + 1/2), and sat() the nearest number that an element can be:
@@ -33,7 +33,7 @@ FRACTION_BITS = 16
 class FixedSettings:
     """The scalars of an update: integers, or their bit patterns; :func:`update` also takes arrays of them.
 
-    One is ``1 << FRACTION_BITS``, as of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
+    The number one is ``1 << FRACTION_BITS``, the result of ``quantise(1.0, SCALAR_WIDTH, FRACTION_BITS)``.
     """
 
     rule: Rule
@@ -48,14 +48,14 @@ class FixedSettings:
 
 
 def saturate(numbers: npt.ArrayLike, width: int) -> Numbers:
-    """The nearest numbers of so many bits."""
+    """Saturate numbers to signed integers of ``width`` bits."""
     end = 1 << width - 1
     nearest: Numbers = np.clip(np.asarray(numbers, dtype=np.int64), -end, end - 1)
     return nearest
 
 
 def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
-    """The nearest numbers of so many bits, that many of them fraction; half up. There is none for a NaN."""
+    """Quantize to the nearest numbers of ``width`` bits, half up; there is none for a NaN."""
     values = np.asarray(values, dtype=np.float64)
     if np.isnan(values).any():
         raise ValueError(f"Values must be numbers, not {values!r}")
@@ -66,17 +66,17 @@ def quantise(values: npt.ArrayLike, width: int, fraction_bits: int) -> Numbers:
 
 
 def dequantise(numbers: npt.ArrayLike, fraction_bits: int) -> npt.NDArray[np.float64]:
-    """What numbers with so many bits of fraction stand for."""
+    """Values of numbers with ``fraction_bits`` bits of fraction."""
     return np.ldexp(np.asarray(numbers, dtype=np.float64), -fraction_bits)
 
 
 def to_bits(numbers: npt.ArrayLike, width: int) -> Bits:
-    """Two's complement in so many bits."""
+    """Two's complement of numbers in ``width`` bits."""
     return (np.asarray(numbers, dtype=np.int64) & (1 << width) - 1).astype(np.uint32)
 
 
 def from_bits(bits: npt.ArrayLike, width: int) -> Numbers:
-    """Numbers from two's complement in so many bits; bits above them are ignored."""
+    """Numbers from two's complement in ``width`` bits; higher bits are ignored."""
     sign = 1 << width - 1
     numbers: Numbers = (np.asarray(bits, dtype=np.int64) + sign & 2 * sign - 1) - sign
     return numbers
@@ -90,7 +90,7 @@ def reduce(gradients: npt.ArrayLike) -> Numbers:
 
 def update(total: npt.ArrayLike, weights: npt.ArrayLike, state: Sequence[npt.ArrayLike], settings: FixedSettings, *,
            width: int) -> tuple[Numbers, list[Numbers]]:
-    """New weights and new state, elements having so many bits. Planes that the rule does not use stay as they are."""
+    """New weights and new state, with elements of ``width`` bits. Planes that the rule does not use stay."""
     scale, rate, momentum = (from_bits(scalar, SCALAR_WIDTH) for scalar in (
         settings.gradient_scale, settings.learning_rate, settings.momentum))
     new_state = [np.asarray(plane, dtype=np.int64) for plane in state]
@@ -111,7 +111,7 @@ def _round(products: Numbers) -> Numbers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """Fixed-point arithmetic of one format and one set of rules, on bit patterns, and the time it takes.
+    """Fixed-point arithmetic of one format and one set of rules, on bit patterns, and its latencies.
 
     Parameters
     ----------

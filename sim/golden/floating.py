@@ -1,9 +1,9 @@
 """Floating-point values as bit patterns.
 
 Binary32 is numpy's own. Any other format is computed with Python's integers, which never round: operands become a
-significand times a power of two, the exact result is formed, and rounding is decided by the remainder of one
-division. Where the exact result has no end, a bit below all that can matter stands for what remains. Every NaN result
-is the canonical one: positive, quiet, no payload.
+significand times a power of two, the exact result is formed, and the remainder of one division decides the rounding.
+A sticky bit stands for the rest of a result without end. Every NaN result is the canonical one: positive, quiet, no
+payload.
 """
 
 import math
@@ -66,11 +66,11 @@ class _Format:
         return fraction if field == 0 else (fraction | 1 << self.fraction_bits) << (field - 1)
 
     def sign(self, bits: int) -> int:
-        """1 for a negative number."""
+        """Sign bit: 1 for a negative number."""
         return bits >> self.sign_shift
 
     def absolute(self, bits: int) -> int:
-        """An encoding without its sign: up to ``infinity`` a number, above it a NaN."""
+        """Encoding without its sign: a number up to ``infinity``, a NaN above it."""
         return bits & ((1 << self.sign_shift) - 1)
 
     def add(self, a: int, b: int) -> int:
@@ -127,7 +127,7 @@ class _Format:
 
     def round(self, sign: int, magnitude: int, scale: int) -> int:
         """Nearest encoding, ties to even, of magnitude times two to -scale smallest subnormal numbers."""
-        # Drop what is below the smallest subnormal number, and what is below the lowest bit of the significand.
+        # Drop bits below the smallest subnormal number, and bits below the lowest bit of the significand.
         drop = max(scale, magnitude.bit_length() - (self.fraction_bits + 1))
         significand, remainder = divmod(magnitude, 1 << drop)
         significand += 2 * remainder + (significand & 1) > 1 << drop

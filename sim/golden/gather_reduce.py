@@ -19,7 +19,7 @@ _PIPELINE = 4
 
 
 def multiply(indices: npt.ArrayLike, centroids: npt.ArrayLike, inputs: npt.ArrayLike) -> Integers:
-    """Product of a matrix of indices, one row per output, and a vector: inputs first, centroids last."""
+    """Multiply a matrix of indices, one row per output, by a vector: sums of inputs first, centroids last."""
     given = np.asarray(indices)
     table, vector = np.asarray(centroids, np.int64), np.asarray(inputs, np.int64)
     sums = np.zeros((len(given), len(table)), np.int64)
@@ -50,23 +50,23 @@ class ProductTrace:
 
 def trace_product(table: CentroidTable, columns: Sequence[int], *, willing: npt.ArrayLike, ready: npt.ArrayLike,
                   opened: int = 0) -> ProductTrace:
-    """Every cycle of a product unit that has its table.
+    """Trace every cycle of a product unit that has its table.
 
     Parameters
     ----------
     table : CentroidTable
     columns : sequence of int
-        Of each matrix of as many rows as there are lanes.
+        Columns of each matrix; a matrix has as many rows as there are lanes.
     willing : array of cycles
         Whether the source may begin to offer its next column.
     ready : array of cycles
         Whether the sink is ready.
     opened : int
-        Cycle from which on the sums are cleared.
+        Cycle from which on the sums are clear.
     """
     feed, output = stream.Feed(sum(columns), willing), stream.Output(ready)
     multiplied = np.zeros(feed.end, np.bool_)
-    freed = [opened, opened]  # from when on each bank is free
+    freed = [opened, opened]  # cycle from which on each bank is free
     free = opened
     for number, count in enumerate(columns):
         free = max(free, freed[number % 2])

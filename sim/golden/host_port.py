@@ -1,4 +1,4 @@
-"""Time that transfers between the host and a node's memories take at the node's host port.
+"""Cycles of transfers between the host and a node's memories at the node's host port.
 
 A node serves one request after the other. Cycles count from the one that offers the first word of a request to an
 idle port, up to the last word of its response.
@@ -16,7 +16,7 @@ __all__ = ["PortModel"]
 
 
 class PortModel:
-    """The host port of one node, as far as transfers from and to its memories go.
+    """Model of one node's host port for transfers from and to its memories.
 
     Parameters
     ----------

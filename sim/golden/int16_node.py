@@ -36,17 +36,17 @@ _PARAMETERS = ("length_rows", "length_columns", "first_row", "end_row", "first_c
 
 
 def from_words(words: npt.ArrayLike) -> Numbers:
-    """The elements that a node keeps of the host's words."""
+    """Elements that a node keeps from the host's words: the low halves."""
     return fixed_point.from_bits(words, WIDTH)
 
 
 def to_words(numbers: npt.ArrayLike) -> Words:
-    """Elements as the host reads them."""
+    """Elements in the form that the host reads: sign-extended words."""
     return np.asarray(numbers, np.int64).astype(np.int32).view(np.uint32)
 
 
 def saturate(numbers: npt.ArrayLike) -> Numbers:
-    """The nearest elements."""
+    """Saturate numbers to elements."""
     return fixed_point.saturate(numbers, WIDTH)
 
 
@@ -67,7 +67,7 @@ def encode(elements: npt.ArrayLike) -> Words:
 
 
 def decode(words: npt.ArrayLike, count: int) -> Numbers:
-    """Expand words into so many elements."""
+    """Expand words into ``count`` elements."""
     given = np.asarray(words, np.uint32).tolist()
     elements = np.zeros(-(-count // GROUP) * GROUP, np.int64)
     place = 0
@@ -88,7 +88,7 @@ def decode(words: npt.ArrayLike, count: int) -> Numbers:
 
 
 def group_sizes(elements: npt.ArrayLike) -> Numbers:
-    """Words of each group of compressed elements, that of its marks included."""
+    """Words of each group of compressed elements, including its word of marks."""
     given = np.asarray(elements, np.int64)
     padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.int64)
     padded[:len(given)] = given
@@ -101,13 +101,13 @@ def group_sizes(elements: npt.ArrayLike) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """What a fused update leaves.
+    """Result of a fused update.
 
     Members
     -------
     weights : array of int64
     words : int
-        Compressed words that the gradient took: what COMPRESSED_WORDS counts.
+        Compressed words of the gradient, as COMPRESSED_WORDS counts them.
     """
 
     weights: Numbers
@@ -128,8 +128,7 @@ def update(gradients: npt.ArrayLike, weights: npt.ArrayLike, *, gradient_scale: 
 
 @dataclasses.dataclass(frozen=True)
 class Sparsified:
-    """What SPARSIFY leaves, and how many elements it has dropped: the event's detail, and what ELEMENTS_MASKED
-    counts."""
+    """Result of SPARSIFY, and the number of dropped elements: the event's detail and the count of ELEMENTS_MASKED."""
 
     gradients: Numbers
     errors: Numbers
@@ -137,7 +136,7 @@ class Sparsified:
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> Sparsified:
-    """SPARSIFY: s = sat(g + e) stays a gradient where |s| >= threshold, and becomes the error elsewhere.
+    """SPARSIFY: s = sat(g + e) stays a gradient if |s| >= threshold, and becomes the error otherwise.
 
     The threshold is unsigned, of 16 bits: with 0 nothing is dropped, and above 32768 everything.
     """
@@ -147,10 +146,10 @@ def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) ->
 
 
 def job_elements(job: masking.Job) -> Numbers:
-    """A job as it lies in the weight memory: the halves of the eight words of mask_job_layout(), low halves first.
+    """Elements of a job in the weight memory: the halves of the eight words of mask_job_layout(), low halves first.
 
     In order: kinds, count, rows, columns, elements (low, high), diagonal (low, high), length_rows, length_columns,
-    first_row, end_row, first_column, end_column, width, and one that is not looked at.
+    first_row, end_row, first_column, end_column, width, and one that is ignored.
     """
     given = job.mask
     kinds = sum(getattr(given, kind) << n for n, kind in enumerate(_KINDS))
@@ -161,15 +160,15 @@ def job_elements(job: masking.Job) -> Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """What MASK leaves.
+    """Result of MASK.
 
     Members
     -------
     elements : array of int64
     replaced : int
-        Elements that became the alternative: what ELEMENTS_MASKED counts, and the event's detail if all is well.
+        Elements that became the alternative: the count of ELEMENTS_MASKED, and the event's detail if all is well.
     bad : int, optional
-        The number of the first job that is wrong: the event's detail, with BAD_MASK. Those before it are carried out.
+        Number of the first wrong job: the event's detail, with BAD_MASK. The jobs before it are carried out.
     """
 
     elements: Numbers
@@ -178,7 +177,7 @@ class Masked:
 
 
 def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Masked:
-    """MASK of so many elements, by the jobs at the start of some memory.
+    """MASK of elements, by the jobs at the start of a memory.
 
     A job is wrong
 
@@ -191,11 +190,11 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
     Parameters
     ----------
     elements : array
-        Those from ``gradient_base`` on, of the command's length.
+        Elements from ``gradient_base`` on, as many as the command's length.
     jobs : array
-        The weight memory from ``weight_base`` on, to its end.
+        Contents of the weight memory from ``weight_base`` to its end.
     alternative : int
-        Of which the low 16 bits count.
+        Number whose low 16 bits count.
     """
     result = np.array(elements, np.int64)
     memory = np.asarray(jobs, np.int64)
@@ -214,7 +213,7 @@ def mask(elements: npt.ArrayLike, jobs: npt.ArrayLike, alternative: int) -> Mask
 
 
 def _job(elements: Numbers) -> masking.Job | None:
-    """The job of so many elements of memory, unless it is wrong in itself."""
+    """Decode a job from its elements in memory; None if it is wrong in itself."""
     if len(elements) < JOB_ELEMENTS:
         return None
     halves = (elements & 0xFFFF).tolist()

@@ -1,7 +1,7 @@
 """Golden model of table-based compression: words, elements, and every cycle of the encoder and the decoder.
 
-Elements are bit patterns, words ``uint32``. A mantissa is represented by the number of its bin or by that of the
-nearest centroid. Fractions are compared with the bounds between centroids by their highest :data:`COMPARED` bits.
+Elements are bit patterns, words ``uint32``. The number of its bin or of the nearest centroid represents a mantissa.
+Fractions are compared with the bounds between centroids by their highest :data:`COMPARED` bits.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ COMPARED = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookupTable:
-    """The parameters, and the values that come of them.
+    """Parameters of the format, and values derived from them.
 
     Parameters
     ----------
@@ -33,11 +33,11 @@ class LookupTable:
     mantissas : int
         Representatives of the fractions: 8, 16, 32, 64 or 128.
     centroids : bool
-        Whether they are centroids, and not the middles of bins of equal width.
+        Whether representatives are centroids, and not the middles of bins of equal width.
     exponents : int
         Most exponents in a table.
     loaded : bool
-        Whether decoders are loaded with the centroids, which then are sent with no packet.
+        Whether the host loads decoders with the centroids, so that no packet carries them.
     """
 
     format: FloatFormat = FP32
@@ -68,7 +68,7 @@ class LookupTable:
         return self.code_width(self.exponents)
 
     def code_width(self, exponents: int) -> int:
-        """Return the bits of a code in a packet of so many distinct exponents: sign, mantissa and exponent."""
+        """Return the bits of a code in a packet with that many distinct exponents: sign, mantissa and exponent."""
         return 1 + self.mantissa_bits + (exponents - 1).bit_length()
 
     def bits(self, count: int, exponents: int) -> int:
@@ -77,21 +77,21 @@ class LookupTable:
         return count * self.code_width(exponents) + 8 * exponents + centroids
 
     def words(self, count: int, exponents: int) -> int:
-        """Return the words of a packet of ``count`` elements with so many distinct exponents."""
+        """Return the words of a packet of ``count`` elements with that many distinct exponents."""
         centroid_bytes = self.mantissas * self.format.fraction_bits // 8 if self.sent else 0
         front = exponents + 1 + centroid_bytes
         groups = (count + planes.GROUP - 1) // planes.GROUP
         return (front + 3) // 4 + groups * self.code_width(exponents)
 
     def encode(self, elements: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Compress elements, of which there is at least one.
+        """Compress one or more elements.
 
         Parameters
         ----------
         elements : array
             Encodings of the format.
         centroids : array or None
-            Fractions in ascending order, as many as there are mantissas; only where the parameters say so.
+            Fractions in ascending order, one per mantissa; only if the parameters ask for centroids.
         """
         given = np.asarray(elements, np.uint32)
         if not len(given):
@@ -103,7 +103,7 @@ class LookupTable:
             self.codes(given, table, centroids), self.code_width(len(table)))])
 
     def decode(self, words: npt.ArrayLike, count: int | None = None, centroids: npt.ArrayLike | None = None) -> Bits:
-        """Elements from words: ``count`` of them, or whole groups. Centroids are given only where they are loaded."""
+        """Elements from words: ``count`` of them, or whole groups. ``centroids`` is given only if they are loaded."""
         given = np.asarray(words, np.uint32)
         data = given.astype("<u4").view(np.uint8)
         table: list[int] = []
@@ -137,7 +137,7 @@ class LookupTable:
         return exponents
 
     def preamble(self, table: npt.ArrayLike, centroids: npt.ArrayLike | None = None) -> Bits:
-        """The words in front of the codes: exponents, the last of them once more, and centroids."""
+        """Words in front of the codes: exponents, the last one repeated, and centroids."""
         exponents = np.asarray(table, np.uint8)
         parts = [exponents, exponents[-1:]]
         if self.sent:
@@ -170,12 +170,12 @@ class LookupTable:
 
     @property
     def compared_shift(self) -> int:
-        """Lowest bits of a fraction that are not looked at to find its centroid."""
+        """Number of lowest bits of a fraction that are ignored in the search for its centroid."""
         shift: int = max(self.format.fraction_bits - COMPARED, 0)
         return shift
 
     def bounds(self, centroids: npt.ArrayLike | None) -> Bits:
-        """Where each centroid but the first begins, in the bits that are compared: behind the middle of two."""
+        """Bounds between centroids, in the compared bits: a centroid begins behind the middle of two."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
         # Of each range of equal compared bits, its middle counts.
@@ -185,7 +185,7 @@ class LookupTable:
         return limited
 
     def load_words(self, centroids: npt.ArrayLike) -> Bits:
-        """What the host gives an encoder: the bounds, and the centroids as they are sent, if they are."""
+        """Words that the host gives an encoder: the bounds, and the centroids if packets carry them."""
         if not self.sent:
             return self.bounds(centroids)
         packed = planes.field_bytes(self._checked(centroids), self.format.fraction_bits)
@@ -218,7 +218,7 @@ class LookupTable:
         if centroids is None:
             raise ValueError("Centroids must be given for a table of centroids, not None")
         table = np.asarray(centroids, np.uint32)
-        # Where the host loads them, before it has done so they are all zeros.
+        # Loaded centroids are all zeros before the host has written them.
         least = 0 if self.loaded else 1
         if len(table) != self.mantissas or (np.diff(table.astype(np.int64)) < least).any():
             raise ValueError(f"Centroids must be {self.mantissas!r} in ascending order, not {table.tolist()!r}")
@@ -229,7 +229,7 @@ class LookupTable:
 
 # --- cycles
 
-#: Cycles after a reset in which an encoder clears what its scan has seen.
+#: Cycles after a reset in which an encoder clears its record of exponents seen.
 _CLEARING = 16
 #: Registers of the encoder between the one at its input and the codes, without centroids.
 _STAGES = 2
@@ -245,7 +245,7 @@ def _rows(table: Iterable[int]) -> list[int]:
 
 def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, scan_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike, opened: int = _CLEARING) -> planes.Trace:
-    """Every cycle of an encoder.
+    """Trace every cycle of an encoder.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
     packer = planes.Packer(words, ready)
     codes = planes.Registers(feed, table.mantissa_bits if table.centroids else _STAGES)
     eights = planes.Eights(packer)
-    idle = taken = 0  # from when on there is no packet inside, and when its last bytes were taken
+    idle = taken = 0  # cycle from which on no packet is inside, and cycle in which its last bytes were taken
     per_eight = planes.PLANE // lanes
     for packet, count in zip(packets, beats, strict=True):
         for _ in range(count):
@@ -306,7 +306,7 @@ def trace_encoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes
 
 def trace_decoder(table: LookupTable, packets: Sequence[npt.ArrayLike], *, lanes: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> planes.Trace:
-    """Every cycle of a decoder whose packets are sound.
+    """Trace every cycle of a decoder whose packets are sound.
 
     Parameters
     ----------

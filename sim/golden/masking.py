@@ -1,4 +1,4 @@
-"""Golden model of masks: what they keep by definition, masked values, their softmax, and every cycle of the units.
+"""Golden model of masks: their definition, masked values, softmax of masked values, and beats of masks and data.
 
 Masks are arrays of bool, one per matrix element. The cycle models are recurrences over beats: a register loads beat k
 when its predecessor offers it and beat k - 1 has left::
@@ -64,7 +64,7 @@ class Mask:
     width: int = 0
 
     def generated(self, rows: int, columns: int) -> Flags:
-        """What all kinds but the external keep of a matrix."""
+        """Mask of a matrix by all kinds but the external one."""
         i, j = np.indices((rows, columns))
         inside = ((i >= self.first_row) & (i < self.end_row) & (j >= self.first_column) & (j < self.end_column))
         result = np.ones((rows, columns), np.bool_)
@@ -96,7 +96,7 @@ class Job:
 
 
 def words(mask: npt.ArrayLike) -> Words:
-    """The words of an external mask: one bit per element, without gaps, and zeros at the end of the last word."""
+    """Words of an external mask: one bit per element, without gaps, and zeros at the end of the last word."""
     flat = np.asarray(mask, np.bool_).reshape(-1)
     padded = np.zeros(-(-len(flat) // _WORD) * _WORD, np.bool_)
     padded[:len(flat)] = flat
@@ -104,7 +104,7 @@ def words(mask: npt.ArrayLike) -> Words:
 
 
 def bits(job: Job, external: npt.ArrayLike) -> Flags:
-    """The mask that words hold: the inverse of :func:`words`."""
+    """Mask of words: the inverse of :func:`words`."""
     given = np.asarray(external, np.uint32)
     if len(given) != -(-job.elements // _WORD):
         raise ValueError(f"External mask must be {-(-job.elements // _WORD)} words, not {len(given)!r}")
@@ -113,7 +113,7 @@ def bits(job: Job, external: npt.ArrayLike) -> Flags:
 
 
 def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
-    """What a job's mask keeps of each matrix, an array of (count, rows, columns)."""
+    """Elements that a job's mask keeps of each matrix, as an array of (count, rows, columns)."""
     generated = np.broadcast_to(job.mask.generated(job.rows, job.columns), (job.count, job.rows, job.columns))
     if not job.mask.external:
         return generated.copy()
@@ -123,7 +123,7 @@ def kept(job: Job, external: npt.ArrayLike | None = None) -> Flags:
 
 
 def apply(values: npt.ArrayLike, mask: npt.ArrayLike, alternative: int) -> npt.NDArray[np.generic]:
-    """The values that are kept, and the alternative in the place of the others. Both are bit patterns."""
+    """Apply a mask: values that are kept, and the alternative in place of the others, as bit patterns."""
     given = np.asarray(values)
     return np.where(np.asarray(mask, np.bool_), given, given.dtype.type(alternative))
 
@@ -136,10 +136,10 @@ _MAGNITUDE = np.uint32(0x7FFF_FFFF)
 
 
 def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) -> tuple[Words, Words]:
-    """What a magnitude mask sends, and the errors that it leaves for the next time; all are bit patterns of binary32.
+    """Values that a magnitude mask sends, and errors that it leaves for the next time, as bit patterns of binary32.
 
-    The sum of gradient and error is kept where its magnitude, its bits but the sign as an integer, is at least that
-    of the threshold; elsewhere it is the new error. What is not kept, and the error of what is, is +0.0.
+    The sum of gradient and error is kept if its magnitude, its bits but the sign as an integer, is at least that
+    of the threshold; otherwise it is the new error. A dropped gradient and the error of a kept one are +0.0.
     """
     sums = floating.add(gradients, errors)
     large = (sums & _MAGNITUDE) >= (np.uint32(threshold) & _MAGNITUDE)
@@ -147,7 +147,7 @@ def sparsify(gradients: npt.ArrayLike, errors: npt.ArrayLike, threshold: int) ->
 
 
 class Element(enum.Enum):
-    """Formats of elements: their width in bits, and the number that takes the place of what is masked."""
+    """Formats of elements: width in bits, and the number that replaces masked elements."""
 
     FP32 = 32, 0xC61C4000  # -10000
     BF16 = 16, 0xC61C  # -9984, the nearest to -10000
@@ -183,7 +183,7 @@ class Element(enum.Enum):
 
 
 def alternative(format: Element) -> int:
-    """Encoding of what takes the place of a masked element before a softmax.
+    """Encoding of the number that replaces a masked element before a softmax.
 
     It is -10000, or the nearest number to it, and the most negative code of INT8. Where a row's maximum is finite and
     at least -9000, every masked element has a softmax weight of exactly zero.
@@ -193,10 +193,10 @@ def alternative(format: Element) -> int:
 
 
 def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
-    """Weights of each row, the last axis, of encoded scores, in the arithmetic of a floating-point format.
+    """Softmax of each row, the last axis, of encoded scores, in the arithmetic of a floating-point format.
 
     The row's maximum is subtracted, and the difference, its exponential and the quotient by the row's sum are each
-    rounded to the format; the sum is of binary32, from left to right. Numbers must be finite.
+    rounded to the format; the sum is formed in binary32, from left to right. Numbers must be finite.
 
     A row whose elements are all masked has equal scores, and so its weights are all the same, 1 / columns.
     """
@@ -230,7 +230,7 @@ class Beats:
 
 
 def exists(job: Job, lanes: int) -> Flags:
-    """Which lanes of each beat of a job hold an element, an array of (beats, lanes)."""
+    """Flags of lanes that hold an element, for each beat of a job, as an array of (beats, lanes)."""
     row = (np.arange(-(-job.columns // lanes) * lanes) < job.columns).reshape(-1, lanes)
     return np.tile(row, (job.count * job.rows, 1))
 
@@ -244,7 +244,7 @@ def mask_beats(jobs: Iterable[Job], lanes: int, masks: Iterable[npt.ArrayLike] |
     lanes : int
         Elements in a beat.
     masks : iterable of arrays or None
-        Masks as from :func:`kept`, one per job; by default what is generated of each.
+        Masks from :func:`kept`, one per job; by default the generated mask of each.
     """
     jobs = list(jobs)
     parts = []

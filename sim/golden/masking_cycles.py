@@ -81,7 +81,7 @@ class MagnitudeTrace:
     kept_offered, dropped_offered : array of int
         Per cycle with ``kept_valid`` or ``dropped_valid``, the index of the pair on offer; elsewhere -1.
     taken : array of int
-        Cycle in which each pair is taken, of those that are within the run.
+        Cycle in which each pair is taken, for pairs within the run.
     """
 
     gradients_valid: Flags
@@ -96,14 +96,14 @@ class MagnitudeTrace:
 
 
 class _Walk:
-    """The generator's registers: when each beat is offered, given when the one before was taken."""
+    """Registers of the generator: the cycle in which each beat is offered, from the departure of the one before."""
 
     def __init__(self, jobs: Sequence[Job], lanes: int, willing: npt.ArrayLike) -> None:
         self.jobs = stream.Feed(len(jobs), willing)
         self._beats = [job.beats(lanes) for job in jobs]
         self._job = 0
         self._left = 0
-        self._free = 0  # when the position takes a job
+        self._free = 0  # cycle in which the position takes a job
         self._loads = [0, 0, 0, 0]  # of the beat before: bounds, comparisons, output register, and its departure
 
     def offer(self) -> int:
@@ -123,11 +123,11 @@ class _Walk:
         return load + 1
 
     def depart(self, cycle: int) -> None:
-        """The beat is taken in some cycle."""
+        """Take the beat in a cycle."""
         self._loads[3] = cycle
 
     def drain(self) -> None:
-        """No more beats: what remains are jobs without any."""
+        """Take the jobs without beats that remain behind the last beat."""
         while self._job < len(self._beats):
             self._free = self.jobs.accept(self._free) + 1
             self._job += 1
@@ -135,7 +135,7 @@ class _Walk:
 
 
 def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a generator.
+    """Trace every cycle of a generator.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def trace_generator(jobs: Sequence[Job], *, lanes: int, willing: npt.ArrayLike, 
 
 def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> SourceTrace:
-    """Every cycle of a mask source.
+    """Trace every cycle of a mask source.
 
     Parameters
     ----------
@@ -181,19 +181,19 @@ def trace_source(beats: Beats, *, words: int, willing: npt.ArrayLike, words_will
 def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words: int, masks: Beats,
                   willing: npt.ArrayLike, jobs_willing: npt.ArrayLike, words_willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> CircuitTrace:
-    """Every cycle of a mask circuit, with sound data or without.
+    """Trace every cycle of a mask circuit, with sound data or without.
 
     Parameters
     ----------
     jobs : sequence of Job
     last : array of bool
-        Of every beat of data, whether it ends its packet.
+        Whether each beat of data ends its packet.
     lanes : int
         Elements in a beat.
     words : int
         Words that are there to be taken.
     masks : Beats
-        Mask beats of the jobs, as from :func:`mask_beats` with what is kept.
+        Mask beats of the jobs, from :func:`mask_beats` with the kept elements.
     willing, jobs_willing, words_willing : array of cycles
         Whether each source may begin to offer: data, jobs and words.
     ready : array of cycles
@@ -252,7 +252,7 @@ def trace_circuit(jobs: Sequence[Job], last: npt.ArrayLike, *, lanes: int, words
 def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, willing: npt.ArrayLike,
                     errors_willing: npt.ArrayLike, ready: npt.ArrayLike, dropped_ready: npt.ArrayLike
                     ) -> MagnitudeTrace:
-    """Every cycle of a magnitude mask.
+    """Trace every cycle of a magnitude mask.
 
     A pair is taken when both its beats are offered and pair k - depth has departed from both outputs, and offered
     ``latency`` cycles later, or in the cycle after the departure of the pair before it.
@@ -262,11 +262,11 @@ def trace_magnitude(gradients: int, errors: int, *, latency: int, depth: int, wi
     gradients, errors : int
         Beats that are there to be taken.
     latency, depth : int
-        Those of the unit.
+        Latency and depth of the unit.
     willing, errors_willing : array of cycles
         Whether each source may begin to offer its next beat.
     ready, dropped_ready : array of cycles
-        Whether each sink is ready: that of what is kept, and that of what is dropped.
+        Whether the sink of kept elements, and the sink of dropped ones, is ready.
     """
     feeds = stream.Feed(gradients, willing), stream.Feed(errors, errors_willing)
     outputs = stream.Output(ready), stream.Output(dropped_ready)

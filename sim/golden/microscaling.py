@@ -1,6 +1,6 @@
 """Golden model of the concrete formats of the OCP Microscaling (MX) specification, version 1.0.
 
-A block is 32 elements and a scale of E8M0. The table of element formats is that of section 5.3 of the specification.
+A block has 32 elements and a scale of E8M0. Section 5.3 of the specification has the table of element formats.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ class Microscaling(BlockFormat):
 
     @property
     def complement(self) -> bool:  # type: ignore[override]
-        """Whether elements are of two's complement."""
+        """Whether elements are in two's complement."""
         return self.element is Element.INT8
 
     @property

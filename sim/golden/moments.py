@@ -25,7 +25,7 @@ def pack(elements: npt.ArrayLike) -> Bits:
 
 
 def unpack(words: npt.ArrayLike, count: int | None = None) -> Bits:
-    """The first ``count`` moments of packed words, or all of them. NaNs keep their bits."""
+    """Unpack the first ``count`` moments of words, or all of them. NaNs keep their bits."""
     given = np.asarray(words, np.uint32)
     elements = np.stack([given << np.uint32(16), given & np.uint32(0xFFFF0000)], axis=1).reshape(-1)
     if count is None:
@@ -48,7 +48,7 @@ class Beats:
 
 
 def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Beats of packed rows, and how many of them each row makes."""
+    """Beats of packed rows, and the number of beats of each row."""
     count, lanes = rows.keep.shape
     halves = Beats(
         elements=unpack(rows.elements.reshape(-1)).reshape(2 * count, lanes),
@@ -63,7 +63,7 @@ def unpack_beats(rows: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
 
 
 def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
-    """Packed rows of beats, and how many rows each beat completes: one or none."""
+    """Packed rows of beats, and the number of rows that each beat completes: one or none."""
     count, lanes = beats.keep.shape
     completes = np.zeros(count, np.int64)
     rows, keep = [], []
@@ -86,7 +86,7 @@ def pack_beats(beats: Beats) -> tuple[Beats, npt.NDArray[np.int64]]:
 
 
 def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Every cycle of an unpacker, which takes a row in the cycle in which the output register takes its last beat.
+    """Trace an unpacker, which takes a row in the cycle in which the output register takes its last beat.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def trace_unpacker(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.
 
 
 def trace_packer(counts: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> stream.Trace:
-    """Every cycle of a packer: a beat is rounded, and then leaves at once for where the lower half of a row waits, or
+    """Trace a packer: a beat is rounded, and leaves at once for the place where the lower half of a row waits, or
     completes a row as soon as the output register can take this.
 
     Parameters

@@ -46,7 +46,7 @@ _INFINITY = 0x7F80_0000
 
 
 class Rule(enum.IntEnum):
-    """How a weight follows its gradient."""
+    """Rule by which a weight follows its gradient."""
 
     SGD = 0
     MOMENTUM = 1
@@ -63,7 +63,7 @@ class Rule(enum.IntEnum):
 class Settings:
     """The scalars of an update, as bit patterns; :func:`update` alone also takes arrays of them.
 
-    Those that the rule does not name are without effect. ``clip`` is not negative; infinity clips nothing.
+    Scalars that the rule does not name have no effect. ``clip`` is not negative; infinity clips nothing.
     """
 
     rule: Rule
@@ -85,7 +85,7 @@ class Settings:
 
 
 def limit(values: Bits, magnitude: int | Bits) -> Bits:
-    """Values whose magnitude is larger become that magnitude, with their own sign; a NaN stays one.
+    """Limit values to a magnitude, with their own sign; a NaN stays a NaN.
 
     A sign of ``magnitude`` is ignored.
     """
@@ -125,7 +125,7 @@ def update(total: Bits, weights: Bits, state: Sequence[Bits], settings: Settings
 
 
 class Scalars(Protocol):
-    """Settings of any arithmetic."""
+    """Settings of an arithmetic."""
 
     @property
     def planes(self) -> int:
@@ -134,18 +134,18 @@ class Scalars(Protocol):
 
 
 class Arithmetic(Protocol):
-    """Values of an update, in one number format, and the time it takes. Elements are bit patterns.
+    """Values of an update in one number format, and its latencies. Elements are bit patterns.
 
     Members
     -------
     planes : int
-        State planes of the rules that there are.
+        State planes that the rules need.
     level : int
         Cycles of one level of the tree that sums gradients.
     weight : int
         Cycles from the sum to the weight that belongs to it.
     state, new_state : tuple of int
-        Cycles from the sum to the state of each plane, and to the new one.
+        Cycles from the sum to the state of each plane, and to its new state.
     latency : int
         Cycles from the sum to the new weight.
     """
@@ -162,15 +162,15 @@ class Arithmetic(Protocol):
     def latency(self) -> int: ...
 
     def summing(self, workers: int) -> int:
-        """Cycles from gradients of so many workers to their sum."""
+        """Cycles from the gradients of ``workers`` workers to their sum."""
         ...
 
     def reduce(self, gradients: Bits) -> Bits:
-        """Sums over the first axis, as wide as they are."""
+        """Sums over the first axis, in their full width."""
         ...
 
     def finite(self, total: Bits) -> npt.NDArray[np.bool_]:
-        """Which sums are numbers."""
+        """Flags of sums that are finite."""
         ...
 
     def update(self, total: Bits, weights: Bits, state: Sequence[Bits], settings: Any) -> tuple[Bits, list[Bits]]:
@@ -202,7 +202,7 @@ class Floats:
 
     @property
     def weight(self) -> int:
-        return self.limiter  # its product with the weight factor is wanted as the limited gradient comes out
+        return self.limiter  # its product with the weight factor is due together with the limited gradient
 
     @property
     def state(self) -> tuple[int, ...]:
@@ -237,14 +237,14 @@ class Floats:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFloats(Floats):
-    """Binary32 arithmetic whose operations share their units. When each runs is the timetable's to say.
+    """Binary32 arithmetic whose operations share their units, at the cycles of a timetable.
 
     Parameters
     ----------
     sum_at, weight_at, latency_of_all : int
         Cycles from the gradients to their sum, to the weight that is taken, and to the new weight.
     state_at, new_state_at : tuple of int
-        The same for the state of each plane.
+        Cycles from the gradients to the state of each plane, and to its new state.
     """
 
     sum_at: int

@@ -17,7 +17,7 @@ NEVER = 1 << 60
 
 @dataclasses.dataclass(frozen=True)
 class Burst:
-    """One command: how many elements, and which workers send gradients (bit n: worker n)."""
+    """One command: number of elements, and workers that send gradients (bit n: worker n)."""
 
     count: int
     active: int
@@ -34,7 +34,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """What every port does, cycle by cycle.
+    """Trace of every port, cycle by cycle.
 
     Members
     -------
@@ -42,7 +42,7 @@ class Trace:
         ``<stream>__ready`` of the inputs, ``<stream>__valid`` of inputs and outputs, ``bursts``, ``nonfinite`` and
         ``idle``.
     beat : dict of arrays
-        Which beat each output offers in a cycle; -1 where it offers none.
+        Index of the beat that each output offers, per cycle; -1 if it offers none.
     rows : dict of Rows
         The beats of each output.
     begins, ends : list of int
@@ -57,7 +57,7 @@ class Trace:
 
 
 class _Pattern:
-    """The cycles in which one side of a stream is willing; none after the last that is given."""
+    """Cycles in which one side of a stream is willing; none after the end of the pattern."""
 
     def __init__(self, willing: npt.NDArray[np.bool_] | None) -> None:
         self._next: list[int] | None = None
@@ -73,7 +73,7 @@ class _Pattern:
 
 
 class _Source:
-    """Offers beats one after another."""
+    """Source that offers beats one after another."""
 
     def __init__(self, pattern: _Pattern) -> None:
         self._pattern = pattern
@@ -90,7 +90,7 @@ class _Source:
 
 
 class _Buffer:
-    """Banks of operands: when each fill is complete, given when earlier ones are discarded."""
+    """Banks of operands: the cycle in which each fill is complete, from the cycles in which banks are discarded."""
 
     def __init__(self, fills: Sequence[Bits], *, lanes: int, depth: int, banks: int, delay: int,
                  pattern: _Pattern) -> None:
@@ -104,7 +104,7 @@ class _Buffer:
         self.discards: list[int] = []
 
     def fill(self) -> None:
-        """Accept the next fill, as far as that can be known."""
+        """Accept the next fill, if the cycle of a free bank is known."""
         number = len(self.completes)
         free = 0
         if number >= self.banks:
@@ -127,7 +127,7 @@ class _Buffer:
         return _later(self.completes[number], 1), elements
 
     def discard(self, cycle: int) -> None:
-        """The last beat of the burst which claimed the oldest bank enters in this cycle."""
+        """Discard the oldest bank, in the cycle in which the last beat of its burst enters."""
         if len(self.discards) < len(self.fills):
             self.discards.append(_later(cycle, self.delay))
 
@@ -171,7 +171,7 @@ def _later(cycle: int, by: int) -> int:
 
 
 def _during(first: Sequence[int], last: Sequence[int], cycles: int) -> npt.NDArray[np.int64]:
-    """In each cycle, how many of the spans ``first`` to ``last``, both included, are under way."""
+    """Number of spans under way in each cycle, from ``first`` to ``last``, both included."""
     change = np.zeros(cycles + 1, np.int64)
     np.add.at(change, np.minimum(np.asarray(first, dtype=np.int64), cycles), 1)
     np.add.at(change, np.minimum(np.asarray(last, dtype=np.int64) + 1, cycles), -1)
@@ -185,7 +185,7 @@ class Model:
     Parameters
     ----------
     workers, lanes, depth, update_lanes, interval, broadcasts : int
-        As of the gateware.
+        Parameters of the gateware.
     arithmetic : Arithmetic
     """
 
@@ -219,7 +219,7 @@ class Model:
         return max(self.depth // self.lanes, (self.reducer_latency + self.update_latency) // parts + 2)
 
     def banks(self, delay: int) -> int:
-        """Banks of a stream whose elements are taken so many cycles after a burst has begun: with them fills keep up.
+        """Banks with which fills keep up, for a stream whose elements are taken ``delay`` cycles after a burst began.
 
         With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
         two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
@@ -255,10 +255,10 @@ class Model:
         fills : mapping
             Per operand stream, the elements of each of its fills, at least one in each.
         stalls : mapping
-            Per stream, ``command`` among them, in which cycles its other side is willing; always, if left out. A
+            Per stream, including ``command``, the cycles in which its other side is willing; all, if left out. A
             source begins to offer its next beat in a willing cycle, a sink is ready in one.
         cycles : int
-            How long to trace.
+            Cycles to trace.
         """
         arithmetic = self.arithmetic
         delays = {"weights": self.reducer_latency + arithmetic.weight}

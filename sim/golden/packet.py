@@ -1,4 +1,4 @@
-"""Golden model of packets: the words of one, and the verdict over it."""
+"""Golden model of packets: their words, and the verdict over a packet."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ STOMP = 0xFFFFFFFF
 
 
 class Refusal:
-    """Why a packet is refused: status numbers of completion events."""
+    """Reasons to refuse a packet, as status numbers of completion events."""
 
     WRONG_ITERATION = 5
     WRONG_BLOCK = 6
@@ -55,7 +55,7 @@ class Header:
 
     @classmethod
     def parse(cls, words: Sequence[int]) -> "Header":
-        """The header that the first three words of a packet are; absent words read as 0."""
+        """Parse the header in the first three words of a packet; absent words read as 0."""
         first, second, third = (*words[:3], 0, 0, 0)[:3]
         return cls(
             type=first & 0xF, codec=first >> 4 & 0xFF, tenant=first >> 12 & 0xF, source=first >> 16 & 0xFF,
@@ -66,7 +66,7 @@ class Header:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What becomes of one packet.
+    """Verdict over one packet.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def codec_of(header: Header) -> Codec:
 
 
 def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | None:
-    """The first field of a header, as far as it goes, that is not as expected: (code, got, due)."""
+    """Find the first field of a header, as far as it came, that differs from the expected one: (code, got, due)."""
     got = Header.parse(body)
     checks = [
         [
@@ -134,7 +134,7 @@ def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | N
 
 
 def verdict(words: Sequence[int], expected: Header | None, *, epoch: int) -> Verdict:
-    """What an active depacketizer makes of a packet which it does not discard.
+    """Verdict of an active depacketizer over a packet that it does not discard.
 
     Parameters
     ----------

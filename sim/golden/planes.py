@@ -16,14 +16,14 @@ Flags = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-#: Codes whose bits of one place make a byte.
+#: Codes whose bits at one place make a byte.
 PLANE = 8
-#: Codes that a packet holds a multiple of; they make a whole number of words.
+#: Codes of a group: a packet holds whole groups, which take a whole number of words.
 GROUP = 32
 
 
 def pack(codes: npt.ArrayLike, width: int) -> Bits:
-    """Codes of some width as words. A partial last group is filled with zeros."""
+    """Pack codes of a given width to words. A partial last group is filled with zeros."""
     given = np.asarray(codes, np.uint32)
     padded = np.zeros(-(-len(given) // GROUP) * GROUP, np.uint32)
     padded[:len(given)] = given
@@ -46,7 +46,7 @@ def unpack(words: npt.ArrayLike, width: int) -> Bits:
 
 
 def bytes_to_words(given: npt.ArrayLike) -> Bits:
-    """Bytes as words, lowest first. What the last word lacks is zeros."""
+    """Bytes as words, lowest first. The last word is filled with zeros."""
     data = np.asarray(given, np.uint8)
     padded = np.zeros(-(-len(data) // 4) * 4, np.uint8)
     padded[:len(data)] = data
@@ -55,7 +55,7 @@ def bytes_to_words(given: npt.ArrayLike) -> Bits:
 
 
 def field_bytes(values: Sequence[int] | npt.NDArray[np.integer], width: int) -> Bytes:
-    """Numbers of some width one after the other without gaps, lowest bit first, as bytes."""
+    """Bytes of numbers of a given width, one after the other without gaps, lowest bit first."""
     given = np.asarray(values, np.uint64)
     bits = given[:, np.newaxis] >> np.arange(width, dtype=np.uint64) & np.uint64(1)
     return np.packbits(bits.astype(np.uint8).reshape(-1), bitorder="little")
@@ -69,7 +69,7 @@ def fields(given: npt.ArrayLike, width: int, count: int) -> Bits:
 
 
 def word_count(lanes: int, width: int) -> int:
-    """Words per beat of a packed stream: enough for codes of some width, and a power of two."""
+    """Words per beat of a packed stream: enough for codes of a given width, and a power of two."""
     return max(1, 1 << (-(-lanes * width // 32) - 1).bit_length())
 
 
@@ -78,7 +78,7 @@ def word_count(lanes: int, width: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Trace(stream.Trace):
-    """Handshakes of a codec, cycle by cycle; what of the inputs is not a codec's is empty.
+    """Handshakes of a codec, cycle by cycle; arrays of inputs that the codec lacks are empty.
 
     Members
     -------
@@ -90,7 +90,7 @@ class Trace(stream.Trace):
 
 
 class Packer:
-    """When chunks of bytes are taken, and beats of words loaded."""
+    """Packer: cycles in which chunks of bytes are taken and beats of words loaded."""
 
     def __init__(self, words: int, ready: npt.ArrayLike) -> None:
         self.output = stream.Output(ready)
@@ -100,11 +100,11 @@ class Packer:
         self._packed = -1  # when all of it is packed
 
     def free(self, cycle: int) -> int:
-        """Cycle, from some one on, from which a chunk would be taken."""
+        """First cycle, at or after the given one, in which a chunk would be taken."""
         return max(cycle, self._left)
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> int:
-        """Cycle in which a chunk that is offered from some cycle on is taken."""
+        """Cycle in which a chunk is taken, offered from the given cycle on."""
         taken = self.free(cycle)
         self._left = max(taken, self._packed) + 1
         total = self._place + count
@@ -120,7 +120,7 @@ class Packer:
 
 
 class Unpacker:
-    """When beats of words are accepted, and their bytes shown."""
+    """Unpacker: cycles in which beats of words are accepted and their bytes shown."""
 
     def __init__(self, words: int, count: int, willing: npt.ArrayLike) -> None:
         self.feed = stream.Feed(count, willing)
@@ -130,12 +130,12 @@ class Unpacker:
         self._back = self.feed.accept(self._front)  # when the one behind it is accepted
 
     def shown(self, count: int) -> int:
-        """Cycle from which on the next bytes, so many of them, are shown."""
+        """Cycle from which on the next ``count`` bytes are shown."""
         behind = self._place + count > self._size
         return max(self._front, self._back if behind else 0) + 1
 
     def take(self, cycle: int, count: int, *, align: bool = False, last: bool = False) -> None:
-        """Bytes are taken in a cycle, and perhaps they are the last of their packet."""
+        """Take bytes in a cycle; they may be the last of their packet."""
         self._place += count
         if align:
             self._place = -(-self._place // 4) * 4
@@ -147,18 +147,18 @@ class Unpacker:
             self._leave(cycle + 1)
 
     def _leave(self, cycle: int) -> None:
-        """The beat in front leaves, and the one behind it comes there."""
+        """Let the beat in front leave, and the one behind it move up."""
         self._front = max(self._back + 1, cycle)
         self._back = self.feed.accept(self._front)
 
 
 def chunks(count: int, size: int) -> list[int]:
-    """Sizes of the chunks in which so many bytes move."""
+    """Sizes of the chunks in which bytes move."""
     return [min(size, count - start) for start in range(0, count, size)]
 
 
 class Registers:
-    """An encoder's registers, from its input to the codes: when each of them is left by the beat before."""
+    """Registers of an encoder, from its input to the codes: cycles in which the beat before leaves each of them."""
 
     def __init__(self, feed: stream.Feed, stages: int) -> None:
         self._feed = feed
@@ -166,7 +166,7 @@ class Registers:
 
     @property
     def free(self) -> int:
-        """When the next beat may be accepted."""
+        """Cycle from which on the next beat may be accepted."""
         return self._left[0]
 
     def beat(self, opened: int, leave: Callable[[int], int], *, real: bool) -> None:
@@ -189,7 +189,7 @@ class Eights:
         self._taken = 0  # when the last of several chunks was taken
 
     def give(self, cycle: int, opened: int, sizes: Sequence[int], *, held: bool, last: bool) -> tuple[int, int]:
-        """When they leave the register of the codes, given when they may, and when their last chunk is taken."""
+        """Cycle in which the codes leave their register, at the earliest ``cycle``, and that of their last chunk."""
         if not held:
             taken = self._packer.take(max(cycle, opened), sizes[0], last=last)
             return taken, taken
@@ -202,7 +202,7 @@ class Eights:
 
 
 class Decoding:
-    """A decoder whose packets are sound: tables, of which bytes are taken, and codes, which are looked up."""
+    """Decoder of sound packets: it takes bytes of tables, and looks codes up."""
 
     def __init__(self, words: int, packets: Sequence[npt.ArrayLike], willing: npt.ArrayLike,
                  ready: npt.ArrayLike) -> None:
@@ -220,7 +220,7 @@ class Decoding:
         self._free = cycle + 1
 
     def codes(self, count: int, width: int, lanes: int, *, tabled: bool = True) -> None:
-        """Take so many bytes of codes, which are the rest of a packet; a table waits until they are looked up."""
+        """Take the bytes of codes, which are the rest of a packet; a table waits until they are looked up."""
         eights = count // width
         for eight in range(eights):
             sizes = chunks(width, self._size)

@@ -21,7 +21,7 @@ _LONGEST = 6
 
 
 def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
-    """Lengths of the prefix code with the fewest bits in which none is above a limit (package-merge)."""
+    """Code lengths of the shortest prefix code whose lengths do not exceed a limit (package-merge)."""
     given = [int(count) for count in np.asarray(counts)]
     if len(given) < 2 or len(given) > 1 << longest:
         raise ValueError(f"Symbols must be 2 to {1 << longest}, not {len(given)!r}")
@@ -37,7 +37,7 @@ def code_lengths(counts: npt.ArrayLike, longest: int) -> Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Code:
-    """Fifteen exponents, and the lengths of their codes and of the escape's, the last one.
+    """Code of fifteen exponents: the lengths of their codes and, last, of the escape.
 
     Lengths ascend, from 1 to 6 at most, and all codes are used.
     """
@@ -59,12 +59,12 @@ class Code:
 
     @classmethod
     def fitted(cls, elements: npt.ArrayLike, *, longest: int = 6) -> "Code":
-        """The best code for elements. With ``longest`` 4, every code has four bits."""
+        """Fit the shortest code to elements. With ``longest`` 4, every code has four bits."""
         counts = np.bincount(np.asarray(elements, np.uint32) >> 7 & 0xFF, minlength=256)
         order = np.argsort(-counts, kind="stable")[:_SYMBOLS - 1]
         escapes = counts.sum() - counts[order].sum()
         lengths = code_lengths([*counts[order], 0], longest)
-        # What is escaped takes the longest code, whose symbols are those that are least common.
+        # The escape takes the longest code, whose symbols are the least common ones.
         if escapes > counts[order[-1]]:
             lengths = np.sort(code_lengths([*counts[order], escapes], longest))
         ranks = np.argsort(lengths[:-1], kind="stable")
@@ -83,7 +83,7 @@ class Code:
 
     @property
     def words(self) -> Bits:
-        """The table, as it is sent."""
+        """Words of the table in a packet."""
         lengths = np.array(self.lengths, np.uint8)
         return planes.bytes_to_words(np.concatenate([
             np.array([*self.exponents, 0], np.uint8), lengths[::2] | lengths[1::2] << 4]))
@@ -96,12 +96,12 @@ class PrefixCode:
     table_words = 6
 
     def words(self, lengths: Sequence[int]) -> int:
-        """Return the words of a packet of elements whose codes have given lengths, escaped exponents and end
+        """Return the words of a packet of elements whose codes have the given lengths, escaped exponents and end
         included: a byte of sign and fraction comes with each."""
         return self.table_words + (sum(lengths) + 8 * len(lengths) + 31) // 32
 
     def encode(self, elements: npt.ArrayLike, code: Code) -> Bits:
-        """Compress encodings of BF16, of which there is at least one."""
+        """Compress one or more encodings of BF16."""
         given = np.asarray(elements, np.uint32)
         if not len(given):
             raise ValueError("Elements must be at least one, not none")
@@ -159,7 +159,7 @@ class PrefixCode:
 
 
 def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
-    """Per element, and for the end, the length of its code and whether that is the escape."""
+    """Length of the code of each element and of the end, and whether it is the escape."""
     of = dict(zip(code.exponents, code.lengths, strict=False))
     exponents = (np.asarray(elements, np.uint32) >> 7 & 0xFF).tolist()
     escape = code.lengths[-1]
@@ -168,7 +168,7 @@ def _lengths(elements: npt.ArrayLike, code: Code) -> list[tuple[int, bool]]:
 
 def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, table_willing: npt.ArrayLike,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> planes.Trace:
-    """Every cycle of an encoder; ``scan`` are the handshakes of its tables.
+    """Trace every cycle of an encoder; ``scan`` are the handshakes of its tables.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def trace_encoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, ta
 
 def trace_decoder(packets: Sequence[npt.ArrayLike], codes: Sequence[Code], *, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> planes.Trace:
-    """Every cycle of a decoder whose packets are sound, one cycle after the other.
+    """Trace every cycle of a decoder whose packets are sound, one cycle after the other.
 
     Parameters
     ----------

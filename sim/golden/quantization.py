@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def _wrapped(values: npt.ArrayLike) -> Integers:
-    """Integers as an accumulator holds them."""
+    """Wrap integers to the width of an accumulator."""
     half = 1 << arithmetic.ACCUMULATOR_BITS - 1
     given = np.asarray(values, np.int64)
     wrapped: Integers = (given + half) % (2 * half) - half
@@ -25,7 +25,7 @@ def _wrapped(values: npt.ArrayLike) -> Integers:
 
 
 def adjusted(codes: npt.ArrayLike, offset: npt.ArrayLike, variant: Variant | str) -> Integers:
-    """Weights of codes, whose rows are outputs, and of the offset of all outputs or of each."""
+    """Adjusted weights from codes, whose rows are outputs, and one offset for all outputs or one for each."""
     code, given = np.asarray(codes, np.int64), np.asarray(offset, np.int64)
     if given.ndim:
         given = given.reshape(-1, *[1] * (code.ndim - 1))
@@ -41,7 +41,7 @@ def matrix_vector(codes: npt.ArrayLike, offsets: npt.ArrayLike, variant: Variant
 
 
 def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLike, low: int, high: int) -> Integers:
-    """Sums times a multiplier, rounded half up at a shift, between two limits; a shift of zero does not round."""
+    """Requantize sums: multiply, round half up at a shift, and clamp; a shift of zero does not round."""
     product = np.asarray(acc, np.int64) * np.asarray(multiplier, np.int64)
     # The bit below the result, to which a half is added: that itself may have more bits than integers here.
     scaled: Integers = (2 * product >> np.asarray(shift, np.int64)) + 1 >> 1
@@ -50,19 +50,19 @@ def requantize(acc: npt.ArrayLike, multiplier: npt.ArrayLike, shift: npt.ArrayLi
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer: a matrix of codes, and what each output is made of. Numbers for all outputs stand for each of them.
+    """One layer: a matrix of codes, and parameters of each output. A single number holds for all outputs.
 
     Parameters
     ----------
     codes : array of int, outputs * inputs
     offsets : array of int
-        Z of each output.
+        Offset Z of each output.
     variant : Variant or str
     bits : int
-        Of a code: 4 or 8.
+        Bits of a code: 4 or 8.
     bias : array of int
     multiplier, shift : array of int
-        Without meaning for the last layer.
+        Scale of each output; ignored in the last layer.
     relu : bool
         Outputs are clamped to 0 … 255, in place of -128 … 127.
     signed : bool
@@ -126,7 +126,7 @@ class Layer:
 
     @property
     def extremes(self) -> tuple[Integers, Integers]:
-        """The lowest and the highest sum of each output that inputs can give."""
+        """Lowest and highest sum of each output over all inputs."""
         weights, (least, most) = self.weights, self.input_limits
         products = np.stack([weights * least, weights * most])
         return self.bias + products.min(axis=0).sum(axis=1), self.bias + products.max(axis=0).sum(axis=1)
@@ -152,7 +152,7 @@ class Layer:
 
 
 def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
-    """Outputs of the last of some layers, for one vector of inputs or each row of a batch."""
+    """Outputs of the last layer, for one vector of inputs or each row of a batch."""
     values = np.asarray(x, np.int64)
     for layer in layers:
         values = layer.outputs_of(values)
@@ -161,14 +161,14 @@ def infer(layers: Sequence[Layer], x: npt.ArrayLike) -> Integers:
 
 def trace(last: Sequence[bool] | npt.NDArray[np.bool_], *, latency: int, willing: npt.ArrayLike,
           ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a unit whose stages move together whenever its output is free, as all units here do.
+    """Trace every cycle of a unit whose stages move together whenever its output is free, as all units here do.
 
     Parameters
     ----------
     last : sequence of bool
-        For each beat, whether a result comes of it.
+        Whether each beat gives a result.
     latency : int
-        The unit's.
+        Latency of the unit, in cycles.
     willing, ready : array of cycles
         Whether the source may begin to offer its next beat, and whether the sink is ready.
     """

@@ -15,7 +15,7 @@ _WORD_MASK = (1 << 64) - 1
 
 
 def _splitmix64(state: int) -> int:
-    """Return the number that splitmix64 (Steele, Lea and Flood, 2014) makes of a state."""
+    """Return the output of splitmix64 (Steele, Lea and Flood, 2014) for a state."""
     word = state
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD_MASK
     word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD_MASK
@@ -36,10 +36,10 @@ class RandomBits:
         self._bits = np.array([state >> place & 1 for place in range(STATE_BITS)], np.uint8)
 
     def take(self, count: int) -> npt.NDArray[np.int64]:
-        """Numbers of :data:`RANDOM_BITS` bits for so many elements; the first bit is the lowest."""
+        """Take one number of :data:`RANDOM_BITS` bits for each element; the first bit is the lowest."""
         wanted = count * RANDOM_BITS
         bits = np.concatenate([self._bits, np.zeros(wanted, np.uint8)])
-        # Up to 64 bits depend on none of each other.
+        # Up to 64 new bits do not depend on each other.
         for start in range(STATE_BITS, len(bits), 64):
             stop = min(start + 64, len(bits))
             bits[start:stop] = bits[start - 127:stop - 127] ^ bits[start - 64:stop - 64]

@@ -1,19 +1,19 @@
 """Golden model of the ring: values in the order of the hardware, words on the wire, and link-cycle bounds.
 
-Everything here works on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
+The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
 A vector of K elements is dealt to N ranks in groups of 32. Rank r owns block (r+1) mod N, and block b is summed
 starting at rank b, then b+1, and so on around the ring, ``((g_b + g_{b+1}) + …)``, each addition rounded to nearest
-even. Wherever a gradient is read, -0.0 becomes +0.0 and a NaN the canonical one.
+even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one.
 
 At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
 sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_bounds`);
 a block that is too short sends an empty packet in its place.
 
-With a codec of gradients each segment is a packet of its own for it. What comes in is decoded, the local gradient is
-added, and what is sent is encoded again. A rank keeps what this has lost of each element that it has encoded, its
-residual: the sum less what is decoded of its words, or +0.0 where this is not finite; it is added to the rank's
-gradient the next time, before anything else is.
+With a codec of gradients each segment is a packet of its own. A rank decodes the segment that comes in, adds its
+local gradient, and encodes the sum again. It keeps the loss of each element that it has encoded, the residual: the
+sum minus its decoded value, or +0.0 if the difference is not finite. The next time, the residual is added to the
+rank's gradient before anything else.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def floats(patterns: Bits) -> npt.NDArray[np.float32]:
 
 
 def canonical(patterns: Bits) -> Bits:
-    """A gradient as the hardware reads it: -0.0 is +0.0, and every NaN is 0x7fc00000."""
+    """Gradient in the form that the hardware reads: -0.0 becomes +0.0, and every NaN 0x7fc00000."""
     result = patterns.copy()
     result[patterns == 0x8000_0000] = 0
     result[(patterns & 0x7fff_ffff) > 0x7f80_0000] = 0x7fc0_0000
@@ -81,7 +81,7 @@ def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
 
 
 def segment_bounds(length: int, nodes: int, segment: int) -> list[list[tuple[int, int]]]:
-    """For each block, the bounds of its segments.
+    """Bounds of the segments of each block.
 
     Every block has as many segments as the longest needs; those beyond the end of a shorter block are empty.
     """
@@ -95,7 +95,7 @@ def segment_bounds(length: int, nodes: int, segment: int) -> list[list[tuple[int
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What one collective costs on the links of the ring.
+    """Cost of one collective on the links of the ring.
 
     A *segment step* is one packet on one link, with everything it passes through on its way there. It takes at least
     as many cycles as the largest of
@@ -124,7 +124,7 @@ class Traffic:
     bound : int
         Link-cycle bound of the whole collective.
     gather_elements, gather_payload : int
-        Elements that all ranks send in all-gather, and words without headers and CRCs that those take.
+        Elements that all ranks send in all-gather, and the words that they take without headers and CRCs.
     """
     scatter_words: npt.NDArray[np.int64]
     gather_words: npt.NDArray[np.int64]
@@ -203,8 +203,8 @@ class _Schedule:
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
-        """One packet per segment of ``block``, compressed from ``values`` or, without them, raw; or of so many words
-        of a codec."""
+        """Steps of one packet per segment of ``block``: compressed from ``values`` or, without them, raw; or of the
+        given words of a codec."""
         elements = self.elements(block)
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded
@@ -258,7 +258,7 @@ class _Schedule:
                     addend = floating.add(addend, residuals[rank, start:stop])
                 partial = floating.add(partial, addend) if hop else addend
                 if encoded:
-                    # Segments begin where blocks of every codec do, so it makes no difference that they are packets.
+                    # Segments begin at block bounds of every codec, so they may be packets.
                     decoded = codec.decode(codec.encode(partial), stop - start)
                     if residuals is not None and not codec.exact:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
@@ -309,7 +309,7 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """The sum that every rank ends with, all-gather being compressed, or of words of a codec.
+    """Sum that every rank ends with, after an all-gather that is compressed or in words of a codec.
 
     With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
     """
@@ -325,8 +325,8 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
-    """The gradient memory of every rank afterwards: its own block is the sum, all else is as before. With a codec,
-    the sum is what an all-reduce would give to all ranks."""
+    """Gradient memory of every rank afterwards: its own block is the sum, all else is unchanged. With a codec,
+    the sum is the one that an all-reduce would give to all ranks."""
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
@@ -345,10 +345,10 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     of a codec.
 
     With a gradient codec that is not exact, ``residuals`` has a row per rank and is replaced. The owner adds its own
-    gradient to what is decoded at the end, and encodes nothing.
+    gradient to the decoded sum at the end, and encodes nothing.
 
-    With a codec ``weights`` are masters: the optimizer makes new ones of them, and all ranks, the owner too, have
-    what is decoded of those. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
+    With a codec ``weights`` are masters: the optimizer updates them, and all ranks, the owner too, get their
+    decoded codes. ``weights`` and each plane of ``state`` cover the whole vector, although a rank keeps
     only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
     weights come of what it was before.
     """
@@ -365,7 +365,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
 
 def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
-    """The weights that every rank ends with if it is given the masters of its block, and nothing is added to them."""
+    """Weights that every rank ends with if each is given the masters of its block and nothing is added to them."""
     return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)[0]
 
 
@@ -381,7 +381,7 @@ def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bi
 
 
 def broadcast(weights: Bits, root: int) -> Bits:
-    """The weights that every rank ends with: those of ``root``."""
+    """Weights that every rank ends with: the weights of ``root``."""
     if not 0 <= root < len(weights):
         raise ValueError(f"Root must be a rank below {len(weights)}, not {root!r}")
     return np.asarray(weights[root]).copy()

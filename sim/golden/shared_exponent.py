@@ -1,6 +1,6 @@
 """Golden model of integers below a shared exponent: MX9, MX6, MX4, and flat block floating point.
 
-The formats are those of "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023):
+The formats come from "With Shared Microexponents, A Little Shifting Goes a Long Way" (Rouhani et al., ISCA 2023):
 an exponent per block, a difference to it per subset, and a sign and an integer per element.
 """
 

@@ -1,4 +1,4 @@
-"""Every cycle of a queue, as a recurrence over beats, and what models of other units begin and end with.
+"""Golden model of every cycle of a queue, and sources and output registers that models of other units share.
 
 Mirrors :mod:`hdl.streams.stream`.
 """
@@ -13,12 +13,12 @@ __all__ = ["Feed", "Output", "QueueCycles", "Trace", "first_from", "queue"]
 
 @dataclasses.dataclass(frozen=True)
 class QueueCycles:
-    """What a queue does under given stalls.
+    """Behaviour of a queue under given stalls.
 
     Members
     -------
     accepted, departed : array of int
-        Cycle in which each beat is accepted, and departs, for those that do so within the run.
+        Cycle in which each beat is accepted, and in which it departs, for beats that do so within the run.
     i_valid, i_ready, o_valid, level : array
         The handshakes, and the beats in the queue, per cycle.
     offered : array of int
@@ -52,7 +52,7 @@ class Trace:
 
 
 def first_from(pattern: npt.ArrayLike) -> list[int]:
-    """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+    """First cycle from each cycle on in which the pattern is set, or else the end."""
     given = np.asarray(pattern, np.bool_)
     end = len(given)
     cycles = np.where(given, np.arange(end), end)
@@ -67,7 +67,7 @@ class Feed:
     end : int
         Cycles of the run.
     valid, ready : array of bool
-        Per cycle; ``ready`` is that of :meth:`accept`.
+        Handshake per cycle; :meth:`accept` sets ``ready``.
     offered : int
         Cycle from which on the next beat is on offer.
     """
@@ -85,14 +85,14 @@ class Feed:
         return offered
 
     def accept(self, free: int) -> int:
-        """Cycle in which the next beat is accepted, by a unit which is ready from some cycle on."""
+        """Cycle in which a unit that is ready from the given cycle on accepts the next beat."""
         accepted = min(max(self.offered, free), self.end)
         self.ready[free:accepted + 1] = True
         self.take(accepted)
         return accepted
 
     def take(self, cycle: int) -> None:
-        """The beat on offer is accepted in a cycle."""
+        """Accept the beat on offer in a cycle."""
         if cycle < self.end:
             self.valid[cycle + 1:] = False
             self._left -= 1
@@ -100,7 +100,7 @@ class Feed:
 
 
 class Output:
-    """An output register: when it takes its beats, and when they depart.
+    """Output register: cycles in which it takes its beats, and in which they depart.
 
     Members
     -------
@@ -120,7 +120,7 @@ class Output:
         self.offered = np.full(self.end, -1, np.int64)
 
     def load(self, cycle: int) -> int:
-        """Take a beat in a cycle, or as soon as the last one departs; in which cycle that is."""
+        """Take a beat in a cycle, or as soon as the last one departs, and return that cycle."""
         loaded = max(cycle, self.departed)
         self.departed = self._ready[min(loaded + 1, self.end)]
         self.offered[loaded + 1:self.departed + 1] = self._count
@@ -138,7 +138,7 @@ def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: n
     Parameters
     ----------
     depth, latency : int
-        The queue's.
+        Depth and latency of the queue.
     beats : int
         Beats the source has.
     willing, ready : array of bool

@@ -64,7 +64,7 @@ def decode(words: npt.ArrayLike, count: int | None = None) -> Bits:
 
 
 def add(a: npt.ArrayLike, b: npt.ArrayLike) -> Bits:
-    """Sum of two compressed streams of equally many groups, compressed. Sums of zero leave the mask."""
+    """Compressed sum of two compressed streams with equally many groups. A sum of zero clears its mask bit."""
     left, right = decode(a), decode(b)
     if len(left) != len(right):
         raise ValueError(f"Streams must have equally many groups, not {len(left) // GROUP!r} and "
@@ -110,7 +110,7 @@ class Trace:
 
 
 class _Cycles:
-    """Cycles of a trace, as they become known."""
+    """Cycles of a trace under construction."""
 
     def __init__(self, willing: npt.ArrayLike, ready: npt.ArrayLike, columns: int) -> None:
         pattern = np.asarray(ready, np.bool_)
@@ -127,13 +127,13 @@ class _Cycles:
 
     @staticmethod
     def _first(pattern: Flags) -> list[int]:
-        """For each cycle, the first from there on in which the pattern is set; at worst the end."""
+        """First cycle from each cycle on in which the pattern is set, or else the end."""
         end = len(pattern)
         cycles = np.where(pattern, np.arange(end), end)
         return [*np.minimum.accumulate(cycles[::-1])[::-1].tolist(), end]
 
     def accept(self, room: int, *, offered: bool = True) -> int:
-        """Cycle in which the next beat leaves the input register, which it may from some cycle on.
+        """Cycle in which the next beat leaves the input register, free to leave from the given cycle on.
 
         With ``offered`` false there is no next beat, and the unit stays ready.
         """
@@ -150,7 +150,7 @@ class _Cycles:
         return self._free
 
     def load(self, available: int, payload: npt.ArrayLike, last: bool) -> int:
-        """Cycle in which the output register takes its next word, which is there from some cycle on."""
+        """Cycle in which the output register takes its next word, present from the given cycle on."""
         loaded = max(available, self._departed)
         self._departed = self._ready[min(loaded + 1, self.end)]
         offered = slice(loaded + 1, self._departed + 1)
@@ -162,7 +162,7 @@ class _Cycles:
 
 def trace_encoder(elements: npt.ArrayLike, keep: npt.ArrayLike, last: npt.ArrayLike, *, depth: int,
                   willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
-    """Every cycle of an encoder.
+    """Trace every cycle of an encoder.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def trace_encoder(elements: npt.ArrayLike, keep: npt.ArrayLike, last: npt.ArrayL
 
 def trace_decoder(words: npt.ArrayLike, last: npt.ArrayLike, *, lanes: int, depth: int, willing: npt.ArrayLike,
                   ready: npt.ArrayLike) -> Trace:
-    """Every cycle of a decoder whose streams are sound.
+    """Trace every cycle of a decoder whose streams are sound.
 
     Parameters
     ----------
