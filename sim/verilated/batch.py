@@ -1,8 +1,8 @@
 """Evaluation of all nodes of a thread together.
 
-The code of one cycle of a node is several hundred kilobytes, run from start to end, and so it comes from the
-second-level cache for every node. Verilator makes a flat list of functions of it. If each of them is called for all
-nodes before the next one, it is read once for all of them.
+The code of one cycle of a node has several hundred kilobytes, which run from start to end, so every node reads it
+from the second-level cache. Verilator makes a flat list of functions of it. With each function called for all nodes
+before the next one, the code is read once for all of them.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 
 __all__ = ["batch"]
 
-#: The function that evaluates what follows a clock edge: one list of calls and statements behind one trigger.
+#: The function that evaluates a clock edge: one list of calls and statements behind one trigger.
 _LIST = re.compile(
     r"void (?P<root>V\w+___024root)___eval_nba\((?P=root)\* vlSelf\) \{\n"
     r"(?:    (?:VL_DEBUG_IF|V\w+__Syms\* const|auto& vlSelfRef|// Body).*\n)*"

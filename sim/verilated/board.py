@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""A board in a simulator, behind a pseudo-terminal: whoever opens that finds a serial port with the board at its end.
+"""Board in a simulator, behind a pseudo-terminal that acts as its serial port.
 
 The bytes pass the pins of the Verilated design bit by bit. Simulated time stands still while the board has nothing to
 do, and passes as fast as it can otherwise.
@@ -104,7 +104,7 @@ class Faults:
     Parameters
     ----------
     flip, drop : float
-        Part of the bytes of which a bit is inverted, and of those that are lost.
+        Fraction of bytes with one inverted bit, and fraction of lost bytes.
     seed : int
     """
 
@@ -119,7 +119,7 @@ class Faults:
 
 
 class _Cable:
-    """One direction of the cable: bytes go in, and those that the faults leave come out."""
+    """One direction of the cable: bytes go in, and bytes that the faults spare come out."""
 
     def __init__(self, faults: Faults | None, direction: int):
         self._faults = faults
@@ -141,7 +141,7 @@ class _Cable:
 
 
 class SimulatedBoard:
-    """A board that is stepped by a thread of its own, and a pseudo-terminal that leads to it.
+    """Board that a thread of its own steps, and the pseudo-terminal that leads to it.
 
     Parameters
     ----------
@@ -200,9 +200,9 @@ class SimulatedBoard:
         return result
 
     def time(self) -> float:
-        """Seconds as they pass for the board: its cycles while it is busy, else those of the clock.
+        """Seconds of the board: its cycles while it is busy, else the time of the clock.
 
-        Its work so takes as long as on a real board, however slow the simulation is.
+        Its work takes as long as on a real board, however slow the simulation is.
         """
         return self.cycle / self.frequency + self._rested + max(0.0, time.monotonic() - self._ended)
 

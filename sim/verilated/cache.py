@@ -1,4 +1,4 @@
-"""Folders of build products, each found again as it was written or else built anew.
+"""Cache of folders of build products: each is found unchanged or else built anew.
 
 Beside the files of a folder stands ``manifest.json`` with the size and the SHA-256 digest of each. A file that a full
 disk, a crash or a hand has cut short or changed is never used: a truncated library would end this process by a
@@ -121,7 +121,7 @@ def complete(directory: Path) -> bool:
     return True
 
 
-#: What a file that is to be read is not refused with.
+#: Errors that only writing raises, and those among them that mean a lack of space.
 _WRITING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EEXIST,
             errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENOLCK)
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,4 +1,4 @@
-"""The bound of the cache: after a build that may have made it too large, the entries not used for longest go."""
+"""Bound of the cache: after a build that may have made it too large, the least recently used entries go."""
 
 import contextlib
 import time

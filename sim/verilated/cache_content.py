@@ -1,4 +1,4 @@
-"""Entries of the cache, and their removal: the oldest first, by last use, and none that is used or built."""
+"""Entries of the cache, and their removal: the least recently used first, and none in use or under construction."""
 
 import contextlib
 import dataclasses
@@ -39,14 +39,14 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Removed:
-    """Entries that are gone, and those that should be and are in use."""
+    """Entries that were removed, and entries that stay because they are in use."""
 
     gone: tuple[Entry, ...]
     kept: tuple[Entry, ...]
 
     @property
     def size(self) -> int:
-        """Bytes that have become free."""
+        """Bytes that were freed."""
         return sum(entry.size for entry in self.gone)
 
 
@@ -62,7 +62,7 @@ def _size(folder: Path) -> int:
 
 
 def entries() -> list[Entry]:
-    """All entries, the one whose last use is the longest ago first."""
+    """All entries, the least recently used first."""
     return sorted(_entries(), key=lambda entry: (entry.used, entry.path))
 
 

@@ -14,7 +14,7 @@ MANIFEST = "manifest.json"
 
 
 def remove(directory: Path) -> bool:
-    """Remove a folder, unless a living process uses or builds it; whether it is gone."""
+    """Remove a folder unless a living process uses or builds it, and return whether it is gone."""
     parent, gone = directory.parent, beside(directory)
     try:
         with entry_lock(parent, directory.name, wait=False), folder_lock(parent, shared=False):

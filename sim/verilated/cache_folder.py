@@ -1,4 +1,4 @@
-"""The folder of everything that is found again by its digest: where it is, and how large it may become.
+"""Folder of the cache: its place and its limit of size.
 
 It belongs to no clone: Verilog, Verilated libraries, simulators, netlists and placements are the same in all of
 them. It is ``GRADRING_CACHE`` where that is set, and else the user's cache folder. The results of a command
@@ -15,7 +15,7 @@ from sim.verilated.processes import ToolError
 
 __all__ = ["KINDS", "LIMIT", "VARIABLE", "folder", "limit", "make", "root", "size"]
 
-#: Environment variables: where the cache is, and bytes that it may take.
+#: Environment variables: folder of the cache, and bytes that it may take.
 VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
 
 #: Folders of the cache, and what each is for.
@@ -83,7 +83,7 @@ def make(path: Path) -> None:
 
 
 def size(text: str) -> int:
-    """Bytes, from a text such as ``5GB``, ``500 MB`` or ``1.5GiB``."""
+    """Convert a text such as ``5GB``, ``500 MB`` or ``1.5GiB`` to bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, flags=re.IGNORECASE)
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError(f"Size must be a number of bytes such as 5GB or 500MB, not {text!r}")

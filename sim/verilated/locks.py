@@ -1,4 +1,4 @@
-"""Locks between processes on a folder of entries, and notes of which process uses which entry.
+"""Locks between processes on a folder of entries, and notes of the entries that each process uses.
 
 Beside its entries such a folder has
 
@@ -25,7 +25,7 @@ _USERS = ".users"
 
 
 def _acquire(path: Path, operation: int) -> int:
-    """Descriptor of a lock file that is locked, and that is still the one of its name."""
+    """Lock a lock file that still has its name, and return its descriptor."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -41,7 +41,7 @@ def _acquire(path: Path, operation: int) -> int:
 
 @contextlib.contextmanager
 def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
-    """The lock of the entry of a name, which need not exist.
+    """Lock of the entry of a name, which need not exist.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def entry_lock(parent: Path, name: str, *, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def folder_lock(parent: Path, *, shared: bool) -> Iterator[None]:
-    """The lock of the folder itself: no entry goes while it is shared, and none is taken into use while it is not."""
+    """Lock of the folder itself: held shared, no entry goes; held alone, no entry is taken into use."""
     descriptor = _acquire(parent / ".lock", fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     try:
         yield
@@ -98,7 +98,7 @@ _guard = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A child process notes its own entries; those of its parent stay the parent's."""
+    """Start notes of a child process; the entries of its parent stay the parent's."""
     global _guard
     _guard = threading.Lock()
     _notes.clear()

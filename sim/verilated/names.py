@@ -1,6 +1,6 @@
 """Names of the values of signals: states of finite state machines, and members of enumerations.
 
-A waveform has numbers. Amaranth knows their meanings, which Verilog does not hand on to Verilator.
+A waveform has numbers. Amaranth knows their meanings, and Verilog does not pass them on to Verilator.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from sim.verilated.verilog import Design, sources
 __all__ = ["Encoding", "encodings", "write_gtkw"]
 
 
-#: Of the member of a command that says what it does. Commands may have any number there, so it is no enumeration.
+#: Name of the operation in a command. Commands may have any number there, so it is no enumeration.
 _OPERATION_BITS = 8
 #: Between the scope of a node and its component in a waveform.
 _SCOPES = ("ring_node", "node")
@@ -37,7 +37,7 @@ class Encoding:
     path : tuple of str
         Modules from the top one, which is left out, to that of the signal.
     signal : str
-        Its name in that module; that of a member of a structure has a dot in it.
+        Its name in that module; the name of a member of a structure has a dot in it.
     width : int
         Bits.
     values : dict
@@ -117,7 +117,7 @@ def _ports(component: Component) -> list[tuple[str, object, None]]:
 
 
 def _states(signal: object) -> dict[int, str]:
-    """States of a machine whose state a signal is, by their numbers; none of other signals."""
+    """States of the machine whose state the signal is, by number; none for other signals."""
     decoder = getattr(signal, "decoder", None)
     if not callable(decoder) or isinstance(decoder, type):
         return {}

@@ -1,4 +1,4 @@
-"""The streamed optimizer on Verilator, in lockstep with its golden model.
+"""Lockstep of the streamed optimizer on Verilator with its golden model.
 
 Example
 -------
@@ -34,18 +34,18 @@ Bits = npt.NDArray[np.uint32]
 
 
 class MismatchError(AssertionError):
-    """The gateware is not where the model is."""
+    """The gateware and the model differ."""
 
 
 def floats(lane: UpdateLane) -> Floats:
-    """The model's arithmetic, with the latencies that the lane's units have."""
+    """Arithmetic of the model, with the latencies of the lane's units."""
     return Floats(rules=tuple(Rule[rule.name] for rule in lane.rules), adder=lane.adder_latency,
                   multiplier=lane.multiplier_latency, limiter=lane.limiter_latency, root=lane.root_latency,
                   divider=lane.divider_latency)
 
 
 def shared_floats(lane: SharedLane) -> SharedFloats:
-    """The model's arithmetic, with the cycles of the lane's timetable."""
+    """Arithmetic of the model, with the cycles of the lane's timetable."""
     table = lane.timetable
     planes = range(lane.planes)
     return SharedFloats(
@@ -65,13 +65,13 @@ def _arithmetic(component: StreamedOptimizer) -> Arithmetic:
 
 
 def settings_bits(component: StreamedOptimizer, settings: Scalars) -> int:
-    """The settings as the port has them."""
+    """Settings in the layout of the port."""
     layout = component.settings.shape()
     return to_int(layout, {name: int(getattr(settings, name)) for name in layout.members})
 
 
 def beats(fills: Sequence[Bits], row: StructLayout) -> np.ndarray:
-    """Rows of an operand stream: each fill in as many beats as it takes, the last of them with ``last``."""
+    """Rows of an operand stream: the beats of each fill, the last of them with ``last``."""
     lanes = row.members["elements"].length
     counts = [-(-len(fill) // lanes) for fill in fills]
     elements = np.zeros((sum(counts), lanes), np.uint32)
@@ -103,7 +103,7 @@ class Lockstep:
     Parameters
     ----------
     workers, lanes, depth, update_lanes, **parameters
-        As of the gateware.
+        Parameters of the gateware.
     """
 
     def __init__(self, *, workers: int = 2, lanes: int = 4, depth: int = 256, update_lanes: int | None = None,
@@ -122,7 +122,7 @@ class Lockstep:
 
     def drive(self, bursts: Sequence[Burst], settings: Scalars, fills: Mapping[str, Sequence[Bits]], *,
               stalls: Mapping[str, npt.NDArray[np.bool_]], cycles: int, seed: int = 1) -> dict[str, np.ndarray]:
-        """Run the gateware from where it is, and return every port per cycle."""
+        """Run the gateware from its present state, and return every port per cycle."""
         model = self.model
         commands = {"count": [burst.count for burst in bursts], "active": [burst.active for burst in bursts]}
         sources = {"command": Feed(pack(command_layout(model.workers, model.depth), commands), stalls.get("command"))}

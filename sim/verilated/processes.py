@@ -1,4 +1,4 @@
-"""Programs that a build runs, and how they end when the build does.
+"""Programs that a build runs, and their end together with the build.
 
 A signal that ends this process ends what it has started: :func:`ended_by_signals` turns it into an exception, and
 :func:`run` and :func:`in_parallel` let no program outlive one.
@@ -28,7 +28,7 @@ _GRACE = 2.0
 
 
 class _Group:
-    """Programs that run for one call of :func:`in_parallel`; once it has ended, none is started."""
+    """Programs of one call of :func:`in_parallel`; once it has ended, none is started."""
 
     def __init__(self) -> None:
         self.running: set[subprocess.Popen[str]] = set()
@@ -174,8 +174,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _stopped(process: int) -> list[int]:
-    """Numbers of a process and its descendants, as far as the system tells them, all stopped so that they make no
-    others meanwhile."""
+    """Stop a process and its descendants, as far as the system lists them, and return their numbers.
+
+    A stopped process starts no others meanwhile.
+    """
     _send(process, signal.SIGSTOP)
     try:
         deadline = time.monotonic() + _GRACE

@@ -1,4 +1,4 @@
-"""A ring of Verilated nodes, as an object.
+"""Ring of Verilated nodes.
 
 Example
 -------
@@ -71,7 +71,7 @@ class NodeStatus:
     waits : int
         Cycles in which the node refused a word.
     last_taken, last_given : int
-        Cycles of the last words; 0 where there were none.
+        Cycles of the last words; 0 if there were none.
     """
 
     input_words: int
@@ -306,7 +306,7 @@ class VerilatedRing:
         self._library.ring_send(self._ring, node, packet.ctypes.data, packet.size)
 
     def receive(self, node: int) -> np.ndarray | None:
-        """The next packet from a node as uint32, or None where no whole one is there."""
+        """Take the next packet from a node as uint32; None if no whole one is there."""
         self._check_node(node)
         length = self._library.ring_packet_length(self._ring, node)
         if length < 0:
@@ -323,7 +323,7 @@ class VerilatedRing:
         return NodeStatus(**result.values())
 
     def memory(self, node: int, space: int) -> np.ndarray:
-        """The elements of a node's memory as they are now, uint32 or, of 16-bit integers, uint16.
+        """View of the present elements of a node's memory, as uint32 or, for 16-bit integers, uint16.
 
         A value written to the array is in the memory at once. The array must not be used after :meth:`close`.
         """
@@ -336,7 +336,7 @@ class VerilatedRing:
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
     def describe(self) -> str:
-        """Queues and links, one line each, which show who waits for whom."""
+        """Describe queues and links, one line each, which shows who waits for whom."""
         lines = [f"cycle {self.cycle}"]
         for node in range(self.nodes):
             n = self.status(node)
@@ -356,7 +356,7 @@ class VerilatedRing:
         return "\n".join(lines)
 
     def save(self) -> bytes:
-        """The whole state: nodes, links and their settings, queues, cycle. Only waveforms are not part of it."""
+        """Save the whole state: nodes, links and their settings, queues, cycle. Only waveforms are not part of it."""
         state = np.empty(self._checked(self._library.ring_save(self._ring)), np.uint8)
         self._library.ring_saved(self._ring, state.ctypes.data)
         return self.header + state.tobytes()
@@ -371,7 +371,7 @@ class VerilatedRing:
 
     @property
     def header(self) -> bytes:
-        """The beginning of a saved state: the library and the number of nodes that it belongs to."""
+        """Header of a saved state: the library and the number of nodes that it belongs to."""
         return _MAGIC + f"{self._digest} {self.nodes}\n".encode()
 
     def start_wave(self, path: Path) -> None:

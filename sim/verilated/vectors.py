@@ -1,4 +1,4 @@
-"""Any unit as a function of arrays: one row per cycle and port, millions of cycles per second.
+"""Units as functions of arrays: one row per cycle and port, millions of cycles per second.
 
 Example
 -------
@@ -105,7 +105,7 @@ class Unit:
                           table("inputs", self.inputs), table("outputs", self.outputs), "}", ""])
 
     def reset(self) -> None:
-        """One cycle of reset, with all inputs zero."""
+        """Run one cycle of reset, with all inputs zero."""
         self._library.unit_reset(self._unit)
 
     def run(self, inputs: Mapping[str, Any], *, cycles: int | None = None, drain: int = 0) -> dict[str, np.ndarray]:
@@ -153,7 +153,7 @@ class Unit:
                 raise ValueError(f"Cycle count must be given where no stall pattern is an array, not {cycles!r}")
         rows = self._rows(inputs or {}, cycles, 0)
         streams = (_Stream * len(patterns))()
-        alive = []  # what the library points at
+        alive = []  # memory that the library points at
         for stream, (name, feed) in zip(streams, sources.items(), strict=False):
             stream.source = 1
             stream.valid = self._index(self.inputs, f"{name}__valid")

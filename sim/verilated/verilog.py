@@ -65,7 +65,7 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: What components have become, by name. To elaborate one takes longer than many a simulation of it.
+#: Designs of components, by name. Elaboration takes longer than many a simulation.
 _converted: weakref.WeakKeyDictionary[Component, dict[str, Design]] = weakref.WeakKeyDictionary()
 
 
@@ -161,7 +161,7 @@ def _ports(component: Component, name: str, text: str) -> tuple[Port, ...]:
 
 
 def with_loops(verilog: str) -> str:
-    """The same design, with loops where memories begin as many equal words: a line for each takes long to compile."""
+    """Rewrite a design with loops for runs of equal initial words of memories: a line for each compiles slowly."""
     word = re.compile(r" +(?P<memory>\S+)\[(?P<address>\d+)\] = (?P<value>\d+'\w+);")
 
     def memory_and_value(line: str) -> tuple[str, str] | None:

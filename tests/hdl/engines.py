@@ -83,7 +83,7 @@ def fill(bench, space, values):
 
 
 def content(bench, space, count):
-    """What is in a memory."""
+    """Contents of a memory."""
     access = {"address": np.zeros(1), "space": np.array([space]), "count": np.array([count])}
     trace = bench.lockstep(cycles=count + 20, sinks={"host_data": True}, sources={
         "host_read": Feed(pack(access_layout(), access))})
@@ -91,7 +91,7 @@ def content(bench, space, count):
 
 
 def command(**fields):
-    """Of these fields, and zero elsewhere."""
+    """Command with these fields, and zero elsewhere."""
     return {name: int(fields.get(name, 0)) for name, _ in command_layout()}
 
 

@@ -1,6 +1,6 @@
 """An engine that is no part of gradring: FILL writes one number to a run of the gradient memory.
 
-It shows what a local command takes: an engine and its description. Nothing else has to know it.
+It shows the parts of a local command: an engine and its description. No other module has to know it.
 """
 
 from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
@@ -31,7 +31,7 @@ class FillEngine(wiring.Component):
     Members
     -------
     command, event, link_reset, weight_version, count
-        As :class:`~hdl.control.engine.EngineDescription` has them.
+        Ports of :class:`~hdl.control.engine.EngineDescription`.
     number : In(32)
     gradient_write : memory port
     """

@@ -63,7 +63,7 @@ def test_errors(options, message):
 
 
 def test_codebooks_are_not_for_gradients():
-    """Such codecs are not closed under addition."""
+    """Codecs with codebooks are not closed under addition."""
     having = [name for name, codec in registry.WEIGHT_CODECS.items() if codec.codebook_words]
     assert having == ["table32", "centroid16", "centroid64"]
     assert set(registry.GRADIENT_CODECS) == {"zero_value", *registry.WEIGHT_CODECS} - set(having)
@@ -98,7 +98,7 @@ def test_hash_covers_every_parameter():
 
 
 def test_spaces():
-    """Masters come behind the state planes, codebooks behind those, and what is lost of gradients behind all."""
+    """Masters come behind the state planes, codebooks behind masters, and residuals behind all."""
     def words(**options):
         return NodeConfig(gradient_words=96, weight_words=64, state_words=32, **options).memories.words
 

@@ -42,7 +42,7 @@ def run(ring, **fields):
 
 @pytest.mark.parametrize(("base", "length"), [(0, 1), (32, 37), (96, 32), (64, 0)])
 def test_a_new_command_runs(ring, base, length):
-    """It changes what it says and nothing else, and its event, counters and cycles are those of any command."""
+    """A new command changes its elements and nothing else, with event, counters and cycles like any command."""
     before = np.arange(CONFIG.gradient_words, dtype=np.float32)
     ring.write_gradients([before])
     ring._write_register("MASK_ALTERNATIVE", 2.5)
@@ -62,10 +62,10 @@ def test_a_new_command_runs(ring, base, length):
     ({"operation": Operation.ALL_REDUCE}, EventStatus.UNKNOWN_OPERATION, Operation.ALL_REDUCE),
 ])
 def test_a_new_command_is_refused(ring, fields, status, detail):
-    """The checker says what is wrong with it, by its description, before the engine gets it."""
+    """The checker refuses a wrong command by its description, before the engine gets it."""
     zeros = np.zeros(CONFIG.gradient_words, np.float32)
     ring.write_gradients([zeros])
-    # What FILL does not use is not looked at.
+    # Fields that FILL does not use are ignored.
     with pytest.raises(RingError, match=status.name) as caught:
         run(ring, **{"operation": fill.FILL, "weight_base": 7, "state_base": 1, "rank": 9, **fields})
     assert caught.value.events[0].detail == detail

@@ -114,7 +114,7 @@ def jobs(generator, lanes, count=30):
 
 
 def beats_of(content, job, lanes):
-    """What a reader gives for its jobs: kept elements, and the last flags."""
+    """Output of a reader for its jobs: kept elements, and the last flags."""
     kept = [content[row * lanes : row * lanes + count] for row, count in zip(job["row"], job["count"], strict=True)]
     last = [[False] * (-(-count // lanes) - 1) + [True] for count in job["count"]]
     return np.concatenate(kept), np.concatenate(last)
@@ -138,7 +138,7 @@ def test_constructor_errors():
 
 @pytest.mark.parametrize(("readers", "writers"), [(1, 1), (3, 2), (4, 3)])
 def test_read_beside_write(readers, writers):
-    """A read gives what was written in all cycles before its grant, and waits where that was in the very last one."""
+    """A read returns all writes of the cycles before its grant, and waits if one was in the last of them."""
     rows, lanes, cycles = 3, 2, 4000
     unit = Unit(LanedMemory(rows=rows, lanes=lanes, readers=readers, writers=writers))
     unit.reset()

@@ -111,7 +111,7 @@ READ_COUNTERS = [request(Opcode.READ_REGISTER, 1, register(name).address) for na
 
 
 class Masked:
-    """Random memories with a list of jobs and words, and what a MASK of them does."""
+    """Random memories with a list of jobs and words, and the expected result of a MASK."""
 
     def __init__(self, jobs, seed, **wrong):
         generator = np.random.default_rng(seed)
@@ -128,7 +128,7 @@ class Masked:
         self.fill = [write(space, 0, memory) for space, memory in enumerate(self.memories)]
 
     def expected(self, jobs=None):
-        """The gradient memory after so many jobs, and elements masked."""
+        """Gradient memory after a number of jobs, and count of masked elements."""
         memory, place, masked = self.memories[0].copy(), 32, 0
         for job, kept in list(zip(self.jobs, self.kept, strict=True))[:jobs]:
             keep, real = masks.padded(kept, job, CONFIG.lanes)
@@ -152,7 +152,7 @@ def masked_jobs(seed, **options):
 
 @pytest.mark.parametrize("pattern", ["none", "geometric", "freeze", "alternating"])
 def test_mask(node, pattern):
-    """Values, event and counters; what is not the jobs' stays as it is, in both memories."""
+    """Values, event and counters; all elements outside the jobs stay, in both memories."""
     case = Masked(masked_jobs(4), 4)
     node.reset()
     responses = exchange(node, *case.fill, push(**case.options, tag=7), POP, *READ_COUNTERS, *READ_ALL,
@@ -168,7 +168,7 @@ def test_mask(node, pattern):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "external"])
 def test_mask_made_and_fetched(node, kind):
-    """What a node makes of indices it makes of words too, without having fetched any."""
+    """A mask from indices equals the mask from words, without a fetch of words."""
     mask = masks.mask(np.random.default_rng(1), {kind: True}, 13, 22)
     made = Masked([masking.Job(rows=13, columns=22, count=2, mask=mask)], 2)
     fetched = Masked([masking.Job(rows=13, columns=22, count=2, mask=masking.Mask(external=True))], 2)

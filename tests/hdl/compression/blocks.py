@@ -264,7 +264,7 @@ def encoder_throughput(name, lanes):
     data, when, beats, component = _encode(name, lanes, packets)
     assert data.tolist() == np.concatenate(_reference(name, packets)).tolist()
     assert len(data) == sum(golden.words(len(packet)) for packet in packets)
-    # The last beat is that of the last block: in between nothing was held up.
+    # The last beat belongs to the last block: in between nothing was held up.
     assert when[-1] == beats - 1 + component.latency + golden.block // lanes - 1
 
 
@@ -297,7 +297,7 @@ def decoder_throughput(name, lanes):
 
 
 def cut_packets(name, lanes):
-    """What is missing is NaN, an error is told once, and the next packet is sound."""
+    """Missing elements become NaN, an error is reported once, and the next packet is sound."""
     golden = codec(name, mirror=True)
     elements = _elements(np.random.default_rng(1), 3 * golden.block)
     whole = golden.encode(elements)

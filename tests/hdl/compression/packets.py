@@ -29,7 +29,7 @@ def words(vectors):
 
 
 def taken(trace, lanes, *, width=32, name="o"):
-    """Packets that a unit gave, what it gave of one more, and when each beat moved."""
+    """Packets that a unit gave, the part of one more, and the cycle of each beat."""
     when = np.flatnonzero(trace[f"{name}__valid"] & trace[f"{name}__ready"])
     payload = unpack(beat_layout(lanes, width), trace[f"{name}__payload"][when])
     keep = (payload["keep"][:, np.newaxis] >> np.arange(lanes) & 1).astype(bool)

@@ -67,7 +67,7 @@ class TestPacketAdder:
     @pytest.mark.parametrize("lanes", [1, 4, 8])
     @pytest.mark.parametrize("sink", STALLS)
     def test_sums(self, lanes, sink):
-        """What is longer is cut off, whole blocks of it too."""
+        """The rest of a longer packet is cut off, even whole blocks."""
         for place, kinds in enumerate([("none", "none"), ("geometric", "none"), ("freeze", "geometric")]):
             seed = 10 + place
             generator = np.random.default_rng(seed)
@@ -123,7 +123,7 @@ class TestPacketAdder:
 
 
 def errors(codec, vector):
-    """What is lost of a packet."""
+    """Losses of a packet."""
     decoded = codec.decode(codec.encode(vector), len(vector))
     lost = floating.add(vector, decoded ^ 0x8000_0000)
     return np.where(np.isfinite(lost.view(np.float32)), lost, 0)
@@ -189,7 +189,7 @@ class TestFeedbackEncoder:
         ("bf16", 4, 0), ("mx9", 1, 1), ("mx9", 4, 0), ("mx9", 8, 0), ("mx4", 4, 1), ("mxfp8_e4m3", 8, 0),
         ("mxfp4_e2m1", 1, 5)])
     def test_latency(self, name, lanes, more):
-        """From the last beat of a block to its first word, for which ``more`` beats than the first are needed."""
+        """Latency from the last beat of a block to its first word, which needs ``more`` beats than the first."""
         codec = gateware.GRADIENT_CODECS[name]
         beats = max(codec.block // lanes, 1)
         unit = encoder(name, lanes)

@@ -247,7 +247,7 @@ def test_unpack_lockstep(lanes, width, source, sink):
 @pytest.mark.parametrize("source", STALLS)
 @pytest.mark.parametrize("words", [1, 2, 4])
 def test_bytes(words, source):
-    """Any number of bytes at a time, now and then up to the end of a word: those of the packet, and no others."""
+    """Any number of bytes at a time, now and then up to the end of a word: all bytes of the packet, and no others."""
     count, seed = 4_000, STALLS.index(source)
     generator = np.random.default_rng(seed)
     given = [generator.integers(0, 1 << 32, int(generator.integers(1, 12)), dtype=np.uint32) for _ in range(count)]
@@ -283,7 +283,7 @@ def test_bytes(words, source):
 
 @cases
 def test_cut_packets(lanes, width):
-    """What there is of a packet comes, in whole eights; an error is told if it ends no group; the next is sound."""
+    """A cut packet comes in whole eights; an error is reported if it ends inside a group; the next is sound."""
     words, size = model.word_count(lanes, width), width
     vector = np.random.default_rng(1).integers(0, 1 << width, 2 * GROUP, dtype=np.uint32)
     whole = model.pack(vector, size)
@@ -306,7 +306,7 @@ def test_cut_packets(lanes, width):
 
 @cases
 def test_reset_in_a_packet(lanes, width):
-    """Whatever is inside is forgotten."""
+    """A reset forgets all contents."""
     vectors = _codes(np.random.default_rng(1), width, 300)
     streams = [model.pack(vector, width) for vector in vectors]
     words = model.word_count(lanes, width)

@@ -35,7 +35,7 @@ def test_names():
 
 
 def test_codes():
-    """Codes are on the wire: each is given once, and for good."""
+    """Codes are on the wire: each is given once and never changes."""
     assert {name: codec.code for name, codec in gateware.CODECS.items()} == {
         "raw": 0, "zero_value": 1, "bf16": 2, "mx9": 3, "mx6": 4, "mx4": 5, "bfp8": 6, "mxint8": 7, "mxfp8_e4m3": 8,
         "mxfp8_e5m2": 9, "mxfp6_e2m3": 10, "mxfp6_e3m2": 11, "mxfp4_e2m1": 12, "table32": 13, "centroid16": 14,
@@ -44,7 +44,7 @@ def test_codes():
 
 
 def test_directions():
-    """All but zero-value compression serve weights; what has a codebook serves no gradients."""
+    """All codecs but zero-value compression serve weights; a codec with a codebook serves no gradients."""
     assert set(NAMES) - set(gateware.WEIGHT_CODECS) == {"zero_value"}
     assert set(NAMES) - set(gateware.GRADIENT_CODECS) == {
         name for name, codec in gateware.CODECS.items() if codec.codebook is not Codebook.NONE}

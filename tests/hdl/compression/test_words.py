@@ -97,7 +97,7 @@ def decode(name, lanes, source, sink, *, seed):
 
 @pytest.mark.parametrize(("name", "lanes"), CASES)
 def test_words_and_elements(name, lanes):
-    """Those of the model, packet by packet, under stalls."""
+    """Words and elements equal the model's, packet by packet, under stalls."""
     encode(name, lanes, "geometric", "geometric", seed=3)
     decode(name, lanes, "geometric", "geometric", seed=4)
 

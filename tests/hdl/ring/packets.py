@@ -1,4 +1,4 @@
-"""Packets for the tests of packetizer and depacketizer, and what they look like on streams."""
+"""Packets for the tests of packetizer and depacketizer, and their form on streams."""
 
 import dataclasses
 
@@ -101,7 +101,7 @@ class Trace:
 
 
 def accepted_log(packets):
-    """What is said of good packets, if ``done`` is left out, which may come before or after the last word."""
+    """Log of good packets without ``done``, which may come before or after the last word."""
     log = []
     for _, payload in packets:
         log += [("accepted",), *(("word", beat["data"], beat["last"]) for beat in framed(payload))]

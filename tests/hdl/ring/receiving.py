@@ -90,7 +90,7 @@ class Receiving:
         await wait_for(self.dut, lambda: self.taken >= count, f"{count} words taken, only {self.taken}")
 
     async def recover(self):
-        """What the engine does after a refusal: discard until all that was on its way is gone."""
+        """Recover like the engine after a refusal: discard until nothing is on its way."""
         self.dut.drain.value = 1
         await wait_for(self.dut, lambda: self.tasks[0].done(), "input drained")
         self.withdraw()

@@ -1,4 +1,4 @@
-"""Packets that a depacketizer has to refuse, and why."""
+"""Packets that a depacketizer has to refuse, and the reasons."""
 
 import dataclasses
 

@@ -30,7 +30,7 @@ def opened():
 
 
 def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
-    """Give every node its command, with what differs for some, and return the events."""
+    """Give every node its command, with different fields for some, and return the events."""
     nodes = len(ring.devices)
     commands = {}
     for rank in range(nodes):
@@ -56,7 +56,7 @@ def check_usable(ring, *, epoch, **fields):
 
 
 class TestRefusal:
-    """What does not belong is refused by the node that sees it; the others give up too; the next command works."""
+    """A wrong packet is refused by the node that sees it; the others give up too; the next command works."""
 
     @pytest.mark.parametrize(
         ("status", "field", "value"),
@@ -185,7 +185,7 @@ class TestAlone:
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
-            # Sums are no weights, and what ends in the weight memory is a new version of them.
+            # Sums are no weights, but a result in the weight memory is a new version of the weights.
             version = event.weight_version
             for operation, new in ((Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
                                    (Operation.ALL_REDUCE, 0)):
@@ -198,7 +198,7 @@ class TestAlone:
 
 class TestTime:
     def test_nodes_start_at_any_time(self, opened):
-        """Commands reach the nodes far apart; what comes early waits at the link."""
+        """Commands reach the nodes far apart; early packets wait at the link."""
         ring, simulation = opened
         generator = np.random.default_rng(4)
         gradients = generator.standard_normal((3, 1000)).astype(np.float32)

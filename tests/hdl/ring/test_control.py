@@ -232,10 +232,10 @@ class PlansAfterReset(wiring.Component):
 
 
 def test_ends_by_reset():
-    """By induction, so from every state, be it reachable or not."""
+    """Proof by induction, from every state, be it reachable or not."""
     formal.prove(EndsByReset(), depth=_TIMEOUT + 3)
 
 
 def test_plans_after_reset():
-    """By induction as well; the engine holds its planner in reset whenever it does not plan."""
+    """Proof by induction; the engine holds its planner in reset whenever it does not plan."""
     formal.prove(PlansAfterReset(), depth=25)

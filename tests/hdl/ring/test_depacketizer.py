@@ -60,7 +60,7 @@ async def accepts_what_was_expected(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def takes_a_word_per_cycle(dut):
-    """Without a bubble; payload after the latency, but for the last word, which comes with the verdict."""
+    """No bubble; payload comes after the latency, but for the last word, which comes with the verdict."""
     await start(dut)
     bench = Receiving(dut)
     trace = Trace(dut, "i__valid", "accepted", "payload__valid", "done", "starved")
@@ -131,7 +131,7 @@ async def drops_old_packets_and_waits(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def tells_old_epochs_from_new_ones(dut):
-    """In every kind of epoch: the 128 before are old, the 127 behind are not due, and an ABORT packet of this one is
+    """Every kind of epoch: the 128 before are old, the 127 behind are not due, and an ABORT packet of this one is
     refused."""
     await start(dut)
     bench = Receiving(dut)
@@ -176,7 +176,7 @@ async def tells_old_epochs_from_new_ones(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_every_mask_bit_beyond_the_length(dut):
-    """Of every length modulo 32, each bit behind the last element; the last element's own bit is right."""
+    """Each bit behind the last element is refused, for every length modulo 32; the last element's bit is not."""
     await start(dut)
     bench = Receiving(dut)
     for length in range(1, 33):
@@ -333,7 +333,7 @@ def test_damage(kind, seed):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def refuses_encoded_weights(dut):
-    """As :func:`refuses`, of a node with a weight codec."""
+    """Refuse like :func:`refuses`, on a node with a weight codec."""
     p = regression.parameters()
     await start(dut)
     bench = Receiving(dut, kind=p["stalls"], seed=p["seed"])
@@ -371,7 +371,7 @@ def test_depacketizer_of_weights(kind, name):
 
 @pytest.mark.parametrize("name", ["raw", "mx6", "table32"])
 def test_depacketizer_of_gradients(name):
-    """A second codec, beside that of weights or alone."""
+    """A second codec, beside the codec of weights or alone."""
     names = dict.fromkeys(("raw", "zero_value", "mx9", name))
     unit = Depacketizer(codecs=[CODECS[each] for each in names])
     codecs = [CODECS[each].code for each in ("raw", "zero_value", "mx9", name)]

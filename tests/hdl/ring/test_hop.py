@@ -108,7 +108,7 @@ def test_link_rate(distance, hidden):
 
 
 class Hop(wiring.Component):
-    """What is between the datapaths of two neighbours, with the shortest wires."""
+    """Units between the datapaths of two neighbours, with the shortest wires."""
 
     def __init__(self):
         super().__init__({

@@ -19,7 +19,7 @@ SEGMENTS = 3
 
 
 class Wires:
-    """What passes on the wires of a link: words and credits, with their cycles."""
+    """Log of the wires of a link: words and credits, with their cycles."""
 
     def __init__(self, dut, name):
         self.beats, self.cycles, self.credits = [], [], []
@@ -111,7 +111,7 @@ async def sends_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def spends_no_more_than_it_has(dut):
-    """And takes no more than there are: a credit that was never given is ignored."""
+    """A credit that was never given is ignored."""
     await reset_transmitter(dut)
     held = [99]
     cocotb.start_soon(peer(dut, lag=itertools.repeat(0), held=held))
@@ -145,7 +145,7 @@ async def drops_all_when_the_link_is_reset(dut):
         await cycles(dut, 2)
         assert not dut.may_start.value
         assert dut.i__ready.value
-        # What the queue holds is not sent while the reset is held.
+        # Queued words are not sent while the reset is held.
         for _ in range(4):
             assert not dut.ring_o__valid.value
             await cycles(dut, 1)

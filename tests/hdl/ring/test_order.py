@@ -64,7 +64,7 @@ def starts(length, size):
 
 
 def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
-    """What the records have to be, from the specification of the order."""
+    """Expected records, from the specification of the order."""
     bounds, first = block_bounds(length, size), starts(length, size)
     widest = max((stop - start for start, stop in bounds), default=0)
     segments = -(-widest // length_of_segment)

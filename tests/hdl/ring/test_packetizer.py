@@ -82,7 +82,7 @@ async def sends_a_word_per_cycle(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def starts_only_when_allowed(dut):
-    """The ABORT packet too; a packet in progress goes on."""
+    """Every packet starts only when allowed, the ABORT packet too; a packet in progress goes on."""
     await start(dut)
     bench = Sending(dut, start_kind="freeze", seed=3)
     trace = Trace(dut, "may_start", "stalled", "o__valid")
@@ -103,7 +103,7 @@ async def starts_only_when_allowed(dut):
 
 @cocotb.test(timeout_time=5, timeout_unit="ms")
 async def aborts(dut):
-    """At any moment of a run: whole packets, a stomped one at most, the ABORT packet, and then as before."""
+    """Abort at any moment of a run: whole packets, at most one stomped, the ABORT packet, and normal operation."""
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
@@ -136,7 +136,7 @@ async def aborts(dut):
 
 @cocotb.test(timeout_time=1, timeout_unit="ms")
 async def stomps_at_once(dut):
-    """Without waiting for the payload; the ABORT packet follows without a bubble."""
+    """A packet is stomped without waiting for its payload; the ABORT packet follows without a bubble."""
     await start(dut)
     bench = Sending(dut)
     trace = Trace(dut, "give_up", "o__valid", "aborted")

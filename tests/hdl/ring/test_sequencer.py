@@ -49,5 +49,5 @@ class IdleAfterReset(wiring.Component):
 
 
 def test_idle_after_reset():
-    """By induction, so from every state; the engine resets its sequencer whenever no command runs."""
+    """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
     formal.prove(IdleAfterReset(), depth=2)

@@ -33,7 +33,7 @@ def test_impossible_ring(nodes):
 
 
 def test_gateware_agrees():
-    """Gateware computes from rank and size what the class says, for every node of every ring."""
+    """Gateware computes from rank and size the same as the class, for every node of every ring."""
     rank, block, size = Signal(RANKS), Signal(RANKS), Signal(SIZES)
     found = [function(rank, size) for function in (topology.predecessor, topology.successor)]
     found += [function(block, rank, size) for function in (topology.is_predecessor, topology.is_successor)]

@@ -121,7 +121,7 @@ def test_bounds_by_hand(values, expected):
 
 
 def exactly(value, centroids):
-    """The nearest of different centroids, of two that are as near the lower one, in numbers that never round."""
+    """Nearest of different centroids, ties to the lower one, in numbers that never round."""
     return min(range(len(centroids)), key=lambda place: (abs(value - centroids[place]), centroids[place]))
 
 

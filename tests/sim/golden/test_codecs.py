@@ -146,7 +146,7 @@ def test_bfp8_by_hand():
 
 
 def test_centroids_by_hand():
-    """1 to 16: each number becomes the nearest of them, of two the lower one."""
+    """Centroids 1 to 16: each number becomes the nearest of them, ties the lower one."""
     codec = WEIGHT_CODECS["centroid16"].bind(bits_of(np.arange(1, 17)))
     given = bits_of([1, 1.5, 1.6, -7, 16, 99, 8.5, 8.75])
     words = codec.encode(given)

@@ -89,7 +89,7 @@ def test_every_bfloat16(low):
 @pytest.mark.parametrize("target", TYPES)
 @pytest.mark.parametrize("source", TYPES)
 def test_every_pair_of_formats(source, target):
-    """Every number of narrow formats, and every fifth of those of 16 bits."""
+    """Every number of narrow formats, and every fifth number of formats of 16 bits."""
     bits, values = (given[::1 if source in NARROW else 5] for given in every(source))
     with np.errstate(all="ignore"):
         expected = canonical(values.astype(np.float32).astype(TYPES[target]), target)
@@ -98,7 +98,7 @@ def test_every_pair_of_formats(source, target):
 
 
 def fraction(bits, exponent_bits, fraction_bits):
-    """The number that an encoding stands for, by definition; None for infinities and NaNs."""
+    """Number of an encoding, by definition; None for infinities and NaNs."""
     field, rest = bits >> fraction_bits & (1 << exponent_bits) - 1, bits & (1 << fraction_bits) - 1
     if field == (1 << exponent_bits) - 1:
         return None

@@ -114,7 +114,7 @@ def test_momentum_by_hand():
 
 
 def test_bit_patterns():
-    """The model's other face: the same with two's complement."""
+    """Bit patterns give the same results as numbers, in two's complement."""
     model = Fixed(width=8, workers=2)
     total = model.reduce(to_bits([[-128, 127], [-128, 1]], 8))
     assert total.tolist() == [0x100, 0x080]
@@ -203,7 +203,7 @@ def test_times(rules, expected):
 
 
 def test_planes_that_are_not_used():
-    """They stay as they are."""
+    """Planes that the rule does not use stay unchanged."""
     settings = FixedSettings(Rule.SGD, ONE, ONE, ONE)
     _, (state,) = update([5], [0], [[7]], settings, width=8)
     assert state.tolist() == [7]

@@ -181,7 +181,7 @@ def test_mask_by_hand():
 
 
 def test_jobs_are_those_of_a_full_node():
-    """The words of one, as the host lays them out, in halves."""
+    """Jobs have the words of a full node's job, in halves."""
     generator = np.random.default_rng(8)
     for _ in range(20):
         numbers = {name: int(generator.integers(4096)) for name in (

@@ -68,7 +68,7 @@ def test_errors():
 
 @pytest.mark.parametrize(("mantissas", "ratio", "error"), [(8, 3.96, 0.054), (16, 3.51, 0.026), (32, 3.13, 0.015)])
 def test_known_ratios(mantissas, ratio, error):
-    """Ratios of the formula and of the words that are sent. Errors are those of other weights of the same kind."""
+    """Ratios of the formula and of the words that are sent. Errors come from other weights of the same kind."""
     weights = known_weights()
     table = LookupTable(mantissas=mantissas, centroids=True)
     words = table.encode(weights, mantissa_centroids(weights, table))
@@ -98,7 +98,7 @@ def test_one_group_by_hand():
     assert table.decode(words, 4).view(np.float32).tolist() == [1 + middle, -1.5 - middle, 0, 2 + 2 * middle]
 
 
-# --- what has to be exact
+# --- exact parts
 
 
 @pytest.mark.parametrize("centroids", [False, True])

@@ -38,7 +38,7 @@ def test_against_ml_dtypes(low):
 
 
 def test_unpacking_keeps_all_bits():
-    """NaNs among them."""
+    """Unpacking keeps all bits, those of NaNs too."""
     halves = np.arange(1 << 16, dtype=np.uint32)
     words = halves | (halves ^ np.uint32(0xFFFF)) << np.uint32(16)
     elements = model.unpack(words)

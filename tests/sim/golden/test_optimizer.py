@@ -66,7 +66,7 @@ def test_weight_decay_is_part_of_the_gradient(rule):
 
 
 def test_no_weight_decay_leaves_the_gradient_alone():
-    """Not even an infinite weight makes it a NaN, nor does -0.0 become +0.0."""
+    """An infinite weight does not make the gradient a NaN, and -0.0 does not become +0.0."""
     for zero in (0.0, -0.0):
         settings = scalars(Rule.SGD, gradient_scale=1, learning_rate=1, weight_factor=zero)
         assert update(bits(4, 0), bits(np.inf, -0.0), [], settings)[0].tolist() == bits(np.inf, -0.0).tolist()

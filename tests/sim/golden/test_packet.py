@@ -18,7 +18,7 @@ def changed(**fields):
 
 
 def flipped(words, *bits):
-    """A packet of which some bits, counted from its beginning on, came wrong."""
+    """Packet with flipped bits, which are counted from its beginning."""
     words = list(words)
     for bit in bits:
         words[bit // 32] ^= 1 << bit % 32
@@ -92,7 +92,7 @@ def test_packets():
 
 
 def test_numbers():
-    """Types, codecs and status numbers are those of the protocol."""
+    """Types, codecs and status numbers agree with the protocol."""
     assert (DATA, ABORT) == (1, 2)
     names = {codec: name for name, codec in CODECS.items()}
     assert {number: names[codec_of(Header(codec=number))] for number in range(16)} == {
@@ -101,7 +101,7 @@ def test_numbers():
         10: "mxfp6_e2m3", 11: "mxfp6_e3m2", 12: "mxfp4_e2m1", 13: "table32", 14: "centroid16", 15: "centroid64"}
 
 
-# --- what becomes of sound packets
+# --- sound packets
 
 
 def test_accepted():
@@ -147,7 +147,7 @@ def test_accepted_codes(codec, length, words):
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
-    """Each field alone; no word of the payload is given on. A wrong CRC is refused with the same detail."""
+    """Each field mismatches alone; no payload word is given on. A wrong CRC is refused with the same detail."""
     words = packet(changed(**{field: got}), PAYLOAD)
     assert verdict(words, HEADER, epoch=EPOCH) == Verdict(code=code, detail=detail)
     assert verdict(flipped(words, 32 * 6), HEADER, epoch=EPOCH) == Verdict(code=Refusal.BAD_CRC, detail=detail)

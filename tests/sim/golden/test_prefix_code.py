@@ -82,7 +82,7 @@ def test_all_encodings():
 
 
 def ratio(elements, longest):
-    """Ratio of the words sent to those of the elements as they are."""
+    """Ratio of the words sent to the words of raw elements."""
     words = PrefixCode().encode(elements, Code.fitted(elements, longest=longest))
     return 2 * len(words) / len(elements)
 

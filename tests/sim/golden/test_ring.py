@@ -247,7 +247,7 @@ class TestFusedUpdate:
         assert np.array_equal(result.weights, ring.bits(start - rate * step))
         assert len(result.state) == settings.planes
         assert all(np.array_equal(plane, other) for plane, other in zip(result.state, expected, strict=True))
-        # Scatter-reduce is that of a plain all-reduce; weights are raw.
+        # Scatter-reduce equals that of a plain all-reduce; weights are raw.
         assert np.array_equal(result.traffic.scatter_words, plain.scatter_words)
         assert np.array_equal(result.traffic.density, plain.density)
         _, gathered = ring.all_gather(gradients)
@@ -335,7 +335,7 @@ class TestWeightCodecs:
 
 
 def recoded(codec, segments, values):
-    """Values after each segment has been a packet."""
+    """Values after each segment has gone through a packet."""
     result = values.copy()
     for start, stop in segments:
         result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
@@ -413,7 +413,7 @@ class TestGradientCodecs:
         assert ring.all_reduce(gradients, **options)[1].bound == 2 * 3 * 16 * words
 
     def test_raw_sums_are_exact(self):
-        """Raw sums are those of zero-value compression."""
+        """Raw sums equal those of zero-value compression."""
         gradients = random_gradients(np.random.default_rng(1), 4, 500, density=0.5)
         raw, _ = ring.all_reduce(gradients, gradient_codec=GRADIENT_CODECS["raw"])
         assert np.array_equal(raw, ring.all_reduce(gradients)[0])
