@@ -60,12 +60,12 @@ class NodeConfig:
     quantization : bool
         Whether the node has the operation INFER.
     weight_codec : str
-        How a fused update sends new weights: a name of :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but
+        Codec of new weights in a fused update: a name of :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
         were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory. With
         centroids it has another one, of :attr:`codebook_words`, which the host loads with them.
     gradient_codec : str
-        How gradients and their sums are sent: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Those of
+        Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
         ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
         every hop, and the node has one more memory, of ``gradient_words`` elements, for what this has lost, which is
         added to the next gradients.

@@ -20,7 +20,7 @@ class RowReader(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Those of the memory.
+        Rows and lanes of the memory.
     elements : int
         Most elements in a job.
     gradients : bool
@@ -151,7 +151,7 @@ class RowWriter(wiring.Component):
     Parameters
     ----------
     rows, lanes : int
-        Those of the memory.
+        Rows and lanes of the memory.
     elements : int
         Most elements in a job.
 

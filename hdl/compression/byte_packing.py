@@ -71,7 +71,7 @@ class BytePacker(wiring.Component):
             part = slice(8 * byte, 8 * byte + 8)
             m.d.comb += merged[part].eq(Mux(byte < end, waiting[part], Mux(tail, 0, rotated[part])))
 
-        # Of the words that the bytes need, the last one may be partial: then it is as if it were whole.
+        # The last word that the bytes need may be partial, and counts as whole.
         whole = Signal()
         full = Signal()
         more = Signal()

@@ -81,7 +81,7 @@ class CommandChecker(wiring.Component):
     config : NodeConfig
         Sizes of the memories, and of the largest ring.
     operations : tuple of OperationDescription
-        Those that the node has.
+        Operations of the node.
 
     Members
     -------

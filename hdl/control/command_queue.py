@@ -45,14 +45,14 @@ class CommandQueue(wiring.Component):
     ----------
     config : NodeConfig
     operations : tuple of OperationDescription
-        Those that the node has.
+        Operations of the node.
     depth : int
         Commands and events that can be queued; between 1 and 255.
 
     Members
     -------
     commands : In(stream of descriptor_layout())
-        From the host, the words of each command. Without its last word it is none, and leaves nothing behind.
+        Words of each command from the host. A command without its last word is dropped without a trace.
     full : Out(1)
         ``commands`` is not ready.
     start : Out(stream of command_layout())

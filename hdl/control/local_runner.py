@@ -15,7 +15,7 @@ class CommandRunner(wiring.Component):
     The datapath is held in reset between commands, and has a cycle between the end of its reset and :attr:`start`. A
     command without length ends well at once, and never starts it.
 
-    From the acceptance of a command to :attr:`start` it is two cycles, and from :attr:`done` or :attr:`bad` to the
+    The acceptance of a command and :attr:`start` are two cycles apart, :attr:`done` or :attr:`bad` and the
     offer of the event one; the next command is accepted in the cycle after that of the event. The cycles of the event
     are all from the one after the acceptance to that of :attr:`done` or :attr:`bad`. While ``link_reset`` is high, a
     command that is not done in this cycle ends in it.

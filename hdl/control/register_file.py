@@ -96,7 +96,7 @@ class RegisterFile(wiring.Component):
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
     count : In(struct of one member per counter, in small letters)
-        What each counter adds in this cycle, in as many bits as its ``increment`` says. CYCLES has no
+        Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
     """
 

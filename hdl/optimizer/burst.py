@@ -220,7 +220,7 @@ class StreamedOptimizer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         lanes, update_lanes, width = self._lanes, self._update_lanes, self._width
-        # How long after a beat's gradients its other operands are taken, to meet what is computed by then.
+        # Delay of a beat's other operands behind its gradients, so that they meet the intermediate results.
         weight_delay = self.reducer_latency + self.lane.weight_offset
         state_delays = [self.reducer_latency + offset for offset in self.lane.state_offsets]
 
@@ -229,7 +229,7 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # How many cycles ago, modulo the interval, beats could enter: one bit.
+        # Cycles since beats could enter, modulo the interval: one bit.
         phase = Signal(self._interval, init=1)
         if self._interval > 1:
             m.d.sync += phase.eq(phase.rotate_left(1))

@@ -53,7 +53,7 @@ class InferenceDataflow(wiring.Component):
     ----------
     config : NodeConfig
     form : Form
-        Of the multipliers.
+        Form of the multipliers.
 
     Members
     -------

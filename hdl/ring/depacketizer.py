@@ -70,7 +70,7 @@ class Depacketizer(wiring.Component):
     Members
     -------
     i : In(stream of word_layout())
-        From the ingress of the link.
+        Words from the ingress of the link.
     expected : In(stream of expected_layout())
         One record per packet.
     payload : Out(stream of word_layout())

@@ -120,7 +120,7 @@ class Event:
         Parameters
         ----------
         name : str
-            What to call the node in the message.
+            Name of the node in the message.
 
         Raises
         ------

@@ -51,4 +51,4 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
 }
-"""For each status of a response, what is raised, and what its user may do."""
+"""Exception and advice for each status of a response."""

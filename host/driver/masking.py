@@ -58,7 +58,7 @@ class MaskJob:
     Parameters
     ----------
     matrices : array of float32, or of int16
-        Of shape (count, rows, columns).
+        Matrices, in the shape (count, rows, columns).
     mask : Mask
     external : array of bool, optional
         True, in the same shape, for each element that an external mask keeps. Required for an external mask, and

@@ -178,7 +178,7 @@ class LookupTable:
         """Bounds between centroids, in the compared bits: a centroid begins behind the middle of two."""
         table = self._checked(centroids).astype(np.int64)
         shift = self.compared_shift
-        # Of each range of equal compared bits, its middle counts.
+        # The middle of each range of equal compared bits counts.
         middle = 1 << shift if shift else 0
         bounds = (table[:-1] + table[1:] - middle) // (2 << shift) + 1
         limited: Bits = np.minimum(bounds, (1 << (self.format.fraction_bits - shift)) - 1).astype(np.uint32)

@@ -285,7 +285,7 @@ class _Schedule:
         return steps
 
     def through(self, codec: Codec, values: Bits) -> tuple[Bits, npt.NDArray[np.int64]]:
-        """What is decoded of values, of which each segment is a packet, and the words of each segment of each
+        """Decoded values, each segment having been a packet, and the words of each segment of each
         block."""
         result = np.empty_like(values)
         words = []

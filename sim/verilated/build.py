@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 #: Verilator's own C++, compiled along with the design.
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp", "verilated_save.cpp")
 _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
-#: What all sources of a library include, and what many of them take most of their time for.
+#: Headers that all sources of a library include, which take most of the time of many.
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 

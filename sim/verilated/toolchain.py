@@ -170,7 +170,7 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()[:24]
 
 
-#: What every unit includes, which takes half of the time of a small one.
+#: Headers that every unit includes, which take half of the time of a small one.
 _INCLUDED = ("verilated.h", "memory", "vector")
 _RUNTIME = ("verilated", "verilated_threads")
 _HEADER = "runtime.h"

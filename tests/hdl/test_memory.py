@@ -247,7 +247,7 @@ def test_reader_holds_a_beat(depth):
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 def test_shallow_reader(depth):
-    """As many beats in every four cycles as it holds, whatever takes them."""
+    """A reader gives as many beats in every four cycles as it holds, whatever takes them."""
     lanes = 4
     unit = Unit(Bench(lanes, depth), name=f"ShallowBench{depth}")
     generator = np.random.default_rng(depth)

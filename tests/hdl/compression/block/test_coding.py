@@ -134,7 +134,7 @@ def test_latency_and_throughput():
 
 
 def test_partial_blocks():
-    """What a last block lacks takes as many cycles, and is zero."""
+    """A partial last block takes as many cycles as a whole one, and its rest is zero."""
     vectors = [np.full(count, 0xBF80_0000, np.uint32) for count in range(1, 2 * CODEC.block + 1)]
     got, _, _, trace = _run(Encoder, vectors, cycles=120)
     assert [part.tolist() for part in got] == [GOLDEN.encode(vector).tolist() for vector in vectors]

@@ -1,4 +1,4 @@
-"""What all formats with a shared exponent have in common: hdl/compression/block/format.py."""
+"""Properties of all formats with a shared exponent: hdl/compression/block/format.py."""
 
 import re
 

@@ -44,7 +44,7 @@ def test_decoder_lockstep(source, sink, lanes):
 
 @pytest.mark.parametrize(("name", "lanes"), [*CASES, ("MXINT8", 32)])
 def test_decoder_lockstep_of_formats(name, lanes):
-    """What an encoder made, and words of any bits."""
+    """Words of an encoder, and words of any bits."""
     for seed in range(2):
         blocks.decoder_lockstep(name, lanes, "geometric", "geometric", seed, noise=bool(seed))
 

@@ -303,7 +303,7 @@ def test_throughput(codec, lanes, words):
 
 @units
 def test_cut_packets(codec, lanes, words):
-    """What is missing is NaN, which is told once, and the next packet is sound."""
+    """Missing elements become NaN, an error is reported once, and the next packet is sound."""
     generator = np.random.default_rng(2)
     whole = _words(codec, _blocks(generator, codec, 1)[0][:4] * 2)
     per_beat = Unpacker(codec=codec, lanes=lanes, words=words).words

@@ -86,7 +86,7 @@ def test_decoder_lockstep(lanes, source, sink):
 @pytest.mark.parametrize(("name", "lanes"), [
     *((name, lanes) for name, lanes in CASES if "stochastic" not in name), ("MX4", 2), ("MX6", 16)])
 def test_decoder_lockstep_of_formats(name, lanes):
-    """What an encoder made, and words of any bits."""
+    """Words of an encoder, and words of any bits."""
     for seed in range(2):
         blocks.decoder_lockstep(name, lanes, "geometric", "geometric", seed, noise=bool(seed))
 

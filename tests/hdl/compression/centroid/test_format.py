@@ -213,7 +213,7 @@ def test_indices_apart(kind):
 
 @pytest.mark.parametrize("length", [1, 15, 17, 40])
 def test_wrong_tables(length):
-    """What lacks is zeros, what is too much is discarded, and the next packet is sound."""
+    """Missing elements become zeros, surplus ones are discarded, and the next packet is sound."""
     table = CentroidTable()
     unit = _unit(Encoder, 16, 8)
     unit.reset()

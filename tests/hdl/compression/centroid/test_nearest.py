@@ -51,7 +51,7 @@ def test_parameters():
 
 @units
 def test_nearest(centroids, lanes):
-    """Of all numbers the nearest centroid, of two that are as near the lower one; one beat per cycle."""
+    """Nearest centroid of all numbers, ties to the lower one; one beat per cycle."""
     generator = np.random.default_rng(centroids)
     parameters = CentroidTable(centroids=centroids, loaded=True)
     tables = [np.sort(generator.standard_normal(centroids)).astype(np.float32),
@@ -115,7 +115,7 @@ def test_wrong_loads(length):
 
 
 def test_reset():
-    """What is inside is forgotten, and a load begins anew."""
+    """A reset forgets all contents, and a load begins anew."""
     unit = _unit(16, 4)
     unit.reset()
     bounds = np.arange(1, 16, dtype=np.float32).view(np.uint32)

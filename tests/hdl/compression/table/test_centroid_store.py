@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""What an encoder has been loaded with: hdl/compression/table/centroid_store.py."""
+"""Store of the centroids that an encoder is loaded with: hdl/compression/table/centroid_store.py."""
 
 import functools
 import re

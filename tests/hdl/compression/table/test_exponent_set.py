@@ -56,7 +56,7 @@ def _rows(exponents):
 
 
 def _scenario(generator, vectors, lanes, format, willing):
-    """What is done with each packet, and every cycle of it: the inputs, and what has to come.
+    """Actions on each packet, and every cycle of them: inputs and expected outputs.
 
     Rows are looked at in any order, for one cycle or several, and cleared in the last of them: all of them, or, now
     and then, all but some, which then are in the set of the next packet, too.
@@ -143,7 +143,7 @@ def test_known(lanes, format):
 
 @units
 def test_reset_in_a_packet(lanes, format):
-    """What a packet has set is cleared, wherever it is; and a reset may come while this is done."""
+    """A reset clears all bits of a packet, wherever the packet is, and may come again during the clearing."""
     vector = np.arange(256, dtype=np.uint32) << np.uint32(format.fraction_bits)
     beats = packets.beats([vector], lanes, width=format.width)
     unit = _unit(lanes, format)

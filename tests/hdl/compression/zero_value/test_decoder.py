@@ -85,7 +85,7 @@ def test_decoder_latency(lanes):
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_decoder_short_streams(lanes):
-    """What a short stream lacks is zeros, from the beat on that is not whole, and the next stream is sound."""
+    """A short stream is filled with zeros, from the partial beat on, and the next stream is sound."""
     vector = np.arange(1, GROUP + 1, dtype=np.uint32)
     words = model.encode(vector)
     unit = unit_of(Decoder, lanes)
