@@ -25,7 +25,7 @@ __all__ = ["CollectiveEngine", "counts_layout"]
 
 
 def counts_layout():
-    """What the engine adds to the counters in a cycle, by the names of the registers."""
+    """Increments of the counters in a cycle, by the names of the registers."""
     return data.StructLayout(
         {
             "words_sent": 1,
@@ -67,42 +67,33 @@ class CollectiveEngine(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-
-    Members
-    -------
-    command : In(stream of command_layout())
-        Checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
-    event : Out(stream of event_layout())
-        One for each command. The detail of a time-out is the number of packets sent (low half) and received.
-    settings : In(settings_layout())
-    packed_state : In(1)
-        A word of state holds two elements.
-    timeout : In(32)
-    link_reset : In(1)
-        While held, links forget what they hold and all credits are given back.
-    weight_version : Out(32)
-        Commands that have changed weights since reset.
-    count : Out(counts_layout())
-    ring_i : In(LinkSignature())
-    ring_o : Out(LinkSignature())
-    <memory>_read, <memory>_write : arrays of memory ports
-        As those of :class:`~hdl.ring.datapath.Datapath`.
     """
 
     def __init__(self, *, config):
         self._config = config
         super().__init__(
             {
+                # Commands, checked beforehand: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
+                # One event for each command. The detail of a time-out is the number of packets sent (low half) and
+                # received.
                 "event": Out(stream.Signature(event_layout())),
+                # Scalars of the optimizer.
                 "settings": In(settings_layout()),
+                # A word of state holds two elements.
                 "packed_state": In(1),
+                # Cycles without a word on the ring after which a command is given up.
                 "timeout": In(32),
+                # While held, links forget what they hold and all credits are given back.
                 "link_reset": In(1),
+                # Commands that have changed weights since reset.
                 "weight_version": Out(32),
+                # What counters are increased by.
                 "count": Out(counts_layout()),
+                # Links from the predecessor and to the successor.
                 "ring_i": In(LinkSignature()),
                 "ring_o": Out(LinkSignature()),
+                # Memory ports, arrays as those of the datapath.
                 **memory_ports(config, parts(config)),
             }
         )
@@ -264,17 +255,7 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for name in (
-            "compressed_words",
-            "elements_encoded",
-            "compressed_adds",
-            "positions_added",
-            "encodes",
-            "decodes",
-            "optimizer_bursts",
-            "stall_encoder",
-            "stall_optimizer",
-            "stall_memory",
-        ):
-            m.d.comb += self.count[name].eq(pulses[name])
+        for name in pulses.shape().members:
+            if name in self.count.shape().members:
+                m.d.comb += self.count[name].eq(pulses[name])
         return m

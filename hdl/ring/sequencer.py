@@ -77,7 +77,7 @@ class Sequencer(wiring.Component):
             {
                 # Begins a command; ``setup`` must hold from then until ``busy`` is low.
                 "start": In(1),
-                "setup": In(setup_layout(config)),
+                "setup": In(setup_layout(config, parts)),
                 # High from the cycle after ``start`` until every header and record has been taken and every step
                 # that is awaited is done.
                 "busy": Out(1),

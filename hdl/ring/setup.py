@@ -4,7 +4,7 @@ from amaranth.lib import data
 
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.order import plan_layout, tour_layout
-from hdl.ring.parts.chosen import parts
+from hdl.ring.parts.chosen import parts as chosen_parts
 from hdl.ring.walks import walks_of
 
 __all__ = ["longest_vector", "setup_layout", "tours"]
@@ -15,14 +15,15 @@ def longest_vector(config):
     return max(config.gradient_words, config.weight_words)
 
 
-def tours(config):
-    """Tours of all walks, by their names in :func:`setup_layout`: makers of a :class:`~hdl.ring.walks.Tour`."""
-    steps = [step for part in parts(config) for step in part.steps]
+def tours(config, parts=None):
+    """Tours of all walks that the steps of parts follow, by their names in :func:`setup_layout`: makers of a
+    :class:`~hdl.ring.walks.Tour`. By default parts are those of :func:`hdl.ring.parts.chosen.parts`."""
+    steps = [step for part in (chosen_parts(config) if parts is None else parts) for step in part.steps]
     return {name: tour for walk in walks_of(steps) for name, tour in walk.tours.items()}
 
 
-def setup_layout(config):
-    """Layout of a command for the datapath; it holds as long as the command runs."""
+def setup_layout(config, parts=None):
+    """Layout of a command for a datapath of these parts; it holds as long as the command runs."""
     elements = longest_vector(config)
     return data.StructLayout(
         {
@@ -54,7 +55,7 @@ def setup_layout(config):
             # How the vector is dealt to blocks.
             "plan": plan_layout(elements),
             # Where each walk goes.
-            **dict.fromkeys(tours(config), tour_layout(elements)),
+            **dict.fromkeys(tours(config, parts), tour_layout(elements)),
             # Scalars of the optimizer.
             "settings": settings_layout(),
         }

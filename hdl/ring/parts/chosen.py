@@ -11,6 +11,7 @@ from hdl.ring.parts import (
     update,
     weight_transfer,
 )
+from hdl.ring.parts.part import check_parts
 
 __all__ = ["parts"]
 
@@ -22,5 +23,7 @@ _DESCRIPTIONS = (update.describe, compressed_sum.describe, decoded_sum.describe,
 def parts(config):
     """Descriptions of the parts that the datapath of a node of this configuration has."""
     described = (describe(config) for describe in _DESCRIPTIONS)
-    chosen = tuple(part for part in described if part is not None)
-    return landing.describe(config, chosen), *chosen
+    others = tuple(part for part in described if part is not None)
+    chosen = landing.describe(config, others), *others
+    check_parts(chosen)
+    return chosen

@@ -19,8 +19,8 @@ from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.walks import WalkDescription, is_gather
 
-__all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "has_infinite", "job",
-           "memory_ports", "memory_signature", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
+__all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "has_infinite",
+           "job", "memory_ports", "part_setup_layout", "pulses_layout", "sinks_of", "taken"]
 
 
 class Socket(enum.Enum):
@@ -207,7 +207,29 @@ class PartDescription:
     lands_by: Instead | None = None
 
 
-def memory_signature(config, memory, kind):
+def check_parts(parts):
+    """Raise a ``ValueError`` unless parts can be in one datapath.
+
+    Parameters
+    ----------
+    parts : sequence of PartDescription
+    """
+    for title, names in (("Parts of a datapath", [part.name for part in parts]),
+                         ("Steps of a datapath", [step.name for part in parts for step in part.steps])):
+        if len(set(names)) != len(names):
+            raise ValueError(f"{title} must have different names, not {', '.join(names)}")
+    taken_by = [socket for part in parts for socket in part.takes]
+    given = {given.to for part in parts for given in part.gives} | {Socket.ONWARD}
+    for socket in Socket:
+        takers = taken_by.count(socket) + (socket in (Socket.ENCODED, Socket.OWN, Socket.PASSED))
+        if takers != (socket in given):
+            raise ValueError(f"Socket {socket.name} must be taken {int(socket in given)} times, not {takers}")
+    unknown = sorted({name for part in parts for name in part.pulses} - pulses_layout().members.keys())
+    if unknown:
+        raise ValueError(f"Pulse of a part must be one of {', '.join(pulses_layout().members)}, not {unknown[0]!r}")
+
+
+def _memory_signature(config, memory, kind):
     """Signature of a port at a memory; ``kind`` is ``read`` or ``write``."""
     signature = {"read": read_signature, "write": write_signature}[kind]
     return signature(config.memories[memory].words // config.lanes, config.lanes)
@@ -221,7 +243,7 @@ def memory_ports(config, parts):
         for kind in ("read", "write"):
             count = sum(getattr(part, f"{kind}s").get(memory, 0) for part in parts)
             if count:
-                members[f"{memory}_{kind}"] = Out(memory_signature(config, memory, kind)).array(count)
+                members[f"{memory}_{kind}"] = Out(_memory_signature(config, memory, kind)).array(count)
     return members
 
 
