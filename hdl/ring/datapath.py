@@ -77,7 +77,7 @@ class Datapath(wiring.Component):
         connect_stream(m, to_pass.o, sent.i[Sent.PASSED])
         connect_stream(m, sent.o, self.egress)
 
-        *places, onward = received.o
+        *places, onward = received.o  # in the order of sinks_of()
         self._command(m, sequencer, units)
         self._receive(m, places, units)
         self._exchange(m, units, {Socket.ONWARD: onward}, {
@@ -114,7 +114,8 @@ class Datapath(wiring.Component):
 
     def _receive(self, m, places, units):
         """Join the ways out of the ingress to the parts that take from them."""
-        for name, place in zip(sinks_of(self._parts), places, strict=False):
+        *names, _ = sinks_of(self._parts)
+        for name, place in zip(names, places, strict=True):
             for part, unit in units:
                 for sink in part.receives:
                     if sink.name == name:

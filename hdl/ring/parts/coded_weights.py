@@ -114,7 +114,7 @@ class CodedWeights(Part):
 
 
 class CodebookWeights(CodedWeights):
-    """The same with a codec that is loaded with a codebook, anew at the start of every fused update."""
+    """Coded weights with a codec that is loaded with a codebook, anew at the start of every fused update."""
 
     def _load(self, m, encoder, decoder):
         config = self._config

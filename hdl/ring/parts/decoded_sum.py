@@ -118,7 +118,7 @@ class DecodedSum(Part):
             "onward": In(words),
             # Local gradients as they are in memory.
             "local": Out(rows),
-            # Local gradients as they are added, with what was lost before.
+            # Local gradients as they are added, with residuals if there are any.
             "addend": In(rows),
             # Sums to be sent.
             "encoded": Out(words),
@@ -130,7 +130,7 @@ class DecodedSum(Part):
             "landing": Out(rows),
             # Finished sums of the own block, for the gather.
             "kept": Out(words),
-            # What encoding has lost, with a codec that loses something.
+            # Errors that encoding has made, with a codec that is not exact.
             **({} if self._codec.exact else {"lost": Out(rows)}),
         })
 

@@ -42,7 +42,7 @@ class Socket(enum.Enum):
     ADDEND = enum.auto()
     """Rows of local gradients that decoded ingress is added to."""
     LOST = enum.auto()
-    """Rows of what encoding has lost."""
+    """Rows of errors that encoding has made."""
     FINISHED = enum.auto()
     """Rows of sums that the optimizer completes with the local gradient."""
     WEIGHTS = enum.auto()
@@ -50,7 +50,7 @@ class Socket(enum.Enum):
     UPDATED = enum.auto()
     """Rows of weights that the optimizer has updated."""
     BROADCAST = enum.auto()
-    """The same, as narrow as the optimizer gives them, for the ring."""
+    """Rows of updated weights in beats of the optimizer, for the ring."""
 
 
 def part_setup_layout():
@@ -223,7 +223,12 @@ def check_parts(parts):
     for socket in Socket:
         takers = taken_by.count(socket) + (socket in (Socket.ENCODED, Socket.OWN, Socket.PASSED))
         if takers != (socket in given):
-            raise ValueError(f"Socket {socket.name} must be taken {int(socket in given)} times, not {takers}")
+            needed = "once" if socket in given else "by nobody, since nobody gives it"
+            raise ValueError(f"Socket {socket.name} must be taken {needed}, not {takers} times")
+    conditions = {}
+    for sink in (sink for part in parts for sink in part.receives):
+        if conditions.setdefault(sink.name, sink.when) is not sink.when:
+            raise ValueError(f"Sink {sink.name} must have one condition in all parts, not several")
     unknown = sorted({name for part in parts for name in part.pulses} - pulses_layout().members.keys())
     if unknown:
         raise ValueError(f"Pulse of a part must be one of {', '.join(pulses_layout().members)}, not {unknown[0]!r}")

@@ -1,4 +1,4 @@
-"""The residual: what encoding gradients has lost, which is kept and added to the next ones."""
+"""The residual: errors that encoding gradients has made, which are kept and added to the next ones."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
@@ -36,16 +36,16 @@ def describe(config):
 
 class Residual(Part):
     """Adds residuals to local gradients, on their way to a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and
-    writes what is lost of the sums in their place."""
+    writes the errors of the sums in their place."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
         super().__init__(config, description, {
             # Local gradients.
             "local": In(rows),
-            # The same with what was lost before.
+            # Local gradients with the residuals added.
             "addend": Out(rows),
-            # What is lost now.
+            # Errors of the sums that they become.
             "lost": In(rows),
         })
 

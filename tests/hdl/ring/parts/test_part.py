@@ -10,7 +10,7 @@ import pytest
 
 from hdl.ring.datapath import Datapath
 from hdl.ring.parts.chosen import parts
-from hdl.ring.parts.part import Given, PartDescription, Socket, Step, check_parts, memory_ports
+from hdl.ring.parts.part import Given, PartDescription, Sink, Socket, Step, check_parts, memory_ports
 from hdl.ring.setup import setup_layout
 from hdl.ring.walks import EGRESS
 from tests.host.rings import CONFIGS, known_formats
@@ -61,15 +61,17 @@ def test_errors():
     cases = [
         (part("sums"), "Parts of a datapath must have different names, not landing, update, sums, weights, sums"),
         (part(steps=(step("more"), step("bursts"))), "Steps of a datapath must have different names, not "),
-        (part(takes={Socket.UPDATED: "i"}), "Socket UPDATED must be taken 1 times, not 2"),
-        (part(takes={Socket.OWN: "i"}), "Socket OWN must be taken 1 times, not 2"),
-        (part(gives=(Given(name="o", to=Socket.LOST),)), "Socket LOST must be taken 1 times, not 0"),
-        (part(takes={Socket.LOST: "i"}), "Socket LOST must be taken 0 times, not 1"),
+        (part(takes={Socket.UPDATED: "i"}), "Socket UPDATED must be taken once, not 2 times"),
+        (part(takes={Socket.OWN: "i"}), "Socket OWN must be taken once, not 2 times"),
+        (part(gives=(Given(name="o", to=Socket.LOST),)), "Socket LOST must be taken once, not 0 times"),
+        (part(takes={Socket.LOST: "i"}), "Socket LOST must be taken by nobody, since nobody gives it, not 1 times"),
+        (part(receives=(Sink(name="gathered", when=lambda at, setup: 1),)),
+         "Sink gathered must have one condition in all parts, not several"),
         (part(pulses=("beats",)), "Pulse of a part must be one of elements_encoded, "),
     ]
     for extra, message in cases:
         with pytest.raises(ValueError, match=f"^{message}"):
             check_parts((*chosen, extra))
-    with pytest.raises(ValueError, match=r"^Socket WEIGHTS must be taken 0 times, not 1$"):
+    with pytest.raises(ValueError, match=r"^Socket WEIGHTS must be taken by nobody, since nobody gives it, not 1 time"):
         check_parts([dataclasses.replace(part, gives=part.gives[1:]) if part.name == "weights" else part
                      for part in chosen])
