@@ -21,7 +21,7 @@ def describe(config, others):
     conditions = [part.lands for part in others if part.lands is not None]
 
     def lands(at, setup):
-        """Whether a packet comes to rest: gathered ones do, unless by another walk, and those that other parts name."""
+        """Whether a packet comes to rest: if it is gathered, unless by another walk, or if another part says so."""
         chosen = is_gather(at) if by is None else is_gather(at) & ~by.chosen(setup)
         for condition in conditions:
             chosen |= condition(at, setup)

@@ -72,6 +72,6 @@ def test_errors():
     for extra, message in cases:
         with pytest.raises(ValueError, match=f"^{message}"):
             check_parts((*chosen, extra))
-    with pytest.raises(ValueError, match=r"^Socket WEIGHTS must be taken by nobody, since nobody gives it, not 1 time"):
+    with pytest.raises(ValueError, match=r"^Socket WEIGHTS must be taken by nobody, "):
         check_parts([dataclasses.replace(part, gives=part.gives[1:]) if part.name == "weights" else part
                      for part in chosen])
