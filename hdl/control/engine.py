@@ -103,7 +103,7 @@ class EngineDescription:
     Its component has ``command`` (In, stream of :func:`~hdl.control.protocol.command_layout`), ``event`` (Out, stream
     of :func:`~hdl.control.protocol.event_layout`, one for each command) and ``count`` (Out, a struct with a member
     for each counter that it adds to, named like the register in small letters). A path names a member of it: names
-    and indices joined by dots, as in ``settings.clip`` or ``state_read.0``.
+    and indices joined by dots, as in ``settings.clip`` or ``gradients_read.0``.
 
     Parameters
     ----------

@@ -6,24 +6,26 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
-from hdl.memory import read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
-from hdl.ring.datapath import Datapath, codebook_ports
+from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
 from hdl.ring.header import PacketType, packet_words
 from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
-from hdl.ring.sequencer import longest_vector, setup_layout
+from hdl.ring.parts.chosen import parts
+from hdl.ring.parts.part import memory_ports
+from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.topology import SIZES, predecessor, successor
+from hdl.ring.walks import Situation
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
 __all__ = ["CollectiveEngine", "counts_layout"]
 
 
 def counts_layout():
-    """What the engine adds to the counters in a cycle, by the names of the registers."""
+    """Increments of the counters in a cycle, by the names of the registers."""
     return data.StructLayout(
         {
             "words_sent": 1,
@@ -65,58 +67,34 @@ class CollectiveEngine(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-
-    Members
-    -------
-    command : In(stream of command_layout())
-        Checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
-    event : Out(stream of event_layout())
-        One for each command. The detail of a time-out is the number of packets sent (low half) and received.
-    settings : In(settings_layout())
-    packed_state : In(1)
-        A word of state holds two elements.
-    timeout : In(32)
-    link_reset : In(1)
-        While held, links forget what they hold and all credits are given back.
-    weight_version : Out(32)
-        Commands that have changed weights since reset.
-    count : Out(counts_layout())
-    ring_i : In(LinkSignature())
-    ring_o : Out(LinkSignature())
-    gradient_read, gradient_write, weight_read, weight_write, state_read, state_write : memory ports
-    master_read, master_write, codebook_read, residual_read, residual_write : memory ports
-        As those of :class:`~hdl.ring.datapath.Datapath`.
     """
 
     def __init__(self, *, config):
         self._config = config
-        lanes, planes = config.lanes, config.state_planes
-        gradient_rows = config.gradient_words // lanes
-        weight_rows = config.weight_words // lanes
-        state_rows = config.state_words // lanes
         super().__init__(
             {
+                # Commands, checked beforehand: see :class:`~hdl.control.command_checker.CommandChecker`.
                 "command": In(stream.Signature(command_layout())),
+                # One event for each command. The detail of a time-out is the number of packets sent (low half) and
+                # received.
                 "event": Out(stream.Signature(event_layout())),
+                # Scalars of the optimizer.
                 "settings": In(settings_layout()),
+                # A word of state holds two elements.
                 "packed_state": In(1),
+                # Cycles without a word on the ring after which a command is given up.
                 "timeout": In(32),
+                # While held, links forget what they hold and all credits are given back.
                 "link_reset": In(1),
+                # Commands that have changed weights since reset.
                 "weight_version": Out(32),
+                # What counters are increased by.
                 "count": Out(counts_layout()),
+                # Links from the predecessor and to the successor.
                 "ring_i": In(LinkSignature()),
                 "ring_o": Out(LinkSignature()),
-                "gradient_read": Out(read_signature(gradient_rows, lanes)).array(2 + config.adds_compressed),
-                "gradient_write": Out(write_signature(gradient_rows, lanes)),
-                "weight_read": Out(read_signature(weight_rows, lanes)),
-                "weight_write": Out(write_signature(weight_rows, lanes)).array(2 - config.has_master),
-                "state_read": Out(read_signature(state_rows, lanes)).array(planes),
-                "state_write": Out(write_signature(state_rows, lanes)).array(planes),
-                "master_read": Out(read_signature(state_rows, lanes)).array(config.has_master),
-                "master_write": Out(write_signature(state_rows, lanes)).array(config.has_master),
-                **codebook_ports(config),
-                "residual_read": Out(read_signature(gradient_rows, lanes)).array(config.has_residual),
-                "residual_write": Out(write_signature(gradient_rows, lanes)).array(config.has_residual),
+                # Memory ports, arrays as those of the datapath.
+                **memory_ports(config, parts(config)),
             }
         )
 
@@ -150,12 +128,7 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, arriving.o, depacketizer.i)
         wiring.connect(m, link=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
         wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
-        for name in ("gradient_write", "weight_read"):
-            wiring.connect(m, flow=getattr(datapath, name), memory=wiring.flipped(getattr(self, name)))
-        for name in (
-            "gradient_read", "weight_write", "state_read", "state_write", "master_read", "master_write",
-            *codebook_ports(config), "residual_read", "residual_write",
-        ):
+        for name in memory_ports(config, parts(config)):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
 
@@ -205,34 +178,14 @@ class CollectiveEngine(wiring.Component):
                 setup.packed_state.eq(self.packed_state),
             ]
 
-        def tour(target, steps, block, start):
-            m.d.sync += [target.steps.eq(steps), target.block.eq(block), target.start.eq(start)]
-
-        def assign_tours():
-            """Which blocks this node sends, receives, encodes and owns, and where they begin."""
-            alone, rank = setup.alone, command.rank
-            m.d.sync += setup.plan.eq(planner.plan)
-            scatters = Mux(has_scatter, steps, 0)
-            tour(setup.egress_scatter, scatters, rank, planner.own)
-            tour(setup.ingress_scatter, Mux(alone & setup.sum, 1, scatters), setup.predecessor, planner.previous)
-            tour(setup.encode_scatter, Mux(setup.sum, command.size, scatters), rank, planner.own)
-            tour(setup.own_scatter, setup.fused, setup.successor, planner.following)
-            if config.has_master:  # the own block, and then those that are gathered
-                tour(setup.landing_gather, Mux(setup.fused, command.size, 0), setup.successor, planner.following)
-            with m.If(is_broadcast):
-                sends = setup.successor != command.root
-                is_root = rank == command.root
-                m.d.sync += [setup.relay.eq(~is_root), setup.pass_on.eq(sends)]
-                tour(setup.egress_gather, sends, 0, 0)
-                tour(setup.ingress_gather, ~is_root, 0, 0)
-                tour(setup.own_gather, is_root & ~alone, 0, 0)
-            with m.Else():
-                gathers = Mux(has_gather, steps, 0)
-                m.d.sync += [setup.relay.eq(0), setup.pass_on.eq(0)]
-                tour(setup.egress_gather, gathers, setup.successor, planner.following)
-                tour(setup.ingress_gather, gathers, rank, planner.own)
-                gives = has_gather & ~has_scatter & ~alone
-                tour(setup.own_gather, gives, setup.successor, planner.following)
+        # Which blocks this node sends, receives, encodes and owns, and where they begin.
+        is_root = command.rank == command.root
+        gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
+        now = Situation(
+            setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
+            following=planner.following, scatters=scatters, gathers=gathers,
+            gives=has_gather & ~has_scatter & ~setup.alone, is_broadcast=is_broadcast, is_root=is_root,
+            passes_on=setup.successor != command.root)
 
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
@@ -243,7 +196,15 @@ class CollectiveEngine(wiring.Component):
             coming.eq(coming + (datapath.expected.valid & datapath.expected.ready) - depacketizer.done),
         ]
         with m.If(control.planning):
-            assign_tours()
+            m.d.sync += [
+                setup.plan.eq(planner.plan),
+                setup.relay.eq(is_broadcast & ~is_root),
+                setup.pass_on.eq(is_broadcast & now.passes_on),
+            ]
+            for name, make in tours(config).items():
+                tour = make(now)
+                m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].block.eq(tour.block),
+                             setup[name].start.eq(tour.start)]
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         pulses, fault, running = datapath.pulses, control.fault, control.running
@@ -294,17 +255,7 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for name in (
-            "compressed_words",
-            "elements_encoded",
-            "compressed_adds",
-            "positions_added",
-            "encodes",
-            "decodes",
-            "optimizer_bursts",
-            "stall_encoder",
-            "stall_optimizer",
-            "stall_memory",
-        ):
-            m.d.comb += self.count[name].eq(pulses[name])
+        for name in pulses.shape().members:
+            if name in self.count.shape().members:
+                m.d.comb += self.count[name].eq(pulses[name])
         return m

@@ -42,83 +42,63 @@ class CollectiveControl(wiring.Component):
 
     While ``link_reset`` is high, a command is in Report at most :attr:`reset_cycles` cycles later, whatever the other
     inputs do. Without it, a command is in Abort for ``timeout`` + 1 cycles at most.
-
-    Members
-    -------
-    command : In(stream of command_layout())
-    event : Out(stream of event_layout())
-        One for each command. Its detail after a time-out or a reset is the number of packets sent in this command,
-        low half, and received, high half.
-    timeout : In(32)
-    link_reset : In(1)
-    weight_version : Out(32)
-        Commands that have changed weights since reset.
-    busy : Out(1)
-        A command is under way, and this cycle counts for it.
-    kind : In(kind_layout())
-        Properties of the command that was taken last; they hold until the next is taken.
-    planning, plan : Out(1)
-        The planner is needed; it starts in this cycle.
-    planned : In(1)
-        The planner is done.
-    active, launch : Out(1)
-        The datapath is needed; it starts in this cycle.
-    running : Out(1)
-        Packets are accepted.
-    finished : In(1)
-        The datapath is idle, and nothing is on its way.
-    fault : In(fault_layout())
-        Fault that ends the command; valid while ``running``.
-    packets : Out(32)
-        Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
-    moved : In(1)
-        A word has been sent or received.
-    packet_sent, packet_received : In(1)
-    egress_stalled : In(1)
-        A packet waits for a credit.
-    local_nan, not_finite : In(1)
-        Observations for the flags of the event.
-    give_up : Out(1)
-        The packet in progress has to end, and an ABORT to leave.
-    abort_sent : In(1)
-        The ABORT has left.
-    drain : Out(1)
-        Incoming packets have to be dropped. Depends combinationally on ``abort_received``.
-    abort_received : In(1)
-        The predecessor's ABORT has come.
-    stranded : Out(1)
-        The ABORT cannot leave, or the predecessor's does not come.
     """
 
     #: Cycles from ``link_reset`` to Report: Launch, Settle, Run and Abort.
     reset_cycles = 4
 
+    #: Commands, one at a time.
     command: In(stream.Signature(command_layout()))
+    #: One for each command. Its detail after a time-out or a reset is the number of packets sent in this command, low
+    #: half, and received, high half.
     event: Out(stream.Signature(event_layout()))
+    #: Cycles without a word on the ring after which the command is given up.
     timeout: In(32)
+    #: Ends every command at once.
     link_reset: In(1)
+    #: Commands that have changed weights since reset.
     weight_version: Out(32)
+    #: Whether a command is under way, so that this cycle counts for it.
     busy: Out(1)
+    #: Properties of the command that was taken last; holds until the next is taken.
     kind: In(kind_layout())
+    #: Whether the planner is needed.
     planning: Out(1)
+    #: Pulse: the planner starts.
     plan: Out(1)
+    #: Pulse: the planner is done.
     planned: In(1)
+    #: Whether the datapath is needed.
     active: Out(1)
+    #: Pulse: the datapath starts.
     launch: Out(1)
+    #: Whether packets are accepted.
     running: Out(1)
+    #: Whether the datapath is idle, and nothing is on its way.
     finished: In(1)
+    #: Reason to give the command up, looked at while ``running``.
     fault: In(fault_layout())
+    #: Packets sent in this command, low half, and received, high half: the detail where a fault has no other.
     packets: Out(32)
+    #: Pulse: a word is sent or received.
     moved: In(1)
+    #: Pulses: the last word of a packet is sent or received.
     packet_sent: In(1)
     packet_received: In(1)
+    #: Whether a packet waits for a credit.
     egress_stalled: In(1)
+    #: Findings for the flags of the event.
     local_nan: In(1)
     not_finite: In(1)
+    #: Whether the packet in progress has to end, and an ABORT to leave.
     give_up: Out(1)
+    #: Pulse: the ABORT has left.
     abort_sent: In(1)
+    #: Whether all that comes in is dropped. Depends combinationally on ``abort_received``.
     drain: Out(1)
+    #: Pulse: the predecessor's ABORT has come.
     abort_received: In(1)
+    #: Pulse: the ABORT cannot leave, or the predecessor's does not come.
     stranded: Out(1)
 
     def elaborate(self, platform):

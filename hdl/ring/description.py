@@ -4,6 +4,8 @@ from hdl.control.engine import EngineDescription, Extent, OperationDescription, 
 from hdl.control.protocol import EventStatus, Operation
 from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_layout
 from hdl.ring.collective import CollectiveEngine
+from hdl.ring.parts.chosen import parts
+from hdl.ring.parts.part import memory_ports
 
 __all__ = ["describe"]
 
@@ -37,14 +39,8 @@ def describe(config):
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True),
         ),
-        reads=_present(config, {
-            "gradients": ("gradient_read",), "weights": ("weight_read",),
-            **{name: (f"state_read.{plane}",) for name, plane in planes.items()},
-            "masters": ("master_read",), "codebook": ("codebook_read",), "residuals": ("residual_read",)}),
-        writes=_present(config, {
-            "gradients": ("gradient_write",), "weights": ("weight_write",),
-            **{name: (f"state_write.{plane}",) for name, plane in planes.items()},
-            "masters": ("master_write",), "residuals": ("residual_write",)}),
+        reads=_ports(config, "read"),
+        writes=_ports(config, "write"),
         inputs={
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": name for name in scalars},
@@ -54,6 +50,7 @@ def describe(config):
     )
 
 
-def _present(config, ports):
-    """Select the ports at memories that the node has."""
-    return {memory: paths for memory, paths in ports.items() if memory in config.memories}
+def _ports(config, kind):
+    """Ports of a kind, by the name of the memory that they are at."""
+    members = memory_ports(config, parts(config))
+    return {memory: (f"{memory}_{kind}",) for memory in config.memories.names if f"{memory}_{kind}" in members}

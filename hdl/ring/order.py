@@ -21,8 +21,6 @@ from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_succe
 
 __all__ = ["Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
 
-__all__ = ["Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
-
 
 class Phase(enum.Enum, shape=1):
     """Half of a collective."""

@@ -91,16 +91,22 @@ def _collective() -> dict[str, Any]:
     return {name: CollectiveEngine(config=config) for name, config in _nodes().items()}
 
 
-def _director() -> dict[str, Any]:
+def _sequencer() -> dict[str, Any]:
     from hdl.ring.sequencer import Sequencer
 
     return {name: Sequencer(config=config) for name, config in _nodes().items()}
 
 
-def _dataflow() -> dict[str, Any]:
+def _datapath() -> dict[str, Any]:
     from hdl.ring.datapath import Datapath
 
     return {name: Datapath(config=config) for name, config in _nodes().items()}
+
+
+def _codebook() -> dict[str, Any]:
+    from hdl.ring.parts.codebook import CodebookLoader
+
+    return {f"loader{lanes}": CodebookLoader(words=32, lanes=lanes) for lanes in (1, 4)}
 
 
 def _command_queue() -> dict[str, Any]:
@@ -204,6 +210,10 @@ _OF_RINGS = {
               "test_quiesce_of_any_size[1]"),
     "coded": ("test_every_operation[3-mx9]", "test_units")}
 
+#: Files of the datapath's parts that both nodes of the ring tests have between them.
+_PARTS = ("coded_weights", "compressed_sum", "decoded_sum", "landing", "masters", "raw_weights", "residual", "update",
+          "weight_transfer")
+
 #: The most different shapes of the tests, each with the stall patterns that find most.
 _BURST_FIRST = {
 "fixed": ("test_lockstep[16-0-mixed]", "test_lockstep[16-1-mixed]", "test_latencies[16]"),
@@ -229,8 +239,13 @@ _ALL = (
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
     Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_order.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
-    *(Target(f"hdl/ring/{name}.py", units, _RINGS, _OF_RINGS, rest=False, cost=10)
-      for name, units in (("collective", _collective), ("sequencer", _director), ("datapath", _dataflow))),
+    Target("hdl/ring/collective.py", _collective, _RINGS, _OF_RINGS, rest=False, cost=10),
+    Target("hdl/ring/sequencer.py", _sequencer, (f"{_RING}/test_sequencer.py", *_RINGS), {
+        unit: ("test_part_brings_a_walk[none]", "test_part_brings_a_walk[geometric]", *tests)
+        for unit, tests in _OF_RINGS.items()}, rest=False, cost=10),
+    *(Target(f"hdl/ring/{name}.py", _datapath, _RINGS, _OF_RINGS, rest=False, cost=10)
+      for name in ("datapath", "walks", "parts/part", *(f"parts/{part}" for part in _PARTS))),
+    Target("hdl/ring/parts/codebook.py", _codebook, (f"{_RING}/parts/test_codebook.py",)),
     Target("hdl/control/command_checker.py", _command_checker, (f"{_CONTROL}/test_command_checker.py",), {
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),

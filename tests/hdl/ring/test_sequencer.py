@@ -1,13 +1,29 @@
 # amaranth: UnusedElaboratable=no
-"""The sequencer of a collective: a reset ends whatever it is at (its routes and jobs are tested on whole rings)."""
+"""The sequencer of a collective: a reset ends whatever it is at, and a part brings steps and walks of its own.
 
+The routes and jobs of all parts are tested on whole rings.
+"""
+
+import random
+
+import numpy as np
+import pytest
 from amaranth.hdl import Assert, Assume, Module, ResetInserter, ResetSignal, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
+from hdl.ring.order import Planner, record_layout
+from hdl.ring.parts.chosen import parts
+from hdl.ring.parts.part import PartDescription, Step
 from hdl.ring.sequencer import Sequencer
+from hdl.ring.setup import longest_vector, setup_layout
+from hdl.ring.walks import Tour, WalkDescription
+from hdl.streams.stream import connect_stream
 from sim import formal
+from sim.streams import stall_array
+from sim.verilated.vectors import Unit, unpack
+from tests.hdl.ring.test_order import FIELDS, order
 
 CONFIG = NodeConfig(lanes=1, segment=32, gradient_words=64, weight_words=64, state_words=32, state_planes=1,
                     nodes_max=3)
@@ -51,3 +67,70 @@ class IdleAfterReset(wiring.Component):
 def test_idle_after_reset():
     """Proof by induction, from every state; the engine resets its sequencer whenever no command runs."""
     formal.prove(IdleAfterReset(), depth=2)
+
+
+# --- a part that only tests have
+
+SHAPE = record_layout(longest_vector(CONFIG), CONFIG.segment)
+WALK = WalkDescription(name="observer", scatter=lambda now: Tour(steps=now.scatters))
+OBSERVER = PartDescription(
+    name="observer",
+    make=lambda description: None,
+    steps=(
+        Step(name="seen", walk=WALK,
+             shape=SHAPE, payload=lambda at, setup: at, when=lambda at, setup: at.first | setup.sum),
+        Step(name="counted", walk=WALK,
+             shape=4, payload=lambda at, setup: at.length[:4], awaited=True),
+    ),
+)
+
+
+class Observed(wiring.Component):
+    """A sequencer of which only the part's walk has a tour, behind a planner that starts it."""
+
+    def __init__(self):
+        super().__init__({
+            "length": In(range(longest_vector(CONFIG) + 1)), "size": In(range(17)), "rank": In(range(16)),
+            "sum": In(1), "start": In(1), "done": In(1), "busy": Out(1), "seen": Out(stream.Signature(SHAPE)),
+            "counted": Out(stream.Signature(4))})
+
+    def elaborate(self, platform):
+        m = Module()
+        observed = (*parts(CONFIG), OBSERVER)
+        m.submodules.planner = planner = Planner(elements=longest_vector(CONFIG), segment=CONFIG.segment)
+        m.submodules.unit = unit = Sequencer(config=CONFIG, parts=observed)
+        assert unit.setup.shape() == setup_layout(CONFIG, observed)
+        tour = unit.setup.observer_scatter
+        for name in ("length", "size", "rank", "start"):
+            m.d.comb += getattr(planner, name).eq(getattr(self, name))
+        m.d.comb += [unit.start.eq(planner.done), unit.setup.plan.eq(planner.plan), unit.setup.sum.eq(self.sum),
+                     tour.steps.eq(self.size - 1), tour.block.eq(self.rank), tour.start.eq(planner.own),
+                     unit.counted_done.eq(self.done), self.busy.eq(unit.busy)]
+        for name in ("seen", "counted"):
+            connect_stream(m, getattr(unit, name), getattr(self, name))
+        return m
+
+
+@pytest.mark.parametrize("pattern", ["none", "geometric"])
+def test_part_brings_a_walk(pattern):
+    """Steps get the records that they ask for, in order; a command lasts until the awaited ones are done."""
+    unit, generator = Unit(Observed(), name="ObservedSequencer"), random.Random(11)
+    for seed in range(20):
+        length, size, every = generator.randint(0, 64), generator.randint(2, 5), generator.randrange(2)
+        rank, cycles, late = generator.randrange(size), 1200, 900
+        case = f"seed {seed}: {length} elements, rank {rank} of {size}, every record {every}"
+        start, done = np.zeros(cycles, np.uint8), np.zeros(cycles, np.uint8)
+        start[0] = 1
+        expected = [record for record in order(length, size, rank, True, False, CONFIG.segment) if record[4]]
+        done[late:late + len(expected)] = 1
+        trace = unit.lockstep(
+            sources={}, sinks={name: stall_array(pattern, cycles, seed=seed) for name in ("seen", "counted")},
+            inputs={"length": length, "size": size, "rank": rank, "sum": every, "start": start, "done": done})
+        taken = {name: np.flatnonzero(trace[f"{name}__valid"].astype(bool) & trace[f"{name}__ready"].astype(bool))
+                 for name in ("seen", "counted")}
+        records = unpack(SHAPE, trace["seen__payload"][taken["seen"]])
+        assert list(zip(*(records[field].tolist() for field in FIELDS), strict=True)) == [
+            record for record in expected if every or record[5]], case
+        assert trace["counted__payload"][taken["counted"]].tolist() == [record[4] % 16 for record in expected], case
+        assert trace["busy"][late] == bool(expected), case
+        assert not trace["busy"][late + len(expected):].any(), case

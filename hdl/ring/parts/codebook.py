@@ -1,0 +1,66 @@
+"""The loader of codebooks: gives encoder and decoder of weights what they are loaded with."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.memory import read_signature
+from hdl.row_transfer import RowReader
+from hdl.streams.rows import RowSerializer
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["CodebookLoader"]
+
+
+class CodebookLoader(wiring.Component):
+    """Reads a codebook once after reset: its bounds, and then its centroids.
+
+    Parameters
+    ----------
+    words : int
+        Words of the codebook: twice the number of centroids, of which bounds are one less.
+    lanes : int
+        Elements in a row of its memory.
+    """
+
+    def __init__(self, *, words, lanes):
+        self._words = words
+        self._lanes = lanes
+        loads = stream.Signature(word_layout())
+        super().__init__({
+            # Begins the first read.
+            "start": In(1),
+            # Words for the encoder.
+            "bounds": Out(loads),
+            # Words for the decoder.
+            "centroids": Out(loads),
+            # Both have all of theirs.
+            "done": Out(1),
+            # Where the codebook is.
+            "port": Out(read_signature(words // lanes, lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes, words = self._lanes, self._words
+        bounds, centroids = self.bounds, self.centroids
+        m.submodules.reader = reader = RowReader(rows=words // lanes, lanes=lanes, elements=words // 2)
+        m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        asked = Signal(2)  # for bounds, and then for centroids
+        given = Signal(2)
+        m.d.comb += [
+            reader.job.valid.eq(Mux(asked[0], ~asked[1], self.start)),
+            reader.job.payload.row.eq(Mux(asked[0], words // 2 // lanes, 0)),
+            reader.job.payload.count.eq(Mux(asked[0], words // 2, words // 2 - 1)),
+        ]
+        with m.If(reader.job.valid & reader.job.ready):
+            m.d.sync += asked.eq(Cat(1, asked[0]))
+        connect_stream(m, reader.o, serializer.i)
+        word = serializer.o
+        with m.If(word.valid & word.ready & word.payload.last):
+            m.d.sync += given.eq(Cat(1, given[0]))
+        for sink, chosen in ((bounds, ~given[0]), (centroids, given[0])):
+            m.d.comb += [sink.payload.eq(word.payload), sink.valid.eq(word.valid & chosen)]
+        m.d.comb += [word.ready.eq(Mux(given[0], centroids.ready, bounds.ready)), self.done.eq(given[1])]
+        wiring.connect(m, reader=reader.port, memory=wiring.flipped(self.port))
+        return m

@@ -1,0 +1,126 @@
+"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory."""
+
+from amaranth.hdl import Cat, Const, Module, Mux
+from amaranth.lib import enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.registry import WEIGHT_CODECS
+from hdl.compression.words import WordDecoder, WordEncoder
+from hdl.ring.parts.codebook import CodebookLoader
+from hdl.ring.parts.pace import beat_lanes, join
+from hdl.ring.parts.part import Given, Instead, Part, PartDescription, Sink, Socket, Step
+from hdl.ring.parts.weight_transfer import is_transferred
+from hdl.ring.walks import Tour, WalkDescription
+from hdl.streams.route import Fork, PacketMux
+from hdl.streams.stream import Queue, beat_layout, connect_stream, word_layout
+
+__all__ = ["LANDING", "CodebookWeights", "CodedWeights", "RestoredFrom", "describe"]
+
+#: Segments of new weights in the order in which they are decoded: the own one, and then those that are gathered.
+LANDING = WalkDescription(
+    name="landing",
+    gather=lambda now: Tour(steps=Mux(now.setup.fused, now.size, 0), block=now.setup.successor, start=now.following))
+
+
+class RestoredFrom(enum.IntEnum):
+    """Source of encoded weights that are decoded."""
+
+    OWN = 0
+    INGRESS = 1
+
+
+def _is_fused(setup):
+    """Whether weights go through the codec in this command."""
+    return setup.fused
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    if not config.has_master:
+        return None
+    has_codebook = config.codebook_words != 0
+    part = CodebookWeights if has_codebook else CodedWeights
+    return PartDescription(
+        name="weight_codec",
+        make=lambda description: part(config=config, description=description),
+        steps=(
+            # Source of each packet of encoded weights.
+            Step(name="restored_from", walk=LANDING, shape=range(len(RestoredFrom)),
+                 payload=lambda at, setup: Mux(at.first, RestoredFrom.OWN, RestoredFrom.INGRESS)),
+        ),
+        reads={"codebook": 1} if has_codebook else {},
+        ahead=("codebook",),
+        receives=(Sink(name="gathered", when=is_transferred, during=_is_fused),),
+        takes={Socket.BROADCAST: "broadcast"},
+        gives=(
+            Given(name="landing", to=Socket.LANDING, during=_is_fused),
+            Given(name="own", to=Socket.OWN, during=_is_fused),
+        ),
+        lands_by=Instead(walk=LANDING, chosen=_is_fused),
+    )
+
+
+class CodedWeights(Part):
+    """Takes the place of raw weights in a fused update: the optimizer's weights are encoded once, for the ring and
+    for the own memory, where the decoded weights of the ring follow them."""
+
+    def __init__(self, *, config, description):
+        words = stream.Signature(word_layout())
+        super().__init__(config, description, {
+            # Weights from the ring.
+            "gathered": In(words),
+            # Weights that the optimizer made, in its beats.
+            "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
+            # Decoded weights of all blocks.
+            "landing": Out(stream.Signature(beat_layout(config.lanes))),
+            # Encoded weights of the own block, for the gather.
+            "own": Out(words),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        codec = WEIGHT_CODECS[config.weight_codec]
+        lanes, segment = config.lanes, config.segment
+        words = codec.most_words(segment)
+        m.submodules.encoder = encoder = WordEncoder(codec=codec, lanes=lanes, segment=segment)
+        m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
+        m.submodules.encoded = encoded = Fork(shape=word_layout(), outputs=2)
+        m.submodules.restored = restored = PacketMux(inputs=len(RestoredFrom))
+        # What the own block gives to the gather, which lags one segment behind; and what waits for the decoder.
+        m.submodules.kept = kept = Queue(shape=word_layout(), depth=2 * words, block=True)
+        m.submodules.to_restore = to_restore = Queue(shape=word_layout(), depth=words, block=True)
+        m.submodules.gathered_words = gathered = Queue(shape=word_layout(), depth=words, block=True)
+
+        connect_stream(m, encoder.o, encoded.i)
+        m.d.comb += encoded.enable.eq(Cat(~self.setup.alone, 1))  # a ring of one has nobody to give new weights to
+        connect_stream(m, encoded.o[0], kept.i)
+        connect_stream(m, encoded.o[1], to_restore.i)
+        connect_stream(m, self.gathered, gathered.i)
+        connect_stream(m, self.restored_from, restored.route)
+        connect_stream(m, to_restore.o, restored.i[RestoredFrom.OWN])
+        connect_stream(m, gathered.o, restored.i[RestoredFrom.INGRESS])
+        connect_stream(m, decoder.o, self.landing)
+        connect_stream(m, kept.o, self.own)
+        loaded = self._load(m, encoder, decoder)
+        for source, sink in ((join(m, config, "broadcast", self.broadcast), encoder.i), (restored.o, decoder.i)):
+            m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & loaded),
+                         source.ready.eq(sink.ready & loaded)]
+        return m
+
+    def _load(self, m, encoder, decoder):
+        """Return whether encoder and decoder have all that they need: without a codebook they always do."""
+        return Const(1)
+
+
+class CodebookWeights(CodedWeights):
+    """Coded weights with a codec that is loaded with a codebook, anew at the start of every fused update."""
+
+    def _load(self, m, encoder, decoder):
+        config = self._config
+        m.submodules.loader = loader = CodebookLoader(words=config.codebook_words, lanes=config.lanes)
+        m.d.comb += loader.start.eq(self.start & self.setup.fused)
+        connect_stream(m, loader.bounds, encoder.load)
+        connect_stream(m, loader.centroids, decoder.load)
+        wiring.connect(m, loader=loader.port, memory=wiring.flipped(self.codebook_read[0]))
+        return loader.done

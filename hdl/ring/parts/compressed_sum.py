@@ -1,0 +1,222 @@
+"""The compressed sum: gradients that are added in the form in which they are sent."""
+
+from amaranth.hdl import Cat, Module, Mux
+from amaranth.lib import enum, stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.zero_value.adder import Adder
+from hdl.compression.zero_value.decoder import Decoder
+from hdl.compression.zero_value.encoder import Encoder
+from hdl.group import GROUP
+from hdl.ring.parts.pace import reader_options
+from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, Step, has_infinite, job, taken
+from hdl.ring.walks import ENCODE, INGRESS, is_final, is_gather, is_scatter
+from hdl.row_transfer import RowReader
+from hdl.streams.route import PacketDemux, PacketMux
+from hdl.streams.stream import Queue, SkidBuffer, beat_layout, connect_stream, word_layout
+
+__all__ = ["CompressedSum", "DecodedFrom", "PassedFrom", "SummedTo", "describe"]
+
+
+class PassedFrom(enum.IntEnum):
+    """Source of a payload that is passed on."""
+
+    ADDER = 0
+    INGRESS = 1
+
+
+class DecodedFrom(enum.IntEnum):
+    """Source of a compressed segment that is decoded."""
+
+    INGRESS = 0
+    ADDER = 1
+    ENCODER = 2
+
+
+class SummedTo(enum.IntEnum):
+    """Destination of a compressed sum."""
+
+    EGRESS = 0
+    KEPT = 1
+    DECODER = 2
+
+
+def _is_summed(at, setup):
+    """Whether the local gradient is added here. The last sum of a fused update is the optimizer's."""
+    return is_scatter(at) & ~(is_final(at) & setup.fused)
+
+
+def _is_decoded(at, setup):
+    """Whether a packet, or the sum that it becomes, is decoded."""
+    return is_final(at) | (is_gather(at) & setup.sum)
+
+
+def _is_passed(at, setup):
+    """Whether a packet, or the sum that it becomes, is passed on."""
+    return (is_scatter(at) & ~is_final(at)) | (is_gather(at) & (~at.last | setup.pass_on))
+
+
+def _decoded_from(at, setup):
+    own = Mux(setup.alone, DecodedFrom.ENCODER, DecodedFrom.ADDER)
+    return Mux(is_final(at) & setup.sum, own, DecodedFrom.INGRESS)
+
+
+def _summed_to(at, setup):
+    final = is_final(at)
+    sinks = {SummedTo.EGRESS: ~final, SummedTo.KEPT: final & setup.gather, SummedTo.DECODER: final}
+    return Cat(sinks[sink] for sink in SummedTo)
+
+
+def _is_sent(at, setup):
+    """Whether a local gradient is sent as it is; all others are added to what comes in."""
+    return at.first & ~setup.alone
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where sums have to be decoded."""
+    if not config.adds_compressed:
+        return None
+    reads = ENCODE, "gradients", lambda setup: setup.gradient_row
+    return PartDescription(
+        name="sums",
+        make=lambda description: CompressedSum(config=config, description=description),
+        steps=(
+            # Reads of gradients to be encoded: for the first step of a segment, and for what is added to ingress.
+            job(config, "sending_job", *reads, when=_is_sent),
+            job(config, "adding_job", *reads, when=lambda at, setup: ~_is_sent(at, setup)),
+            # Destinations of each sum, a bit for each of SummedTo.
+            Step(name="summed_to", walk=INGRESS, shape=len(SummedTo), payload=_summed_to,
+                 when=lambda at, setup: ~setup.alone & _is_summed(at, setup)),
+            # Source of each segment that is decoded. A ring of one decodes its own.
+            Step(name="decoded_from", walk=INGRESS, shape=range(len(DecodedFrom)), payload=_decoded_from,
+                 when=_is_decoded),
+            # Source of each payload that is passed on.
+            Step(name="passed_from", walk=INGRESS, shape=range(len(PassedFrom)),
+                 payload=lambda at, setup: Mux(is_gather(at), PassedFrom.INGRESS, PassedFrom.ADDER),
+                 when=lambda at, setup: ~setup.alone & _is_passed(at, setup)),
+        ),
+        reads={"gradients": 2},
+        receives=(
+            Sink(name="to_adder", when=_is_summed),
+            Sink(name="to_decoder", when=lambda at, setup: ~_is_summed(at, setup) & _is_decoded(at, setup)),
+        ),
+        takes={Socket.ONWARD: "onward"},
+        gives=(
+            Given(name="encoded", to=Socket.ENCODED),
+            Given(name="passed", to=Socket.PASSED),
+            Given(name="finished", to=Socket.FINISHED),
+            Given(name="landing", to=Socket.LANDING, during=lambda setup: setup.sum),
+            Given(name="kept", to=Socket.OWN, during=lambda setup: setup.sum),
+        ),
+        pulses=("elements_encoded", "encodes", "compressed_adds", "positions_added", "decodes", "local_nan",
+                "not_finite", "malformed"),
+        lands=lambda at, setup: is_final(at) & setup.sum,
+    )
+
+
+class CompressedSum(Part):
+    """Encodes local gradients, adds them to what comes in without decoding it, and decodes finished sums.
+
+    What is sent in the first step and what is added to ingress later have an encoder each: together they make N words
+    for each N - 1 words on the link. Where the optimizer is slow, an element per cycle is enough.
+    """
+
+    def __init__(self, *, config, description):
+        words = stream.Signature(word_layout())
+        rows = stream.Signature(beat_layout(config.lanes))
+        super().__init__(config, description, {
+            # Packets that the local gradient is added to.
+            "to_adder": In(words),
+            # Packets that are decoded as they come.
+            "to_decoder": In(words),
+            # Packets that are passed on as they come.
+            "onward": In(words),
+            # Local gradients for the first step.
+            "encoded": Out(words),
+            # Packets to be passed on, with the local gradient or as they came.
+            "passed": Out(words),
+            # Sums for the optimizer, in a fused update.
+            "finished": Out(rows),
+            # Sums that come to rest, in other commands.
+            "landing": Out(rows),
+            # Finished sums of the own block, for the gather.
+            "kept": Out(words),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, setup = self._config, self.setup
+        lanes, segment = config.lanes, config.segment
+        readers, encoders = [], []
+        for index, name in enumerate(("sending", "adding")):
+            reader = RowReader(rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
+                               **reader_options(config))
+            encoder = Encoder(lanes=lanes)
+            m.submodules[f"{name}_reader"] = reader
+            m.submodules[f"{name}_encoder"] = encoder
+            connect_stream(m, getattr(self, f"{name}_job"), reader.job)
+            connect_stream(m, reader.o, encoder.i)
+            self._connect_read(m, reader, "gradients", index)
+            readers.append(reader)
+            encoders.append(encoder)
+        sending, adding = encoders
+        m.submodules.adder = adder = Adder()
+        m.submodules.decoder = decoder = Decoder(lanes=lanes)
+        # A segment can wait at each way out, so that the encoder does not wait for the one before it, and on the way
+        # to the decoder, which may still be busy with a sum that has just left the adder.
+        m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_add = to_add = Queue(shape=word_layout(), depth=2 * segment, block=True)
+        m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=segment, block=True)
+        m.submodules.kept_sums = kept_sums = Queue(
+            shape=word_layout(), depth=2 * (segment + segment // GROUP), block=True
+        )
+        m.submodules.passed_mux = passed = PacketMux(inputs=len(PassedFrom))
+        m.submodules.decoded_mux = decoded = PacketMux(inputs=len(DecodedFrom))
+        m.submodules.summed_demux = summed = PacketDemux(outputs=len(SummedTo))
+        # Here and elsewhere a skid buffer is where a way of ready signals would be too long.
+        m.submodules.received_addend = received_addend = SkidBuffer(shape=word_layout())
+        m.submodules.own_addend = own_addend = SkidBuffer(shape=word_layout())
+        m.submodules.decoder_input = decoder_input = SkidBuffer(shape=word_layout())
+
+        connect_stream(m, self.passed_from, passed.route)
+        connect_stream(m, self.decoded_from, decoded.route)
+        connect_stream(m, self.summed_to, summed.route)
+        connect_stream(m, sending.o, to_send.i)
+        connect_stream(m, to_send.o, self.encoded)
+        connect_stream(m, adding.o, to_add.i)
+        connect_stream(m, self.to_adder, received_addend.i)
+        connect_stream(m, received_addend.o, adder.a)
+        connect_stream(m, own_addend.o, adder.b)
+        connect_stream(m, self.to_decoder, to_decode.i)
+        connect_stream(m, to_decode.o, decoded.i[DecodedFrom.INGRESS])
+        connect_stream(m, self.onward, passed.i[PassedFrom.INGRESS])
+        connect_stream(m, adder.o, summed.i)
+        connect_stream(m, summed.o[SummedTo.EGRESS], passed.i[PassedFrom.ADDER])
+        connect_stream(m, summed.o[SummedTo.KEPT], kept_sums.i)
+        connect_stream(m, summed.o[SummedTo.DECODER], decoded.i[DecodedFrom.ADDER])
+        connect_stream(m, passed.o, self.passed)
+        connect_stream(m, decoded.o, decoder_input.i)
+        connect_stream(m, decoder_input.o, decoder.i)
+        connect_stream(m, kept_sums.o, self.kept)
+        with m.If(setup.fused):
+            connect_stream(m, decoder.o, self.finished)
+        with m.If(setup.sum):
+            connect_stream(m, decoder.o, self.landing)
+        with m.If(setup.alone):  # nothing to add
+            connect_stream(m, to_add.o, decoded.i[DecodedFrom.ENCODER])
+        with m.Else():
+            connect_stream(m, to_add.o, own_addend.i)
+
+        pulses, sums = self.pulses, decoder.o
+        m.d.comb += [
+            pulses.encodes.eq(sum(taken(encoder.o) & encoder.o.payload.last for encoder in encoders)),
+            pulses.elements_encoded.eq(sum(
+                taken(encoder.i) & encoder.i.payload.keep[lane] for encoder in encoders for lane in range(lanes))),
+            pulses.compressed_adds.eq(taken(adder.o) & adder.o.payload.last),
+            pulses.positions_added.eq(adder.position),
+            pulses.decodes.eq(taken(sums) & sums.payload.last),
+            pulses.local_nan.eq(Cat(reader.nan for reader in readers).any()),
+            pulses.not_finite.eq(setup.sum & taken(sums) & has_infinite(sums.payload)),
+            pulses.malformed.eq(adder.error),
+        ]
+        return m

@@ -1,0 +1,62 @@
+"""The masters: weights of the own block as the optimizer makes them, where all nodes compute with decoded ones."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.parts.pace import reader_options
+from hdl.ring.parts.part import Given, Part, PartDescription, Socket, job
+from hdl.ring.parts.update import in_block, updates
+from hdl.ring.walks import OWN
+from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.stream import beat_layout, connect_stream
+
+__all__ = ["Masters", "describe"]
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    if not config.has_master:
+        return None
+    where = OWN, "masters", lambda setup: setup.state_row
+    return PartDescription(
+        name="masters",
+        make=lambda description: Masters(config=config, description=description),
+        steps=(
+            # Reads and writes of the optimizer, in place of those of weights.
+            job(config, "master_job", *where, group=in_block, when=updates),
+            job(config, "master_write_job", *where, group=in_block, when=updates, awaited=True),
+        ),
+        reads={"masters": 1},
+        writes={"masters": 1},
+        takes={Socket.UPDATED: "updated"},
+        gives=(Given(name="weights", to=Socket.WEIGHTS, during=lambda setup: setup.fused),),
+    )
+
+
+class Masters(Part):
+    """Reads masters for the optimizer, and writes those that it made."""
+
+    def __init__(self, *, config, description):
+        rows = stream.Signature(beat_layout(config.lanes))
+        super().__init__(config, description, {
+            # Masters for the optimizer.
+            "weights": Out(rows),
+            # Masters that the optimizer made.
+            "updated": In(rows),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, lanes = self._config, self._config.lanes
+        shape = {"rows": config.state_words // lanes, "lanes": lanes, "elements": config.segment}
+        m.submodules.reader = reader = RowReader(**shape, **reader_options(config))
+        m.submodules.writer = writer = RowWriter(**shape)
+        connect_stream(m, self.master_job, reader.job)
+        connect_stream(m, self.master_write_job, writer.job)
+        connect_stream(m, reader.o, self.weights)
+        connect_stream(m, self.updated, writer.i)
+        m.d.comb += self.master_write_job_done.eq(writer.done)
+        self._connect_read(m, reader, "masters")
+        self._connect_write(m, writer, "masters")
+        return m

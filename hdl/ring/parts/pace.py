@@ -1,0 +1,43 @@
+"""The pace of the optimizer, and what readers and ways around it need to keep up with it."""
+
+from hdl.optimizer.slices import RowJoiner, RowSplitter
+from hdl.row_transfer import RowReader
+from hdl.streams.stream import connect_stream
+
+__all__ = ["beat_lanes", "join", "reader_options", "split"]
+
+
+def beat_lanes(config):
+    """Elements in a beat of the optimizer.
+
+    An optimizer that takes several cycles for each beat has them, and its buffers, as narrow as its arithmetic.
+    """
+    return config.lanes if config.update_interval == 1 else config.update_lanes
+
+
+def reader_options(config):
+    """Options of a :class:`~hdl.row_transfer.RowReader` that need not be faster than the optimizer.
+
+    Where the optimizer is slow, it is enough to read a row for it when the one before has been taken.
+    """
+    parts = config.lanes // beat_lanes(config)
+    slow = config.lanes >= RowReader.latency and parts + RowReader.latency + 1 <= parts * config.update_interval
+    return {"depth": 1} if slow else {}
+
+
+def split(m, config, name, sink):
+    """Return the stream of rows that go to a sink of the optimizer's beats."""
+    if beat_lanes(config) == config.lanes:
+        return sink
+    m.submodules[f"{name}_splitter"] = splitter = RowSplitter(lanes=config.lanes, slice_lanes=beat_lanes(config))
+    connect_stream(m, splitter.o, sink)
+    return splitter.i
+
+
+def join(m, config, name, source):
+    """Return the stream of rows that come from a source of the optimizer's beats."""
+    if beat_lanes(config) == config.lanes:
+        return source
+    m.submodules[f"{name}_joiner"] = joiner = RowJoiner(lanes=config.lanes, slice_lanes=beat_lanes(config))
+    connect_stream(m, source, joiner.i)
+    return joiner.o

@@ -1,0 +1,72 @@
+"""The residual: errors that encoding gradients has made, which are kept and added to the next ones."""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.compression.feedback import PacketAdder
+from hdl.ring.parts.part import Given, Part, PartDescription, Socket, job
+from hdl.ring.walks import ENCODE
+from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.rows import SegmentBuffer
+from hdl.streams.stream import beat_layout, connect_stream
+
+__all__ = ["Residual", "describe"]
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding loses nothing."""
+    if not config.has_residual:
+        return None
+    where = ENCODE, "residuals", lambda setup: setup.gradient_row
+    return PartDescription(
+        name="residual",
+        make=lambda description: Residual(config=config, description=description),
+        steps=(
+            # Reads and writes of residuals, which lie where the gradients of their segment do.
+            job(config, "residual_job", *where),
+            job(config, "residual_write_job", *where, awaited=True),
+        ),
+        reads={"residuals": 1},
+        writes={"residuals": 1},
+        takes={Socket.LOCAL: "local", Socket.LOST: "lost"},
+        gives=(Given(name="addend", to=Socket.ADDEND),),
+    )
+
+
+class Residual(Part):
+    """Adds residuals to local gradients, on their way to a :class:`~hdl.ring.parts.decoded_sum.DecodedSum`, and
+    writes the errors of the sums in their place."""
+
+    def __init__(self, *, config, description):
+        rows = stream.Signature(beat_layout(config.lanes))
+        super().__init__(config, description, {
+            # Local gradients.
+            "local": In(rows),
+            # Local gradients with the residuals added.
+            "addend": Out(rows),
+            # Errors of the sums that they become.
+            "lost": In(rows),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        lanes, segment = config.lanes, config.segment
+        shape = {"rows": config.gradient_words // lanes, "lanes": lanes, "elements": segment}
+        m.submodules.reader = reader = RowReader(**shape)
+        m.submodules.writer = writer = RowWriter(**shape)
+        m.submodules.adder = adder = PacketAdder(lanes=lanes)
+        # Only whole segments are written, so that a corrupt packet changes no residual.
+        m.submodules.buffer = buffer = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
+        connect_stream(m, self.residual_job, reader.job)
+        connect_stream(m, self.residual_write_job, writer.job)
+        connect_stream(m, self.local, adder.a)
+        connect_stream(m, reader.o, adder.b)
+        connect_stream(m, adder.o, self.addend)
+        connect_stream(m, self.lost, buffer.i)
+        connect_stream(m, buffer.o, writer.i)
+        m.d.comb += self.residual_write_job_done.eq(writer.done)
+        self._connect_read(m, reader, "residuals")
+        self._connect_write(m, writer, "residuals")
+        return m

@@ -1,0 +1,144 @@
+"""The update of the own block: the optimizer with its gradients and its state."""
+
+from amaranth.hdl import Cat, Module, Mux
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.optimizer.burst import StreamedOptimizer
+from hdl.optimizer.burst_controller import command_layout
+from hdl.optimizer.moments import MomentPacker, MomentUnpacker
+from hdl.optimizer.rules import RULES, planes_used
+from hdl.ring.parts.pace import beat_lanes, join, reader_options, split
+from hdl.ring.parts.part import Given, Part, PartDescription, Socket, Step, job
+from hdl.ring.walks import OWN
+from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.stream import beat_layout, connect_stream
+
+__all__ = ["Update", "describe", "in_block", "updates"]
+
+
+def updates(at, setup):
+    """Whether the optimizer updates the segment of a record."""
+    return setup.fused
+
+
+def in_block(at, setup):
+    """Group of a record within the own block, for memories that hold the own block only."""
+    return (at.group - setup.own_scatter.start)[:len(at.group)]
+
+
+def _state_jobs(config, plane):
+    """Steps of a state plane's reader and writer. A packed word holds two elements."""
+    def used(at, setup):
+        return setup.fused & planes_used(setup.settings.rule, config.state_planes)[plane]
+
+    def words(at, setup):
+        return Mux(setup.packed_state, (at.length + 1) >> 1, at.length)
+
+    def rows(offset, setup):
+        return Mux(setup.packed_state, offset >> 1, offset)
+
+    where = OWN, f"state_{plane}", lambda setup: setup.state_row
+    options = {"group": in_block, "length": words, "rows": rows, "when": used}
+    return (job(config, f"state_{plane}_job", *where, **options),
+            job(config, f"state_{plane}_write_job", *where, awaited=True, **options))
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, which every node has."""
+    planes = range(config.state_planes)
+    return PartDescription(
+        name="update",
+        make=lambda description: Update(config=config, description=description),
+        steps=(
+            # Reads of the local gradient.
+            job(config, "gradient_job", OWN, "gradients", lambda setup: setup.gradient_row, when=updates),
+            # Commands of the optimizer, whose workers are the ring and the local gradient.
+            Step(name="bursts", walk=OWN, when=updates, shape=command_layout(2, config.segment),
+                 payload=lambda at, setup: {"count": at.length, "active": Cat(~setup.alone, 1)}),
+            # Reads and writes of state planes; those that the rule does not use have none.
+            *(step for plane in planes for step in _state_jobs(config, plane)),
+        ),
+        reads={"gradients": 1, **{f"state_{plane}": 1 for plane in planes}},
+        writes={f"state_{plane}": 1 for plane in planes},
+        takes={Socket.FINISHED: "finished", Socket.WEIGHTS: "weights"},
+        gives=(Given(name="updated", to=Socket.UPDATED), Given(name="broadcast", to=Socket.BROADCAST)),
+        pulses=("optimizer_bursts", "local_nan", "not_finite"),
+    )
+
+
+class Update(Part):
+    """Completes sums with the local gradient and updates weights and state, segment by segment.
+
+    An optimizer whose beats are narrower than rows has splitters before it and joiners behind it.
+    """
+
+    def __init__(self, *, config, description):
+        rows = stream.Signature(beat_layout(config.lanes))
+        super().__init__(config, description, {
+            # Sums of all gradients but the local one.
+            "finished": In(rows),
+            # Weights before the update.
+            "weights": In(rows),
+            # Weights after the update, for a memory.
+            "updated": Out(rows),
+            # The same for the ring, in beats of the optimizer.
+            "broadcast": Out(stream.Signature(beat_layout(beat_lanes(config)))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
+        lanes, segment = config.lanes, config.segment
+        m.submodules.gradient_reader = gradient_reader = RowReader(
+            rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
+            **reader_options(config))
+        m.submodules.optimizer = optimizer = StreamedOptimizer(
+            workers=2,
+            lanes=narrow,
+            update_lanes=config.update_lanes,
+            update_interval=config.update_interval,
+            depth=segment,
+            broadcasts=1,
+            rules=tuple(rule for rule, traits in RULES.items() if traits.planes <= config.state_planes),
+            dsps=config.multiplier_dsps,
+        )
+        connect_stream(m, self.gradient_job, gradient_reader.job)
+        connect_stream(m, self.bursts, optimizer.command)
+        connect_stream(m, self.finished, split(m, config, "finished", optimizer.gradients[0]))
+        connect_stream(m, gradient_reader.o, split(m, config, "gradient", optimizer.gradients[1]))
+        connect_stream(m, self.weights, split(m, config, "weight", optimizer.weights))
+        connect_stream(m, join(m, config, "weight", optimizer.weights_out), self.updated)
+        connect_stream(m, optimizer.broadcast[0], self.broadcast)
+        self._connect_read(m, gradient_reader, "gradients")
+        for plane in range(config.state_planes):
+            self._connect_plane(m, plane, optimizer)
+        m.d.comb += [
+            optimizer.settings.eq(setup.settings),
+            self.pulses.optimizer_bursts.eq(optimizer.bursts),
+            self.pulses.local_nan.eq(gradient_reader.nan),
+            self.pulses.not_finite.eq(optimizer.nonfinite),
+        ]
+        return m
+
+    def _connect_plane(self, m, plane, optimizer):
+        """Join a state plane to the optimizer."""
+        config, setup, name = self._config, self.setup, f"state_{plane}"
+        shape = {"rows": config.state_words // config.lanes, "lanes": config.lanes, "elements": config.segment}
+        m.submodules[f"{name}_reader"] = reader = RowReader(**shape, **reader_options(config))
+        m.submodules[f"{name}_writer"] = writer = RowWriter(**shape)
+        m.submodules[f"{name}_unpacker"] = unpacker = MomentUnpacker(lanes=beat_lanes(config))
+        m.submodules[f"{name}_packer"] = packer = MomentPacker(lanes=beat_lanes(config))
+        m.d.comb += [
+            unpacker.packed_state.eq(setup.packed_state),
+            packer.packed_state.eq(setup.packed_state),
+            getattr(self, f"{name}_write_job_done").eq(writer.done),
+        ]
+        connect_stream(m, getattr(self, f"{name}_job"), reader.job)
+        connect_stream(m, getattr(self, f"{name}_write_job"), writer.job)
+        connect_stream(m, reader.o, split(m, config, name, unpacker.i))
+        connect_stream(m, unpacker.o, optimizer.state[plane])
+        connect_stream(m, optimizer.state_out[plane], packer.i)
+        connect_stream(m, join(m, config, name, packer.o), writer.i)
+        self._connect_read(m, reader, name)
+        self._connect_write(m, writer, name)

@@ -1,0 +1,76 @@
+"""The transfer of weights as they are, between the weight memory and the ring, by commands without an update.
+
+Only a node with a codec of weights has it apart; :mod:`hdl.ring.parts.raw_weights` does it along with an update.
+"""
+
+from amaranth.hdl import Module
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.parts.pace import reader_options
+from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
+from hdl.ring.walks import OWN, is_gather
+from hdl.row_transfer import RowReader
+from hdl.streams.rows import RowAssembler, RowSerializer
+from hdl.streams.stream import SkidBuffer, beat_layout, connect_stream, word_layout
+
+__all__ = ["WeightTransfer", "describe", "is_transferred"]
+
+
+def is_transferred(at, setup):
+    """Whether a packet has weights in it."""
+    return is_gather(at) & ~setup.sum
+
+
+def describe(config):
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    if not config.has_master:
+        return None
+    return PartDescription(
+        name="weights",
+        make=lambda description: WeightTransfer(config=config, description=description),
+        steps=(
+            # Reads of weights to be gathered.
+            job(config, "weight_job", OWN, "weights", lambda setup: setup.weight_row,
+                when=lambda at, setup: ~setup.fused),
+        ),
+        reads={"weights": 1},
+        receives=(Sink(name="gathered", when=is_transferred, during=lambda setup: ~setup.fused),),
+        gives=(
+            Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
+            Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
+        ),
+    )
+
+
+class WeightTransfer(Part):
+    """Gives weights of the weight memory to the ring, and takes them from it."""
+
+    def __init__(self, *, config, description):
+        words = stream.Signature(word_layout())
+        super().__init__(config, description, {
+            # Weights from the ring.
+            "gathered": In(words),
+            # The same, as rows that come to rest.
+            "landing": Out(stream.Signature(beat_layout(config.lanes))),
+            # Weights of the own block, for the gather.
+            "own": Out(words),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, lanes = self._config, self._config.lanes
+        m.submodules.reader = reader = RowReader(
+            rows=config.weight_words // lanes, lanes=lanes, elements=config.segment, **reader_options(config))
+        m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
+        m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
+        m.submodules.own_words = own = SkidBuffer(shape=word_layout())
+        connect_stream(m, self.weight_job, reader.job)
+        connect_stream(m, self.gathered, assembler.i)
+        connect_stream(m, assembler.o, self.landing)
+        with m.If(~self.setup.fused):
+            connect_stream(m, reader.o, serializer.i)
+        connect_stream(m, serializer.o, own.i)
+        connect_stream(m, own.o, self.own)
+        self._connect_read(m, reader, "weights")
+        return m

@@ -1,0 +1,62 @@
+"""The setup of a command: all that the datapath has to know of it."""
+
+from amaranth.lib import data
+
+from hdl.optimizer.rules import settings_layout
+from hdl.ring.order import plan_layout, tour_layout
+from hdl.ring.parts.chosen import parts as chosen_parts
+from hdl.ring.walks import walks_of
+
+__all__ = ["longest_vector", "setup_layout", "tours"]
+
+
+def longest_vector(config):
+    """Most elements in a command."""
+    return max(config.gradient_words, config.weight_words)
+
+
+def tours(config, parts=None):
+    """Tours of all walks that the steps of parts follow, by their names in :func:`setup_layout`: makers of a
+    :class:`~hdl.ring.walks.Tour`. By default parts are those of :func:`hdl.ring.parts.chosen.parts`."""
+    steps = [step for part in (chosen_parts(config) if parts is None else parts) for step in part.steps]
+    return {name: tour for walk in walks_of(steps) for name, tour in walk.tours.items()}
+
+
+def setup_layout(config, parts=None):
+    """Layout of a command for a datapath of these parts; it holds as long as the command runs."""
+    elements = longest_vector(config)
+    return data.StructLayout(
+        {
+            # The scatter-reduce ends in the optimizer, and new weights are gathered.
+            "fused": 1,
+            # The scatter-reduce ends in the gradient memory. With neither, weights are gathered from their memory.
+            "sum": 1,
+            # Sums are gathered after it.
+            "gather": 1,
+            # The ring has one node.
+            "alone": 1,
+            # Even the first step of a gather passes on what came in; this and the next are for broadcasts.
+            "relay": 1,
+            # Even the last step of a gather is passed on.
+            "pass_on": 1,
+            # A word of state holds two elements.
+            "packed_state": 1,
+            # Numbers of nodes.
+            "rank": 8,
+            "predecessor": 8,
+            "successor": 8,
+            # Fields of every packet's header.
+            "epoch": 8,
+            "iteration": 16,
+            # First rows of the vector, and of the own block's state.
+            "gradient_row": range(config.gradient_words // config.lanes),
+            "weight_row": range(config.weight_words // config.lanes),
+            "state_row": range(config.state_words // config.lanes),
+            # How the vector is dealt to blocks.
+            "plan": plan_layout(elements),
+            # Where each walk goes.
+            **dict.fromkeys(tours(config, parts), tour_layout(elements)),
+            # Scalars of the optimizer.
+            "settings": settings_layout(),
+        }
+    )
