@@ -4,7 +4,6 @@ A file has the arrays ``schema``, ``version``, ``scheme``, ``rounding`` and ``la
 number from 0 on is before the dot, those that :func:`_fields` lists. docs/quantization/schemes.md has a table.
 """
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.quantization.arithmetic import MULTIPLIER_BITS, SHIFT_MAX, Variant
+from host.archives import read_arrays
 from host.quantization.calibration import Activation, Requantization
 from host.quantization.network import QuantizedLayer, QuantizedNetwork, check_sums
 from host.quantization.schemes import BITS, QuantizedWeights, Rounding, Scheme
@@ -72,13 +72,7 @@ def load(path: Path) -> QuantizedNetwork:
     OSError
         The file cannot be read.
     """
-    try:
-        with path.open("rb") as file, zipfile.ZipFile(file):
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{path} must be an npz file, not a damaged one or another: {error}") from None
+    arrays = read_arrays(path)
     try:
         return _network(arrays)
     except ValueError as error:

@@ -1,12 +1,12 @@
 """Trained weights as npz files, which `gradring train` writes for later commands."""
 
 import dataclasses
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from host.archives import read_arrays
 from host.output import replacing
 from host.training.workloads import WorkloadName
 
@@ -55,13 +55,7 @@ def load(path: Path) -> TrainedWeights:
     OSError
         The file cannot be read.
     """
-    try:
-        with path.open("rb") as file, zipfile.ZipFile(file):
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{path} must be an npz file, not a damaged one or another: {error}") from None
+    arrays = read_arrays(path)
     names = {"schema", "version", "workload", "hidden", "seed", "parameters"}
     if arrays.keys() != names or str(arrays["schema"]) != SCHEMA:
         raise ValueError(f"{path} must hold trained weights, that is {', '.join(sorted(names))}, not "
