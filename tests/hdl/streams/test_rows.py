@@ -1,6 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """Words and beats: hdl/streams/rows.py."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from hdl.streams.rows import BlockBuffer, RowAssembler, RowSerializer, SegmentBu
 from hdl.streams.stream import beat_layout, word_layout
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack, unpack
+from tests.traces import moved, taken
 
 PATTERNS = ["none", "geometric", "freeze", "alternating"]
 
@@ -40,6 +43,24 @@ def as_beats(lengths, values, lanes):
     return {"elements": np.array(elements), "keep": np.array(keep), "last": np.array(last)}
 
 
+def runs(unit, lanes, layout, offered, *, slack):
+    """Run random packets through a unit under each pair of stall patterns.
+
+    ``offered`` takes lengths and values, and gives the beats of the input, of ``layout``; ``slack`` is cycles per
+    value, and more. Yields the seed, whether nothing stalls, lengths, values and the trace.
+    """
+    for seed, (give, take) in enumerate(itertools.product(PATTERNS, repeat=2)):
+        lengths, values = packets(seed, lanes)
+        cycles = slack[0] * len(values) + slack[1]
+        unit.reset()
+        trace = unit.lockstep(
+            sources={"i": Feed(pack(layout, offered(lengths, values)),
+                               willing=stall_array(give, cycles, seed=seed + 99))},
+            sinks={"o": stall_array(take, cycles, seed=seed)},
+        )
+        yield seed, give == take == "none", lengths, values, trace
+
+
 @pytest.mark.parametrize("unit", [RowSerializer, RowAssembler])
 @pytest.mark.parametrize("lanes", [0, 3, 16, "4"])
 def test_lanes_must_be_supported(unit, lanes):
@@ -61,22 +82,13 @@ def test_block_buffer_must_hold_something(beats):
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_serializer(lanes):
     unit = Unit(RowSerializer(lanes=lanes))
-    for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):
-        lengths, values = packets(seed, lanes)
-        beats = as_beats(lengths, values, lanes)
-        cycles = 8 * len(values) + 400
-        ready = stall_array(take, cycles, seed=seed)
-        unit.reset()
-        trace = unit.lockstep(
-            sources={"i": Feed(pack(beat_layout(lanes), beats), willing=stall_array(give, cycles, seed=seed + 99))},
-            sinks={"o": ready},
-        )
-        done = np.flatnonzero(trace["o__valid"].astype(bool) & ready[: len(trace["o__valid"])])
-        words = unpack(word_layout(), trace["o__payload"][done])
+    for seed, free, lengths, values, trace in runs(
+            unit, lanes, beat_layout(lanes), lambda *given: as_beats(*given, lanes), slack=(8, 400)):
+        done, words = taken(trace, "o", word_layout())
         expected = as_words(lengths, values)
         assert (words["data"] == expected["data"]).all(), f"seed {seed}"
         assert (words["last"] == expected["last"]).all(), f"seed {seed}"
-        if give == take == "none":
+        if free:
             assert done[0] == RowSerializer.latency
             assert done[-1] - done[0] == len(values) - 1  # one word in every cycle
 
@@ -84,60 +96,43 @@ def test_serializer(lanes):
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_assembler(lanes):
     unit = Unit(RowAssembler(lanes=lanes))
-    for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):
-        lengths, values = packets(seed, lanes)
+    for seed, free, lengths, values, trace in runs(unit, lanes, word_layout(), as_words, slack=(8, 400)):
+        done, beats = taken(trace, "o", beat_layout(lanes))
         expected = as_beats(lengths, values, lanes)
-        cycles = 8 * len(values) + 400
-        ready = stall_array(take, cycles, seed=seed)
-        unit.reset()
-        trace = unit.lockstep(
-            sources={
-                "i": Feed(
-                    pack(word_layout(), as_words(lengths, values)), willing=stall_array(give, cycles, seed=seed + 99)
-                )
-            },
-            sinks={"o": ready},
-        )
-        done = np.flatnonzero(trace["o__valid"].astype(bool) & ready[: len(trace["o__valid"])])
-        beats = unpack(beat_layout(lanes), trace["o__payload"][done])
         kept = (expected["keep"][:, None] >> np.arange(lanes) & 1).astype(bool)
         assert (beats["keep"] == expected["keep"]).all(), f"seed {seed}"
         assert (beats["last"] == expected["last"]).all(), f"seed {seed}"
         assert (np.where(kept, beats["elements"], 0) == expected["elements"]).all(), f"seed {seed}"
-        if give == take == "none":
+        if free:
             first = min(lanes, lengths[0])
             assert done[0] == first - 1 + RowAssembler.latency
             assert done[-1] == len(values) - 1 + RowAssembler.latency
 
 
+def buffered(unit, lanes):
+    """Run a buffer, and compare its beats with those that it was given.
+
+    Yields the seed, whether nothing stalls, the beats expected, the cycles in which beats came and went, and in which
+    one was on offer.
+    """
+    for seed, free, lengths, values, trace in runs(
+            unit, lanes, beat_layout(lanes), lambda *given: as_beats(*given, lanes), slack=(12, 800)):
+        expected = as_beats(lengths, values, lanes)
+        done, beats = taken(trace, "o", beat_layout(lanes))
+        assert (beats["elements"] == expected["elements"]).all(), f"seed {seed}"
+        assert (beats["last"] == expected["last"]).all(), f"seed {seed}"
+        yield seed, free, expected, moved(trace, "i")[0], done, trace["o__valid"].astype(bool)
+
+
 def test_segment_buffer_gives_whole_segments_only():
     lanes, depth = 2, 16
     unit = Unit(SegmentBuffer(lanes=lanes, depth=depth))
-    for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):
-        lengths, values = packets(seed, lanes)
-        expected = as_beats(lengths, values, lanes)
-        cycles = 12 * len(values) + 800
-        ready = stall_array(take, cycles, seed=seed)
-        unit.reset()
-        trace = unit.lockstep(
-            sources={
-                "i": Feed(
-                    pack(beat_layout(lanes), expected), willing=stall_array(give, cycles, seed=seed + 99)
-                )
-            },
-            sinks={"o": ready},
-        )
-        arrived = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))
-        offered = trace["o__valid"].astype(bool)
-        done = np.flatnonzero(offered & ready[: len(offered)])
-        beats = unpack(beat_layout(lanes), trace["o__payload"][done])
-        assert (beats["elements"] == expected["elements"]).all(), f"seed {seed}"
-        assert (beats["last"] == expected["last"]).all(), f"seed {seed}"
+    for seed, free, expected, arrived, done, _ in buffered(unit, lanes):
         # No beat is offered before the last beat of its segment has come in.
         segment = np.concatenate([[0], np.cumsum(expected["last"])[:-1]]).astype(int)
         completed = arrived[np.flatnonzero(expected["last"])]
         assert (done > completed[segment]).all(), f"seed {seed}"
-        if give == take == "none":
+        if free:
             assert done[0] == completed[0] + max(1, SegmentBuffer.latency - completed[0] + arrived[0])
 
 
@@ -159,22 +154,7 @@ def test_block_buffer_gives_whole_blocks_only(size):
     """The block buffer offers whole blocks only, each without a pause, however late its beats come."""
     lanes = 2
     unit = Unit(BlockBuffer(lanes=lanes, beats=size))
-    for seed, (give, take) in enumerate([(a, b) for a in PATTERNS for b in PATTERNS]):
-        lengths, values = packets(seed, lanes)
-        expected = as_beats(lengths, values, lanes)
-        cycles = 12 * len(values) + 800
-        ready = stall_array(take, cycles, seed=seed)
-        unit.reset()
-        trace = unit.lockstep(
-            sources={"i": Feed(pack(beat_layout(lanes), expected), stall_array(give, cycles, seed=seed + 99))},
-            sinks={"o": ready},
-        )
-        arrived = np.flatnonzero(trace["i__valid"].astype(bool) & trace["i__ready"].astype(bool))
-        offered = trace["o__valid"].astype(bool)
-        done = np.flatnonzero(offered & ready[: len(offered)])
-        beats = unpack(beat_layout(lanes), trace["o__payload"][done])
-        assert (beats["elements"] == expected["elements"]).all(), f"seed {seed}"
-        assert (beats["last"] == expected["last"]).all(), f"seed {seed}"
+    for seed, free, expected, arrived, done, offered in buffered(unit, lanes):
         place, ends = 0, []
         for last in expected["last"]:
             ends.append(bool(last) or place == size - 1)
@@ -185,5 +165,5 @@ def test_block_buffer_gives_whole_blocks_only(size):
         inside = np.flatnonzero(~np.array(ends))
         for first, following in zip(done[inside], done[inside + 1], strict=True):
             assert offered[first:following].all(), f"seed {seed}"
-        if give == take == "none":
+        if free:
             assert done[0] == completed[0] + BlockBuffer.latency
