@@ -4,19 +4,20 @@ import functools
 import operator
 
 from amaranth.hdl import Cat, Const, Module
-from amaranth.lib import stream, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_queue import CommandQueue
 from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
+from hdl.control.host_side import connect_host_side, host_members
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.engines import engines as engines_of
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
 from hdl.ring.link import LinkSignature
-from hdl.streams.stream import connect_stream, word_layout
+from hdl.streams.stream import connect_stream
 
 __all__ = ["Node"]
 
@@ -54,8 +55,7 @@ class Node(wiring.Component):
         check_engines(self._engines, config.memories)
         super().__init__(
             {
-                "host_i": In(stream.Signature(word_layout())),
-                "host_o": Out(stream.Signature(word_layout())),
+                **host_members(),
                 "ring_i": In(LinkSignature()),
                 "ring_o": Out(LinkSignature()),
             }
@@ -84,13 +84,6 @@ class Node(wiring.Component):
         for space in config.memories:
             self._memory(m, space, units, access)
 
-        connect_stream(m, self.host_i, host_port.i)
-        connect_stream(m, host_port.o, self.host_o)
-        wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
-        wiring.connect(m, host_port=host_port.memory_read, access=access.read)
-        wiring.connect(m, host_port=host_port.memory_write, access=access.write)
-        connect_stream(m, host_port.commands, queue.commands)
-        connect_stream(m, queue.events, host_port.events)
         self._commands(m, queue, units)
         for engine, unit in units:
             for port, path in engine.links.items():
@@ -109,18 +102,11 @@ class Node(wiring.Component):
                 return roots[root][name]
             return version if root == "weight_version" else getattr(registers, root)
 
+        connect_host_side(m, self, host_port=host_port, registers=registers, queue=queue, access=access,
+                          weight_version=version)
         m.d.comb += [
-            host_port.commands_full.eq(queue.full),
-            queue.timeout.eq(registers.timeout),
-            queue.weight_version.eq(version),
-            queue.set_flags.eq(registers.set_flags),
-            queue.link_reset.eq(registers.link_reset),
             queue.rule.eq(fields["rule"]),
             queue.packed_state.eq(fields["packed_state"]),
-            registers.flags.eq(queue.flags),
-            registers.last_error.eq(queue.last_error),
-            registers.queue_status.eq(queue.queue_status),
-            registers.weight_version.eq(version),
             *(at(unit, path).eq(source(given)) for engine, unit in units for path, given in engine.inputs.items()),
         ]
         counts = {}

@@ -1,17 +1,17 @@
 """The int16 node: the commands of a full node on 16-bit integers, in a ring of one, on a fraction of the area."""
 
 from amaranth.hdl import Cat, Const, Module
-from amaranth.lib import stream, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
+from hdl.control.host_side import connect_host_side, host_members
 from hdl.control.register_file import RegisterFile
 from hdl.int16_node.description import describe as engines
 from hdl.int16_node.memory import ElementMemory, HostAccess
 from hdl.int16_node.queue import CommandQueue
 from hdl.ring.link import LinkSignature
-from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["Int16Node"]
 
@@ -39,8 +39,7 @@ class Int16Node(wiring.Component):
             raise ValueError(f"Element of a reduced node must be int16, not {config.element!r}")
         self._config = config
         super().__init__({
-            "host_i": In(stream.Signature(word_layout())),
-            "host_o": Out(stream.Signature(word_layout())),
+            **host_members(),
             "ring_i": In(LinkSignature()),
             "ring_o": Out(LinkSignature()),
         })
@@ -71,26 +70,12 @@ class Int16Node(wiring.Component):
             m.submodules[space.name] = memory = memories[space.name]
             wiring.connect(m, access=getattr(access, f"memory_{space.number}"), memory=memory.host)
 
-        connect_stream(m, self.host_i, host_port.i)
-        connect_stream(m, host_port.o, self.host_o)
-        wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
-        wiring.connect(m, host_port=host_port.memory_read, access=access.read)
-        wiring.connect(m, host_port=host_port.memory_write, access=access.write)
-        connect_stream(m, host_port.commands, queue.commands)
-        connect_stream(m, queue.events, host_port.events)
         version = next(at(unit, engine.outputs["weight_version"]) for engine, unit in units
                        if "weight_version" in engine.outputs)
+        connect_host_side(m, self, host_port=host_port, registers=registers, queue=queue, access=access,
+                          weight_version=version)
         m.d.comb += [
-            host_port.commands_full.eq(queue.full),
-            queue.timeout.eq(registers.timeout),
-            queue.weight_version.eq(version),
-            queue.set_flags.eq(registers.set_flags),
-            queue.link_reset.eq(registers.link_reset),
             queue.rule.eq(registers.optimizer),
-            registers.flags.eq(queue.flags),
-            registers.last_error.eq(queue.last_error),
-            registers.queue_status.eq(queue.queue_status),
-            registers.weight_version.eq(version),
             *(at(unit, path).eq(getattr(registers, given)) for engine, unit in units
               for path, given in engine.inputs.items()),
         ]

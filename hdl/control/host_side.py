@@ -1,0 +1,52 @@
+"""Host's side of a node, the same whatever its engines are: its ports, and the wiring of the control units."""
+
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.streams.stream import connect_stream, word_layout
+
+__all__ = ["connect_host_side", "host_members"]
+
+
+def host_members():
+    """Members of a node for the host: ``host_i`` and ``host_o``, streams of request and response packets."""
+    return {"host_i": In(stream.Signature(word_layout())), "host_o": Out(stream.Signature(word_layout()))}
+
+
+def connect_host_side(m, node, *, host_port, registers, queue, access, weight_version):
+    """Join host port, registers, command queue and the host's access to memories.
+
+    The optimizer's rule and the engines are the node's affair.
+
+    Parameters
+    ----------
+    m : Module
+    node : Component
+        It has :func:`host_members`.
+    host_port : HostPort
+    registers : RegisterFile
+    queue : CommandQueue
+        The full node's, or the int16 node's.
+    access : HostAccess
+        The full node's, or the int16 node's.
+    weight_version : Value
+        Commands that have changed weights since reset.
+    """
+    connect_stream(m, node.host_i, host_port.i)
+    connect_stream(m, host_port.o, node.host_o)
+    wiring.connect(m, host_port=host_port.bus, registers=registers.bus)
+    wiring.connect(m, host_port=host_port.memory_read, access=access.read)
+    wiring.connect(m, host_port=host_port.memory_write, access=access.write)
+    connect_stream(m, host_port.commands, queue.commands)
+    connect_stream(m, queue.events, host_port.events)
+    m.d.comb += [
+        host_port.commands_full.eq(queue.full),
+        queue.timeout.eq(registers.timeout),
+        queue.weight_version.eq(weight_version),
+        queue.set_flags.eq(registers.set_flags),
+        queue.link_reset.eq(registers.link_reset),
+        registers.flags.eq(queue.flags),
+        registers.last_error.eq(queue.last_error),
+        registers.queue_status.eq(queue.queue_status),
+        registers.weight_version.eq(weight_version),
+    ]
