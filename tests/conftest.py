@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""Fixtures and options that all tests share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How the tree is laid out: files that can be read at once, and nothing outside tests/ that needs them."""
+"""Layout of the tree: files that can be read at once, and nothing outside tests/ that needs them."""
 
 import ast
 import subprocess

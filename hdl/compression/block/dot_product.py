@@ -74,7 +74,7 @@ class BlockDotProduct(wiring.Component):
 
     @property
     def scale(self):
-        """What is subtracted from the exponent of a result."""
+        """Offset that is subtracted from the exponent of a result."""
         codec = self._codec
         bias = 127 - codec.lowest  # of an exponent as it is stored
         # From the smallest number of the format up to that whose exponent is the block's.

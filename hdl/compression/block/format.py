@@ -63,14 +63,14 @@ ONES = 255
 
 
 class Rounding(enum.Enum):
-    """What becomes of the bits below the last place."""
+    """Treatment of the bits below the last place."""
 
     NEAREST_EVEN = "nearest even"
     STOCHASTIC = "stochastic"
 
 
 def random_state(seed):
-    """What the shift register of stochastic rounding starts with: the seed, mixed by splitmix64."""
+    """First state of stochastic rounding's shift register: the seed, mixed by splitmix64."""
     state, mask = 0, (1 << 64) - 1
     for part in range(2):
         seed = (seed + 0x9E3779B97F4A7C15) & mask
@@ -95,7 +95,7 @@ def check_power(name, value, low, high):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockCodec:
-    """What all formats with one exponent per block have in common.
+    """Members that all formats with one exponent per block have in common.
 
     A magnitude is a field, and ``fraction_bits`` below it, as in a floating-point number; that of an integer is its
     highest bit. Numbers with the field zero have no hidden bit.

@@ -55,7 +55,7 @@ class SharedExponent(BlockCodec):
 
     @property
     def top_field(self):
-        """What is above the fraction in the largest magnitude."""
+        """Field above the fraction in the largest magnitude."""
         return 1
 
     @property

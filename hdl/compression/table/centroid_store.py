@@ -1,4 +1,4 @@
-"""What the host has loaded an encoder of tables with."""
+"""Store of the codebook that the host has loaded an encoder of tables with."""
 
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream, wiring
@@ -12,8 +12,7 @@ __all__ = ["CentroidStore"]
 
 
 class CentroidStore(wiring.Component):
-    """What the host has loaded: bounds, which are passed on to those who compare, and centroids as they are sent, if
-    they are.
+    """Passes loaded bounds on to the comparators, and keeps the centroids, if packets hold them.
 
     One word is taken per cycle while ``open``. ``load.ready`` is ``open``; a bound is passed on in the cycle in which
     its word is taken, and a word of centroids is kept from the next one on. The load after one of the wrong length

@@ -48,5 +48,5 @@ def index_of(one_hot):
 
 
 def group_layout():
-    """What is known of a compressed group once it is complete."""
+    """Facts about a compressed group, known once it is complete."""
     return data.StructLayout({"mask": GROUP, "count": range(GROUP + 1), "last": 1})

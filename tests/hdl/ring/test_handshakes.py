@@ -13,7 +13,7 @@ from sim import formal
 
 
 class PacketizerHolds(wiring.Component):
-    """Whatever ``give_up`` and ``may_start`` do, a word on offer stays; sources keep the rule unless they give up."""
+    """A word on offer stays for all ``give_up`` and ``may_start``; sources keep the rule unless they give up."""
 
     header: In(stream.Signature(header_layout()))
     payload: In(stream.Signature(word_layout()))

@@ -183,7 +183,7 @@ def test_cut_packets():
 
 @pytest.mark.parametrize("given", [1, 2, 6, 9, 14])
 def test_reset_in_a_packet(given):
-    """Whatever is inside is forgotten."""
+    """A reset forgets the packet that is inside."""
     vectors = _vectors(np.random.default_rng(given), 6)
     words = [GOLDEN.encode(vector) for vector in vectors]
     for kind, vector, expected in ((Encoder, vectors, words), (Decoder, words, map(GOLDEN.decode, words))):

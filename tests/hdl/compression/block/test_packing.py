@@ -321,7 +321,7 @@ def test_cut_packets(codec, lanes, words):
 
 @units
 def test_reset_in_a_packet(codec, lanes, words):
-    """Whatever is inside is forgotten."""
+    """A reset forgets the packet that is inside."""
     generator = np.random.default_rng(3)
     given = _blocks(generator, codec, 8)
     packets = [_words(codec, packet) for packet in given]

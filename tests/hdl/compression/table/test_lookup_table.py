@@ -142,7 +142,7 @@ def test_never_hangs(table, lanes):
 @units
 @pytest.mark.parametrize("given", [3, 17, 30, 41, 60])
 def test_reset_in_a_packet(table, lanes, given):
-    """Whatever is inside is forgotten."""
+    """A reset forgets the packet that is inside."""
     generator = np.random.default_rng(given)
     vectors = random_vectors(generator, table, 300)
     centroids = random_centroids(generator, table)
