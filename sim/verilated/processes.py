@@ -4,7 +4,7 @@ A signal that ends this process ends what it has started: :func:`ended_by_signal
 :func:`run` and :func:`in_parallel` let no program outlive one.
 """
 
-import concurrent.futures
+import _thread
 import contextlib
 import os
 import signal
@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 _TAIL = 40
 #: Seconds that a program has to end, before it is killed.
 _GRACE = 2.0
+#: Seconds between looks at threads that end.
+_POLL = 0.001
 
 
 class _Group:
@@ -34,6 +36,14 @@ class _Group:
         self.running: set[subprocess.Popen[str]] = set()
         self.ended = False
         self.lock = threading.Lock()
+
+    def end(self) -> None:
+        """Start no other program, and end those that run."""
+        with self.lock:
+            self.ended = True
+            running = list(self.running)
+        for process in running:
+            _end(process)
 
 
 #: The group of each thread that belongs to one.
@@ -136,26 +146,47 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
     When one fails, or this thread is interrupted, none is begun any more, and programs that :func:`run` has started
     for the others are ended.
     """
+    left = list(enumerate(items))[::-1]
+    results: dict[int, Result] = {}
+    errors: list[BaseException] = []
     group = _Group()
 
-    def join() -> None:
+    def serve(ended: threading.Lock) -> None:
         _local.group = group
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count(), initializer=join) as pool:
         try:
-            futures = [pool.submit(work, item) for item in items]
-            done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            with group.lock:
-                group.ended = True
-                running = list(group.running)
-            for process in running:
-                _end(process)
-            raise
+            while True:
+                with group.lock:
+                    if group.ended or not left:
+                        return
+                    number, item = left.pop()
+                results[number] = work(item)
+        except BaseException as error:  # raised again where the work was asked for
+            errors.append(error)
+            group.end()
+        finally:
+            finished.append(ended)
+            ended.release()
+
+    # An exception by a signal can leave a lock of an executor, or of a Thread, acquired for good, since their steps
+    # are Python's own: whoever joins such a thread then waits for ever. A plain lock is acquired, or is not.
+    threads: list[threading.Lock] = []
+    finished: list[threading.Lock] = []
+    try:
+        for _ in range(min(os.cpu_count() or 1, len(left))):
+            ended = threading.Lock()
+            ended.acquire()
+            _thread.start_new_thread(serve, (ended,))
+            threads.append(ended)
+        for ended in threads:
+            ended.acquire()
+    except BaseException:
+        group.end()
+        while len(finished) < len(threads):  # any of their locks may have been acquired already
+            time.sleep(_POLL)
+        raise
+    if errors:
+        raise errors[0]
+    return [results[number] for number in range(len(results))]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -1,7 +1,9 @@
 import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,43 @@ def test_in_parallel_ends_what_goes_on_after_a_failure(tmp_path):
     with pytest.raises(ValueError, match=r"^number 1$"):
         in_parallel(work, range(2))
     assert time.monotonic() - begun < 30
+
+
+#: Calls in_parallel again and again, and raises an exception by a signal somewhere in each.
+INTERRUPTED = """
+import faulthandler
+import random
+import signal
+import sys
+import time
+from sim.verilated.processes import in_parallel
+
+class Interrupted(BaseException):
+    pass
+
+def interrupt(number, frame):
+    raise Interrupted
+
+faulthandler.dump_traceback_later(50, exit=True)
+signal.signal(signal.SIGALRM, interrupt)
+generator, interrupted = random.Random(int(sys.argv[1])), 0
+for _ in range(3000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 6e-4))
+        in_parallel(lambda number: time.sleep(0.0002), range(8))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupted:
+        interrupted += 1
+print(interrupted)
+"""
+
+
+def test_in_parallel_can_be_interrupted_anywhere():
+    """Threads are joined wherever an exception by a signal comes in between: none waits for a lock for ever."""
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, "1"], cwd=Path(__file__).parents[3],
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 1000
 
 
 class TestSignals:
