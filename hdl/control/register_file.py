@@ -6,7 +6,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for
 
-from hdl.control.registers import IDENTIFIER, REGISTERS, STALLS, Access, register
+from hdl.control.registers import COUNTERS, IDENTIFIER, REGISTERS, STALLS, Access, register
 
 __all__ = ["RegisterBus", "RegisterFile", "queue_status_layout"]
 
@@ -160,13 +160,12 @@ class RegisterFile(wiring.Component):
         address_bits = len(bus.address)
         rows = 1 << address_bits
         constants = self._constants()
-        counters = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
-        first, last = counters[0].address, counters[-1].address
+        first, last = COUNTERS[0].address, COUNTERS[-1].address
         present = [entry for entry in REGISTERS if not self._lacks(entry)]
         # Between two visits of a counter each has its turn, and the host as often; after reset, each row has.
-        longest = self._VISIT * max(2 * len(counters), len(REGISTERS))
+        longest = self._VISIT * max(2 * len(COUNTERS), len(REGISTERS))
         spans = {entry.name: bits_for(longest * ((1 << entry.increment) - 1))
-                 for entry in counters if entry in present}
+                 for entry in COUNTERS if entry in present}
 
         initial = [constants.get(entry.name, self._reset(entry)) for entry in REGISTERS]
         m.submodules.memory = memory = Memory(

@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import struct
 
-__all__ = ["IDENTIFIER", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register", "register"]
+__all__ = ["COUNTERS", "IDENTIFIER", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register", "register"]
 
 IDENTIFIER = 0x67726472
 """Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
@@ -222,6 +222,9 @@ REGISTERS = _table(
     _counter("MASK_WORDS_FETCHED", "Words of external masks that MASK has taken; masks made by the node take none."),
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
 )
+
+COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)
+"""The counters, which have consecutive addresses."""
 
 _BY_NAME = {entry.name: entry for entry in REGISTERS}
 

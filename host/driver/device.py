@@ -37,7 +37,7 @@ from hdl.control.protocol import (
     Status,
     header_layout,
 )
-from hdl.control.registers import IDENTIFIER, REGISTERS, Access, Kind, Register, register
+from hdl.control.registers import COUNTERS, IDENTIFIER, Kind, Register, register
 from host.driver.command import Command, Event
 from host.driver.errors import REFUSALS, ConfigurationError, DeviceError, DeviceTimeoutError, ProtocolError
 from host.driver.transport import Pending, Request, Transport
@@ -248,9 +248,8 @@ class Device:
 
     def submit_counters(self) -> Pending[dict[str, int]]:
         """See :meth:`counters`."""
-        counters = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
-        pending = self._read_registers(counters[0], len(counters))
-        names = [entry.name for entry in counters]
+        pending = self._read_registers(COUNTERS[0], len(COUNTERS))
+        names = [entry.name for entry in COUNTERS]
         return Pending(self, pending._requests,
                        lambda payloads: dict(zip(names, payloads[0].tolist(), strict=True)))
 

@@ -238,7 +238,7 @@ class Experiment:
 
     def _save(self, number: int, run: Run) -> None:
         saved = self._keeper.save({
-            "run": number, "trainings": [dataclasses.asdict(training) for training in self.trainings[:number]],
+            "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
             "simulation_seconds": self.simulation_seconds, "state": run.state()})
         self.kept = self._steps if saved else self.kept

@@ -200,7 +200,11 @@ class Training:
     sample: dict[str, Any] | None = None
     bit_exact: bool | None = None
 
+    def figures(self) -> dict[str, Any]:
+        """This outcome as a dictionary, steps as dictionaries too; lists are not copied."""
+        return {**vars(self), "steps": [vars(step) for step in self.steps]}
+
     @classmethod
     def from_figures(cls, figures: dict[str, Any]) -> "Training":
-        """The training whose :func:`dataclasses.asdict` this is."""
+        """The training whose :meth:`figures` these are."""
         return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]]})

@@ -283,7 +283,7 @@ class Run:
         return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
                 "parameters": self._workload.parameters.copy(), "due": self.due,
                 "interval_loss": self._interval_loss, "interval_count": self._interval_count,
-                "training": dataclasses.asdict(self.training)}
+                "training": self.training.figures()}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a state, in place of :meth:`begin`, on nodes that have no part in it."""

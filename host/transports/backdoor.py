@@ -1,17 +1,19 @@
-"""A way round the host port of simulated nodes: their memories are read and written directly.
+"""A way round the host port of simulated nodes: their memories are read and written directly, and counters are read.
 
-The bits are those that the port would carry, in the same order. The words and cycles of the port are
-computed instead, so that no figure gets better by it. Registers, commands and events still go through the port.
+The bits are those that the port would carry, in the same order. The words and cycles of the port are computed
+instead, so that no figure gets better by it. Settings, commands and events still go through the port.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import RESPONSE, Opcode, Status, access_layout, header_layout
+from hdl.control.registers import COUNTERS
 from host.driver.transport import Transport
 from host.driver.words import Words, fields, places
 from sim.golden.host_port import PortModel
@@ -61,7 +63,7 @@ class PortTime:
 
 
 class BackdoorTransport:
-    """A transport to a node of a Verilated ring that serves accesses to memories itself.
+    """A transport to a node of a Verilated ring that serves accesses to memories and counters itself.
 
     What the node would refuse goes to the node, as does everything else.
 
@@ -70,7 +72,7 @@ class BackdoorTransport:
     transport : Transport
         The way through the node's port.
     ring : VerilatedRing
-        Ring whose library knows the node's memories.
+        Ring whose library knows the node's memories. A counter that it does not know is read through the port.
     node : int
         Number of the node.
     config : NodeConfig
@@ -82,6 +84,7 @@ class BackdoorTransport:
     def __init__(self, transport: Transport, ring: "VerilatedRing", node: int, config: NodeConfig,
                  time: PortTime) -> None:
         self._transport = transport
+        self._ring, self._node = ring, node
         self._memories = [ring.memory(node, space) for space in range(ring.memories)]
         self._time = time
         self._model = PortModel(config)
@@ -109,28 +112,50 @@ class BackdoorTransport:
         self._transport.close()
 
     def _serve(self, packet: Words) -> bool:
-        """Read or write memory, and put the response in order; False if the packet is none that may."""
+        """Put the response to a request in order; False if it goes to the node."""
         if packet.size < 2:
             return False
-        header, access = fields(_HEADER, int(packet[0])), fields(_ACCESS, int(packet[1]))
-        opcode, count = header["opcode"], header["count"]
-        reads = opcode == Opcode.READ_MEMORY
-        space, address = access["space"], access["address"]
-        if (not reads and opcode != Opcode.WRITE_MEMORY) or packet.size != 2 + (0 if reads else count):
+        header = fields(_HEADER, int(packet[0]))
+        serve = {Opcode.READ_MEMORY: self._read_memory, Opcode.WRITE_MEMORY: self._write_memory,
+                 Opcode.READ_REGISTER: self._read_counters}.get(header["opcode"])
+        served = serve(packet, header["count"]) if serve is not None and header["count"] else None
+        if served is None:
             return False
-        if not count or space >= len(self._memories) or address + count > self._memories[space].size:
-            return False
-        elements = self._memories[space][address:address + count]
-        if reads:
-            payload = elements.copy() if elements.dtype == np.uint32 else elements.view(np.int16).astype(np.int32)
-            cycle = self._model.read(self._time.now, address, count)
-        else:
-            elements[:] = packet[2:] if elements.dtype == np.uint32 else packet[2:].astype(elements.dtype)
-            payload = np.array([count], np.uint32)
-            cycle = self._model.write(self._time.now, count)
+        payload, cycle = served
         first = (payload.size << _HEADER["count"][0] | header["tag"] << _HEADER["tag"][0]
-                 | (opcode | RESPONSE) << _HEADER["opcode"][0])
-        response = np.concatenate([np.array([first, Status.OK], np.uint32), payload.view(np.uint32)])
+                 | (header["opcode"] | RESPONSE) << _HEADER["opcode"][0])
+        response = np.concatenate([np.array([first, Status.OK], np.uint32), payload])
         self._time.words += packet.size + response.size
         self._ready.append((response, cycle))
         return True
+
+    def _elements(self, word: int, count: int) -> tuple[int, npt.NDArray[Any] | None]:
+        """Address of an access, and the elements that it names; None if there are none."""
+        access = fields(_ACCESS, word)
+        space, address = access["space"], access["address"]
+        if space >= len(self._memories) or address + count > self._memories[space].size:
+            return address, None
+        return address, self._memories[space][address:address + count]
+
+    def _read_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
+        address, elements = self._elements(int(packet[1]), count)
+        if elements is None or packet.size != 2:
+            return None
+        payload = elements.copy() if elements.dtype == np.uint32 else elements.view(np.int16).astype(np.int32)
+        return payload.view(np.uint32), self._model.read(self._time.now, address, count)
+
+    def _write_memory(self, packet: Words, count: int) -> tuple[Words, int] | None:
+        _, elements = self._elements(int(packet[1]), count)
+        if elements is None or packet.size != 2 + count:
+            return None
+        elements[:] = packet[2:] if elements.dtype == np.uint32 else packet[2:].astype(elements.dtype)
+        return np.array([count], np.uint32), self._model.write(self._time.now, count)
+
+    def _read_counters(self, packet: Words, count: int) -> tuple[Words, int] | None:
+        first = int(packet[1]) - COUNTERS[0].address
+        if packet.size != 2 or not 0 <= first <= len(COUNTERS) - count:
+            return None
+        values = self._ring.counters(self._node)
+        if values is None:
+            return None
+        return values[first:first + count], self._model.read_registers(self._time.now, count)

@@ -1,4 +1,4 @@
-"""Cycles of transfers between the host and a node's memories at the node's host port.
+"""Cycles of transfers between the host and a node's memories, and of reads of counters, at the node's host port.
 
 A node serves one request after the other. Cycles count from the one that offers the first word of a request to an
 idle port, up to the last word of its response.
@@ -8,7 +8,12 @@ idle port, up to the last word of its response.
   of a read comes after 5 cycles, and one more for each element of its row below ``address``:
   ``count + address % lanes + 12``.
 - A reduced node has no such registers, and reads a word in 3 cycles: ``count + 9`` and ``3 * count + 6``.
+- The register file begins a visit of a row every 4 cycles, from reset on, and every other one of them is for the host
+  while it asks for something. The first is the next one 9 cycles after the first word of the request, or 8 in a
+  reduced node, and its value comes with the visit's last cycle: see :meth:`PortModel.read_registers`.
 """
+
+from collections.abc import Callable
 
 from hdl.config import NodeConfig
 
@@ -36,8 +41,8 @@ class PortModel:
             The cycle in which the last word of its response is given.
         """
         if self._config.reduced:
-            return self._serve(cycle, 3 * count + 6)
-        return self._serve(cycle, count + address % self._config.lanes + 12)
+            return self._serve(cycle, lambda begun: begun + 3 * count + 6)
+        return self._serve(cycle, lambda begun: begun + count + address % self._config.lanes + 12)
 
     def write(self, cycle: int, count: int) -> int:
         """Serve a write of ``count`` elements, whose request is there from ``cycle`` on.
@@ -47,10 +52,22 @@ class PortModel:
         int
             The cycle in which the last word of its response is given.
         """
-        return self._serve(cycle, count + (9 if self._config.reduced else 11))
+        return self._serve(cycle, lambda begun: begun + count + (9 if self._config.reduced else 11))
 
-    def _serve(self, cycle: int, cycles: int) -> int:
-        end = max(cycle, self._free) + cycles
+    def read_registers(self, cycle: int, count: int) -> int:
+        """Serve a read of ``count`` registers, whose request is there from ``cycle`` on.
+
+        Returns
+        -------
+        int
+            The cycle in which the last word of its response is given.
+        """
+        if self._config.reduced:
+            return self._serve(cycle, lambda begun: begun // 4 * 4 + 8 * count + 9)
+        return self._serve(cycle, lambda begun: (begun + 1) // 4 * 4 + 8 * count + 10)
+
+    def _serve(self, cycle: int, end_of: Callable[[int], int]) -> int:
+        end = end_of(max(cycle, self._free))
         # With registers the next request is in one of them already, and the response still in the other.
         self._free = end + (1 if self._config.reduced else -1)
         return end

@@ -13,7 +13,7 @@ from amaranth.lib.wiring import Component
 
 from sim.verilated import toolchain
 from sim.verilated.batch import batch
-from sim.verilated.memories import find_memories
+from sim.verilated.members import find_members
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
@@ -95,7 +95,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
     patch = (_HERE / "batch.py").read_text() if batched else ""
-    patch += (_HERE / "memories.py").read_text()
+    patch += (_HERE / "members.py").read_text()
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
@@ -118,7 +118,7 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         together = batched and batch(folder / "obj", "node")
         if batched and not together:
             stage("nodes one after the other, since the code that Verilator made is not one list of functions")
-        find_memories(folder / "obj", "node", "ring_node.node", memories)
+        find_members(folder / "obj", "node", "ring_node.node", memories)
 
         begun = stage("compile")
         compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"])

@@ -272,6 +272,10 @@ void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* me
     *memory = ring->nodes[node]->memories()[space];
 }
 
+int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values) {
+    return ring->nodes[node]->counters(values);
+}
+
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit) {
     ring->links[link]->settings.data_latency = data;
     ring->links[link]->settings.credit_latency = credit;

@@ -69,6 +69,9 @@ void ring_node_status(const Ring* ring, uint32_t node, RingNodeStatus* status);
 uint32_t ring_memories(const Ring* ring);  // of each node, by space; 0 where the host port is the only way to them
 void ring_memory(const Ring* ring, uint32_t node, uint32_t space, RingMemory* memory);
 
+// All counters of a node, in the order of their registers; 0 where or while the host port is the only way to them.
+int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);
+
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);
 void ring_link_rate(Ring* ring, uint32_t link, uint32_t numerator, uint32_t denominator);
 void ring_link_cut(Ring* ring, uint32_t link, uint64_t from, uint64_t until);

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hdl.control.registers import COUNTERS
 from hdl.ring.topology import RingTopology
 from sim.verilated.build import Library
 
@@ -335,6 +336,15 @@ class VerilatedRing:
         content = (ctypes.c_uint8 * memory.bytes).from_address(memory.data)
         return np.frombuffer(content, {2: np.uint16, 4: np.uint32}[memory.element])
 
+    def counters(self, node: int) -> np.ndarray | None:
+        """Present counters of a node, in the order of their registers, as uint32.
+
+        None if the library does not know them, and while they are cleared.
+        """
+        self._check_node(node)
+        values = np.empty(len(COUNTERS), np.uint32)
+        return values if self._library.ring_counters(self._ring, node, values.ctypes.data) else None
+
     def describe(self) -> str:
         """Describe queues and links, one line each, which shows who waits for whom."""
         lines = [f"cycle {self.cycle}"]
@@ -404,6 +414,7 @@ def _load(path: Path) -> ctypes.CDLL:
         "node_status": (None, [ring, node, ctypes.c_void_p]),
         "memories": (u32, [ring]),
         "memory": (None, [ring, node, u32, ctypes.c_void_p]),
+        "counters": (i32, [ring, node, words]),
         "link_latency": (None, [ring, u32, u32, u32]),
         "link_rate": (None, [ring, u32, u32, u32]),
         "link_cut": (None, [ring, u32, u64, u64]),

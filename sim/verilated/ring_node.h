@@ -9,7 +9,7 @@
 #include "ring_queue.h"
 #include "Vnode.h"
 #include "Vnode___024root.h"
-#include "memories.h"
+#include "members.h"
 #include "verilated.h"
 #include "verilated_save.h"
 
@@ -120,6 +120,23 @@ public:
 #define RING_MEMORY(name) memory_of(m_model->rootp->name),
         return {RING_MEMORIES(RING_MEMORY)};
 #undef RING_MEMORY
+    }
+
+    // Counters of the gateware, in the order of their addresses; none while rows get their first values.
+    bool counters([[maybe_unused]] uint32_t* values) const {
+#ifdef RING_REGISTERS
+        const auto& root = *m_model->rootp;
+        if (RING_REGISTERS_BUSY(root)) return false;
+#define RING_COUNTER(address, low, mask) \
+        *values = root.RING_REGISTERS[address]; \
+        *values += (low - *values) & mask; \
+        ++values;
+        RING_COUNTERS(RING_COUNTER)
+#undef RING_COUNTER
+        return true;
+#else
+        return false;
+#endif
     }
 
     void save_model(VerilatedSerialize& os) { os << *m_model; }

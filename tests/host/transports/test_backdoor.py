@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import Space
+from hdl.control.registers import COUNTERS
 from host.driver.device import PACKET_WORDS, Device
 from host.driver.errors import BadAddressError
 from host.driver.ring import Ring
@@ -113,6 +114,40 @@ def test_long_transfers():
             found = [one.result() for one in pending]
             figures.append((time.now - begun, [one.tolist() for one in found if one is not None]))
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("config", [MASTERS, REDUCED], ids=["full", "int16"])
+def test_counters(config):
+    """Counters and their cycles are those of the port, at any distance from its last use and behind transfers."""
+    generator = np.random.default_rng(4)
+    with rings.open_nodes(1, config=config) as (ring, simulation):
+        port = ring.devices[0]
+        port.write_memory(Space.WEIGHT, 0, np.zeros(32, np.uint32))
+        for pause in range(16):
+            simulation.run(64)
+            first = int(generator.integers(1, len(COUNTERS)))
+            count = int(generator.integers(1, len(COUNTERS) - first + 1))
+            found = []
+            for way in ("port", "direct"):
+                time = PortTime(lambda: simulation.cycle)
+                direct = Device(BackdoorTransport(port.transport, simulation, 0, config, time), config)
+                device = direct if way == "direct" else port
+                simulation.run((pause - simulation.cycle) % 16)
+                begun = time.now
+                pending = [device.submit_write_memory(Space.WEIGHT, 0, np.zeros(pause + 1, np.uint32)),
+                           device._read_registers(COUNTERS[first], count)]
+                values = [one.result() for one in pending][1].tolist()
+                found.append((values, time.now - begun))
+            assert time.words == pause + 1 + 2 + 3 + 2 + 2 + count
+            assert found[0] == found[1]
+        # Counts that are being cleared are the port's to tell.
+        direct.write_register("CONTROL", 2)
+        assert simulation.counters(0) is None
+        words = time.words
+        cleared = direct.counters()
+        assert time.words == words
+        assert cleared.pop("CYCLES") < 1000
+        assert not any(cleared.values())
 
 
 RUN = TrainingConfig(max_steps=6, interval=5, batch=100, hidden=())

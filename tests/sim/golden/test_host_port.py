@@ -24,3 +24,11 @@ def test_one_behind_the_other():
     assert [port.write(0, 5), port.read(0, 2, 3), port.write(0, 1), port.write(200, 1)] == [16, 32, 43, 212]
     port = PortModel(REDUCED)
     assert [port.write(0, 5), port.read(0, 2, 3), port.write(0, 1), port.write(200, 1)] == [14, 30, 41, 210]
+
+
+@pytest.mark.parametrize(("config", "ends"), [
+    (FULL, [18, 18, 18, 22, 22, 22, 22, 26]), (REDUCED, [17, 17, 17, 17, 21, 21, 21, 21])])
+def test_registers(config, ends):
+    """Reads begin with the next of the visits, one every four cycles, and go on with every other one."""
+    assert [PortModel(config).read_registers(cycle, 1) for cycle in range(8)] == ends
+    assert [PortModel(config).read_registers(cycle, 23) for cycle in range(8)] == [end + 8 * 22 for end in ends]
