@@ -78,7 +78,7 @@ class EventStatus(enum.IntEnum):
     BAD_BASE = 2
     BAD_LENGTH = 3
     BAD_RANK = 4
-    WRONG_ITERATION = 5
+    WRONG_COLLECTIVE = 5
     WRONG_BLOCK = 6
     WRONG_LENGTH = 7
     BAD_CRC = 8
@@ -94,6 +94,8 @@ class EventStatus(enum.IntEnum):
     BAD_RULE = 18
     BAD_MASK = 19
     BAD_LAYER = 20
+    REPEATED = 22
+    BAD_STRIDE = 23
 
 
 class EventFlag(enum.IntFlag):

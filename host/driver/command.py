@@ -153,7 +153,7 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
     EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
                           "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
-    EventStatus.WRONG_ITERATION: "a packet of iteration {event.high} came in, not of {event.low}",
+    EventStatus.WRONG_COLLECTIVE: "a packet of iteration {event.high} came in, not of {event.low}",
     EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
                              "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
                              "consecutive ranks",

@@ -61,7 +61,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("status", "field", "value"),
         [
-            (EventStatus.WRONG_ITERATION, "iteration", 8),
+            (EventStatus.WRONG_COLLECTIVE, "iteration", 8),
             (EventStatus.WRONG_SEQUENCE, "epoch", 3),
             (EventStatus.WRONG_LENGTH, "length", 596),
             (EventStatus.WRONG_CODEC, "operation", Operation.ALL_GATHER),
