@@ -155,8 +155,8 @@ class CollectiveEngine(wiring.Component):
             # A broadcast moves the whole vector as one block.
             planner.size.eq(Mux(is_broadcast, 1, command.size)),
             planner.rank.eq(Mux(is_broadcast, 0, command.rank)),
-            planner.turn.eq(0),
-            planner.stride.eq(1),
+            planner.turn.eq(Mux(is_broadcast, 0, command.turn)),
+            planner.stride.eq(command.stride),
         ]
 
         # All that a command depends on is sampled when it is taken.
@@ -183,7 +183,7 @@ class CollectiveEngine(wiring.Component):
                 setup.predecessor.eq(predecessor(given.rank, given.size)),
                 setup.successor.eq(successor(given.rank, given.size)),
                 setup.epoch.eq(given.epoch),
-                setup.collective.eq(given.iteration),
+                setup.collective.eq(given.collective),
                 setup.gradient_row.eq(given.gradient_base // config.lanes),
                 setup.weight_row.eq(given.weight_base // config.lanes),
                 setup.state_row.eq(given.state_base // config.lanes),
