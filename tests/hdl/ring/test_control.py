@@ -43,7 +43,7 @@ class Model:
         stays = (self.aborted and self.abort_seen) or inputs["link_reset"]
         return {
             "planning": state in ("plan", "deal"), "active": state in ("launch", "settle", "run"),
-            "plan": state == "plan" and not inputs["link_reset"] and not kind["immediate"],
+            "plan": state == "plan" and not inputs["link_reset"] and not kind["immediate"] and not kind["repeated"],
             "launch": state == "launch", "running": state == "run", "busy": state not in ("idle", "report"),
             "give_up": aborting and not self.aborted,
             "drain": aborting and not (self.abort_seen or inputs["abort_received"]),
@@ -63,7 +63,8 @@ class Model:
         self.abort_seen = abort_seen or inputs["abort_received"]
         if state == "idle":
             if command is not None:
-                self.event = {"tag": command["tag"], "status": EventStatus.OK, "flags": 0, "detail": 0, "cycles": 0}
+                self.event = {"tag": command["tag"], "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": 0,
+                              "cycles": 0}
                 self.state = "plan"
         elif state in ("plan", "deal"):
             if state == "deal":
@@ -73,7 +74,9 @@ class Model:
                 self.event["status"] = EventStatus.LINK_RESET
                 self.state = "report"
             elif state == "plan":
-                self.state = "report" if kind["immediate"] else "deal"
+                self.state = "report" if kind["immediate"] or kind["repeated"] else "deal"
+                if kind["repeated"] and not kind["immediate"]:
+                    self.event["status"] = EventStatus.REPEATED
             elif inputs["planned"]:
                 self.state = "launch"
         elif state in ("launch", "settle"):
@@ -108,7 +111,7 @@ async def follows_the_model(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "alone", "updates"), 0)
+    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "repeated", "alone", "updates"), 0)
     timeout = 0
     for _ in range(16_000):
         if model.state == "idle" and generator.random() < 0.5:
