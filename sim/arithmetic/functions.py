@@ -46,7 +46,7 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
 
     Axes before the last two are the same in both. A transposed view is as good as an array in order.
     """
-    if a.ndim < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+    if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"Matrices must be (…, m, k) and (…, k, n), not {a.shape!r} and {b.shape!r}")
     shape = (*a.shape[:-1], b.shape[-1])
     if initial is not None and initial.shape != shape:
@@ -90,7 +90,8 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
 
 def column_sums(x: Array) -> Array:
     """Sums of the rows of a matrix, from row 0 on."""
-    return gather_sums(x, np.zeros(len(x), np.int64), 1)[0]
+    sums: Array = gather_sums(x, np.zeros(len(x), np.int64), 1)[0]
+    return sums
 
 
 def exp(x: Array) -> Array:
@@ -98,7 +99,7 @@ def exp(x: Array) -> Array:
     if not _compiled(x):
         return summation.exp(x)
     if (x > 0).any():
-        raise ValueError(f"Argument of exp must be at most zero, not {x.max()!s}")
+        raise ValueError(f"Argument of exp must be at most zero, not {x[x > 0][0]!s}")
     x = np.ascontiguousarray(x)
     output = np.empty_like(x)
     library().exponentials(*addresses(x.size, x, output))

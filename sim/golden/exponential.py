@@ -51,7 +51,7 @@ def exp(x: npt.ArrayLike) -> Numbers:
     if given.dtype != np.float32:
         raise ValueError(f"Numbers must be binary32, not {given.dtype}")
     if (given > 0).any():
-        raise ValueError(f"Argument of exp must be at most zero, not {given.max()!s}")
+        raise ValueError(f"Argument of exp must be at most zero, not {given[given > 0][0]!s}")
     x = np.where(given > _number(LEAST), given, _number(LEAST))
     shifted = x * _number(LOG2_E) + _number(MAGIC)
     n = shifted - _number(MAGIC)
