@@ -90,8 +90,10 @@ def check(found: ctypes.CDLL) -> list[str]:
         "rounds products before it adds them": (products([(-1 - 2**-11, 1), (near, near)]) == 0).all(),
         "keeps subnormal numbers": (products([(2**-70, 2**-70), (0, 0)]) == np.float32(2**-140)).all(),
         "adds in the given order": total[0] == 0,
-        "has the exponentials of the golden model": values("exponentials", below) == exponential.exp(below).tobytes(),
-        "has the logarithms of the golden model": values("logarithms", 1 + above) == exponential.log(1 + above).tobytes(),
+        "has the exponentials of the golden model":
+            values("exponentials", below) == exponential.exp(below).tobytes(),
+        "has the logarithms of the golden model":
+            values("logarithms", 1 + above) == exponential.log(1 + above).tobytes(),
     }
     return [rule for rule, kept in rules.items() if not kept]
 
