@@ -23,23 +23,38 @@ Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
-def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
-    """Cluster numbers from equidistant centroids; fewer centroids, in ascending order, if there are fewer numbers."""
-    from sklearn.cluster import KMeans
+#: Steps of a clustering at most.
+_STEPS = 2_000
 
+
+def kmeans(values: npt.ArrayLike, count: int) -> Numbers:
+    """Cluster numbers from equidistant centroids; fewer centroids, in ascending order, if there are fewer numbers.
+
+    In each step a number belongs to the nearest centroid, the lower one of two, and a centroid moves to the mean of
+    its numbers, which are added up in ascending order. A centroid without numbers takes the one that is farthest from
+    its own.
+    """
     numbers = np.asarray(values, np.float64).reshape(-1)
     if not len(numbers):
         raise ValueError("Values must be at least one, not none")
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"Centroid count must be a positive integer, not {count!r}")
-    distinct = np.unique(numbers)
+    distinct, repeats = np.unique(numbers, return_counts=True)
     if len(distinct) <= count:
         return distinct
     edges = np.linspace(distinct[0], distinct[-1], count + 1)
-    middles = (edges[:-1] + edges[1:]) / 2
-    # To the end: by default it stops at changes that are small against the variance of all.
-    model = KMeans(count, init=middles[:, np.newaxis], n_init=1, tol=0, max_iter=2_000).fit(numbers[:, np.newaxis])
-    centroids: Numbers = np.sort(model.cluster_centers_[:, 0])
+    centroids: Numbers = (edges[:-1] + edges[1:]) / 2
+    for _ in range(_STEPS):
+        nearest = np.searchsorted((centroids[:-1] + centroids[1:]) / 2, distinct)
+        empty = np.setdiff1d(np.arange(count), nearest)
+        distances = np.abs(distinct - centroids[nearest])
+        nearest[np.argsort(-distances, kind="stable")[:len(empty)]] = empty
+        members = np.bincount(nearest, repeats, minlength=count)
+        means = np.bincount(nearest, distinct * repeats, minlength=count) / np.maximum(members, 1)
+        moved = np.sort(np.where(members > 0, means, centroids))
+        if np.array_equal(moved, centroids):
+            break
+        centroids = moved
     return centroids
 
 

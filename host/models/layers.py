@@ -2,7 +2,9 @@
 
 A :class:`Model` is a sequence of layers. Its parameters live in one vector, so that they can be written to a node's
 memory as they are; each layer sees named views of it. Everything is computed in the ``dtype`` of that vector: float32
-in training, float64 where gradients are compared with finite differences.
+in training, float64 where gradients are compared with finite differences. Sums are those of
+:mod:`sim.arithmetic.functions`, in the order that docs/numbers.md states, so that they have the same bits on every
+processor.
 """
 
 import abc
@@ -11,6 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from sim.arithmetic.functions import canonical, column_sums, cross_entropy, product
 
 __all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "perceptron"]
 
@@ -63,22 +67,22 @@ class Linear(Layer):
         parameters["bias"][...] = 0
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        return x @ parameters["weight"] + parameters["bias"], x
+        return canonical(product(x, parameters["weight"]) + parameters["bias"]), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        gradients["weight"][...] = cache.T @ upstream
-        gradients["bias"][...] = upstream.sum(axis=0)
-        return upstream @ parameters["weight"].T
+        gradients["weight"][...] = product(cache.T, upstream)
+        gradients["bias"][...] = column_sums(upstream)
+        return product(upstream, parameters["weight"].T)
 
 
 class ReLU(Layer):
-    """``max(x, 0)``, with gradient 0 at 0."""
+    """``max(x, 0)``, with gradient 0 at 0. A zero of either sign gives +0.0, and a NaN stays one."""
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        return np.maximum(x, 0), x
+        return np.where(x <= 0, x.dtype.type(0), x), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        return upstream * (cache > 0)
+        return np.where(cache > 0, upstream, upstream.dtype.type(0))
 
 
 class SoftmaxCrossEntropy:
@@ -86,13 +90,7 @@ class SoftmaxCrossEntropy:
 
     def __call__(self, scores: Array, labels: Labels) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores."""
-        shifted = scores - scores.max(axis=1, keepdims=True)
-        exponentials = np.exp(shifted)
-        totals = exponentials.sum(axis=1, keepdims=True)
-        rows = np.arange(len(labels))
-        loss = (np.log(totals[:, 0]) - shifted[rows, labels]).sum()
-        gradient = exponentials / totals
-        gradient[rows, labels] -= 1
+        loss, gradient = cross_entropy(scores, labels)
         return float(loss), gradient
 
 

@@ -1,6 +1,6 @@
 """Layers over sequences: embedding, linear layer, layer norm, and masked attention.
 
-As in :mod:`host.models.layers`, everything is computed in the parameters' ``dtype``.
+As in :mod:`host.models.layers`, everything is computed in the parameters' ``dtype``, with sums in the stated order.
 """
 
 import math
@@ -10,6 +10,7 @@ import numpy as np
 
 from host.models.layers import Array, Labels, Layer, Linear, Views
 from host.models.masks import Mask, mask
+from sim.arithmetic.functions import column_sums, gather_sums, mean, normalize, product, row_sums, softmax
 
 __all__ = ["Attention", "Dense", "Embedding", "LayerNorm"]
 
@@ -36,10 +37,11 @@ class Embedding(Layer):
         return parameters["character"][x] + parameters["position"][:x.shape[1]], x
 
     def backward(self, upstream: Array, cache: Any, parameters: Views, gradients: Views) -> Array:
-        for view in gradients.values():
-            view[...] = 0
-        np.add.at(gradients["character"], cache, upstream)
-        gradients["position"][:cache.shape[1]] = upstream.sum(axis=0)
+        sequences, positions = cache.shape
+        gradients["character"][...] = gather_sums(upstream.reshape(-1, self.width), cache.reshape(-1),
+                                                  self.characters)
+        gradients["position"][:positions] = column_sums(upstream.reshape(sequences, -1)).reshape(positions, -1)
+        gradients["position"][positions:] = 0
         return np.zeros_like(upstream)
 
 
@@ -87,19 +89,21 @@ class LayerNorm(Layer):
         parameters["shift"][...] = 0
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Any]:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + self._epsilon)
-        normal = centred / deviation
+        normal, deviation = normalize(x, self._epsilon)
         return normal * parameters["scale"] + parameters["shift"], (normal, deviation)
 
     def backward(self, upstream: Array, cache: Any, parameters: Views, gradients: Views) -> Array:
         normal, deviation = cache
-        rows = tuple(range(upstream.ndim - 1))
-        gradients["scale"][...] = (upstream * normal).sum(axis=rows)
-        gradients["shift"][...] = upstream.sum(axis=rows)
+        gradients["scale"][...] = column_sums((upstream * normal).reshape(-1, self.width))
+        gradients["shift"][...] = column_sums(upstream.reshape(-1, self.width))
         scaled = upstream * parameters["scale"]
-        along = (scaled * normal).mean(axis=-1, keepdims=True)
-        return np.asarray((scaled - scaled.mean(axis=-1, keepdims=True) - normal * along) / deviation)
+        along = mean(scaled * normal)
+        return np.asarray((scaled - mean(scaled) - normal * along) / deviation)
+
+
+def _dense(x: Array, matrix: Array) -> Array:
+    """Product of every position's vector and a matrix."""
+    return product(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], matrix.shape[1])
 
 
 class Attention(Layer):
@@ -141,29 +145,28 @@ class Attention(Layer):
 
     def scores(self, x: Array, parameters: Views) -> tuple[Array, Array]:
         """Scores yet to be masked; and queries, keys and values, which :meth:`attend` needs."""
-        parts = self._split(x @ parameters["inward"], 3)
+        parts = self._split(_dense(x, parameters["inward"]), 3)
         query, key = parts[:2]
-        return query @ key.swapaxes(-1, -2) * (1 / math.sqrt(self.width // self.heads)), parts
+        return product(query, key.swapaxes(-1, -2)) * (1 / math.sqrt(self.width // self.heads)), parts
 
     def attend(self, x: Array, parameters: Views, scores: Array, parts: Array) -> tuple[Array, Any]:
         """Output and cache, from masked scores."""
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights = exponentials / exponentials.sum(axis=-1, keepdims=True)
-        heads = self._join((weights @ parts[2])[None])
-        return heads @ parameters["outward"], (x, heads, parts, weights)
+        weights = softmax(scores)
+        heads = self._join(product(weights, parts[2])[None])
+        return _dense(heads, parameters["outward"]), (x, heads, parts, weights)
 
     def backward(self, upstream: Array, cache: Any, parameters: Views, gradients: Views) -> Array:
         x, heads, (query, key, value), weights = cache
-        gradients["outward"][...] = heads.reshape(-1, self.width).T @ upstream.reshape(-1, self.width)
-        upstream = self._split(upstream @ parameters["outward"].T, 1)[0]
-        to_weights = upstream @ value.swapaxes(-1, -2)
-        to_value = weights.swapaxes(-1, -2) @ upstream
+        gradients["outward"][...] = product(heads.reshape(-1, self.width).T, upstream.reshape(-1, self.width))
+        upstream = self._split(_dense(upstream, parameters["outward"].T), 1)[0]
+        to_weights = product(upstream, value.swapaxes(-1, -2))
+        to_value = product(weights.swapaxes(-1, -2), upstream)
         # Zero wherever the weight is, so masked scores need nothing of their own.
-        to_scores = weights * (to_weights - (to_weights * weights).sum(axis=-1, keepdims=True))
+        to_scores = weights * (to_weights - row_sums(to_weights * weights))
         to_scores *= 1 / math.sqrt(self.width // self.heads)
-        inward = self._join(np.stack([to_scores @ key, to_scores.swapaxes(-1, -2) @ query, to_value]))
-        gradients["inward"][...] = x.reshape(-1, self.width).T @ inward.reshape(-1, 3 * self.width)
-        return inward @ parameters["inward"].T
+        inward = self._join(np.stack([product(to_scores, key), product(to_scores.swapaxes(-1, -2), query), to_value]))
+        gradients["inward"][...] = product(x.reshape(-1, self.width).T, inward.reshape(-1, 3 * self.width))
+        return _dense(inward, parameters["inward"].T)
 
     def _split(self, x: Array, parts: int) -> Array:
         """(sequences, positions, parts · width) to (parts, sequences, heads, positions, width of a head)."""

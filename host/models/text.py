@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from sim.arithmetic.functions import log
+
 __all__ = ["ALPHABET", "REPLACEMENT", "Batch", "Bigram", "Text", "batches", "collate", "cut", "decode", "encode",
            "lines", "topics"]
 
@@ -141,7 +143,7 @@ class Bigram:
     Members
     -------
     smoothing : float
-    logarithms : array of float64
+    logarithms : array of float32
         Logarithms of the probabilities: the row is the character before, the column the one that follows.
     """
 
@@ -159,9 +161,10 @@ class Bigram:
         for sequence in sequences:
             np.add.at(counts, (sequence[:-1], sequence[1:]), 1)
         self.smoothing = smoothing
-        self.logarithms = np.log(counts / counts.sum(axis=1, keepdims=True))
+        totals = counts.cumsum(axis=1)[:, -1:]
+        self.logarithms = -log((totals / counts).astype(np.float32))
 
     def loss(self, sequences: Sequence[Characters]) -> float:
         """Mean of -log(probability) over all characters but the first of each sequence, in nats."""
         terms = np.concatenate([self.logarithms[sequence[:-1], sequence[1:]] for sequence in sequences])
-        return float(-terms.mean())
+        return float(-terms.astype(np.float64).cumsum()[-1] / len(terms))

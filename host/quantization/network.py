@@ -16,6 +16,7 @@ from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
 from host.models.layers import Model
 from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
 from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
+from sim.arithmetic.functions import canonical, product
 
 __all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
            "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
@@ -210,8 +211,8 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
     """The input of each layer, in floats, and the scores behind the last."""
     found = [x]
     for number, layer in enumerate(layers):
-        x = x @ layer.weights.T + layer.biases
-        found.append(x if number == len(layers) - 1 else np.maximum(x, 0))
+        x = canonical(product(x.astype(layer.weights.dtype, copy=False), layer.weights.T) + layer.biases)
+        found.append(x if number == len(layers) - 1 else np.where(x <= 0, x.dtype.type(0), x))
         x = found[-1]
     return found
 

@@ -61,8 +61,7 @@ class _Worker:
     def launch(self) -> None:
         """Start the process, which has no job."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # Two processes that each take all cores for small matrices only get into each other's way.
-        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"from {work.__module__} import work; work({str(self._folder)!r})"],

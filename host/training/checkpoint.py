@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import threadpoolctl
 
 from host.output import write_bytes
 
@@ -34,11 +33,9 @@ class CheckpointError(ValueError):
 
 
 def versions() -> dict[str, str]:
-    """Versions that the bits of a run depend on: program, Python, numpy, and the kernel of its BLAS."""
-    blas = sorted(f"{one['internal_api']} {one['version']} {one.get('architecture', '')}".strip()
-                  for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas")
+    """Versions that the bits of a run depend on: program, Python, and numpy, which draws the first weights."""
     return {"gradring": importlib.metadata.version("gradring"), "python": platform.python_version(),
-            "numpy": np.__version__, "blas": ", ".join(blas)}
+            "numpy": np.__version__}
 
 
 def save(path: Path, identity: dict[str, Any], content: Any) -> None:

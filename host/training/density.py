@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from host.training.scalars import exponential, logarithm, power
+
 __all__ = ["Threshold"]
 
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
@@ -81,7 +83,7 @@ class Threshold:
         self._ramp = ramp
         self._gain = gain
         self._limit = limit
-        mean = ramp * (decay - 1) / math.log(decay) + 1 - ramp if decay > 1 else 1.0
+        mean = ramp * (decay - 1) / logarithm(decay) + 1 - ramp if decay > 1 else 1.0
         self._last = 2 * density / nodes / mean
         self._step = 0
         self._elements = 0  # of all nodes together
@@ -92,7 +94,7 @@ class Threshold:
     def target(self, step: int) -> float:
         """Share of its elements that a node is to keep in a step, from 1."""
         over = (step - 0.5) / self._steps
-        above: float = self._decay ** max(0.0, 1 - over / self._ramp)
+        above = power(self._decay, max(0.0, 1 - over / self._ramp))
         return min(self._last * above, 1.0)
 
     def choose(self, gradients: Sequence[npt.NDArray[np.float32]]) -> float:
@@ -126,7 +128,7 @@ class Threshold:
         self._left -= density
         if self._threshold is not None:
             exponent = self._gain * (density / self._aim - 1)
-            self._threshold *= math.exp(min(exponent, math.log(self._limit)))
+            self._threshold *= exponential(min(exponent, logarithm(self._limit)))
             self._threshold = min(max(self._threshold, _SMALLEST), _LARGEST)
 
     def state(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class FixedPoint(Elements):
         """The format for a run with this first learning rate and ``count`` examples in its largest batch."""
         if count < 1:
             raise ValueError(f"Example count must be at least 1, not {count!r}")
-        exponent = math.floor(math.log2(learning_rate / count)) if learning_rate > 0 else 0
+        exponent = math.frexp(learning_rate / count)[1] - 1 if learning_rate > 0 else 0
         return cls(gradient_fraction=WEIGHT_FRACTION + _FINER + exponent)
 
     def weights(self, parameters: Array) -> Vector:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from host.driver.optimizer_settings import Rule, Settings
+from host.training.scalars import power
 
 __all__ = ["LEARNING_RATES", "SGD", "Adam", "AdamW", "Optimizer", "OptimizerName", "create"]
 
@@ -200,8 +201,8 @@ class Adam(Optimizer):
 
     def _scalars(self, step: int, rate: float) -> dict[str, Any]:
         first, second = self.betas
-        correction = math.sqrt(1 - second ** step)
-        return {"learning_rate": rate * correction / (1 - first ** step), "epsilon": self.eps * correction,
+        correction = math.sqrt(1 - power(second, step))
+        return {"learning_rate": rate * correction / (1 - power(first, step)), "epsilon": self.eps * correction,
                 "first_decay": first, "first_gain": 1 - first, "second_decay": second, "second_gain": 1 - second}
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import ThreadpoolController
 
 from host.driver.masking import Mask, MaskJob, Matrices
 from host.models.digits import Dataset
@@ -17,6 +16,7 @@ from host.models.masks import ALTERNATIVE
 from host.models.text import Bigram, Characters, Text, collate, decode, encode
 from host.models.transformer import Transformer, TransformerConfig
 from host.training.optimizers import LEARNING_RATES, OptimizerName
+from sim.arithmetic.functions import exp
 
 __all__ = ["TEXT_LEARNING_RATES", "CharacterModel", "Classifier", "Masks", "Workload", "WorkloadName", "mask_jobs"]
 
@@ -161,8 +161,6 @@ class CharacterModel(Workload):
         self.parameters = self.model.parameters
         self.examples = len(text.train)
         self.bigram_loss = Bigram(text.train).loss(text.test)
-        # Several threads only get into each other's way on matrices as small as these.
-        self._threads = ThreadpoolController()
 
     def initialize(self, seed: int) -> None:
         self.model.initialize(seed)
@@ -172,19 +170,18 @@ class CharacterModel(Workload):
 
     def differentiate(self, shares: Sequence[Examples], masks: Masks) -> list[tuple[float, Array]]:
         batches = [collate([self._text.train[example] for example in share]) for share in shares]
-        with self._threads.limit(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return lockstep([self.model.gradient_pass(batch) for batch in batches], _answer(masks))
 
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
         sequences = sorted(self._text.test[::1 if last else self._sample], key=len)
         chunks = [sequences[n:n + self._chunk] for n in range(0, len(sequences), self._chunk)]
         total = 0.0
-        with self._threads.limit(limits=1), np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             for n in range(0, len(chunks), nodes):
                 given = [*chunks[n:n + nodes], *[[]] * nodes][:nodes]
                 total += sum(lockstep([self.model.loss_pass(collate(one)) for one in given], _answer(masks)))
         return total / sum(len(sequence) - 1 for sequence in sequences)
-
 
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         """A held-out sequence beside a longer one, its attention weights in the first layer, and a text that the
@@ -199,7 +196,7 @@ class CharacterModel(Workload):
         for _ in range(_WRITTEN):
             scores = self._output([np.array([*written[-config.context:], 0])], nodes, masks)[0][0, -1] / _TEMPERATURE
             # The first number up to which so much of the probability lies; 0 stands for unknown characters.
-            powers = np.exp(scores[1:].astype(np.float64) - scores[1:].max()).cumsum()
+            powers = exp(scores[1:] - scores[1:].max()).astype(np.float64).cumsum()
             written.append(1 + int(np.searchsorted(powers, generator.random() * powers[-1])))
         return {"text": decode(sequence[:-1]), "attention": weights[0][0].tolist(), "written": decode(written)}
 
@@ -208,8 +205,7 @@ class CharacterModel(Workload):
         def answer(requests: list[Request | None]) -> list[Array | None]:
             return _answer(masks)([*requests, *[None] * (nodes - 1)])[:1]
 
-        with self._threads.limit(limits=1):
-            return lockstep([self.model.output_pass(collate(sequences))], answer)[0]
+        return lockstep([self.model.output_pass(collate(sequences))], answer)[0]
 
 
 def mask_jobs(request: Request) -> list[MaskJob]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import conversion, floating
+from sim.golden import conversion, exponential, floating
 
 __all__ = ["Beats", "Element", "Flags", "Indices", "Job", "Mask", "Numbers", "Words", "alternative", "apply",
            "bits", "data_beats", "exists", "kept", "mask_beats", "softmax", "sparsify", "words", "words_fetched"]
@@ -203,7 +203,7 @@ def softmax(scores: npt.ArrayLike, format: Element) -> npt.NDArray[np.float32]:
     numbers = format.decode(scores)
     with np.errstate(all="ignore"):
         differences = format.round(numbers - numbers.max(axis=-1, keepdims=True))
-        powers = format.round(np.exp(differences.astype(np.float64)).astype(np.float32))
+        powers = format.round(exponential.exp(differences))
         total = np.add.accumulate(powers, axis=-1, dtype=np.float32)[..., -1:]
         return format.round(powers / total)
 

@@ -28,6 +28,25 @@ def test_kmeans_is_settled():
     np.testing.assert_allclose([values[nearest == index].mean() for index in range(16)], centroids, atol=1e-9)
 
 
+def test_kmeans_leaves_no_centroid_unused():
+    """Equidistant centroids lie far from all numbers at first; in the end each of them has some."""
+    generator = np.random.default_rng(3)
+    for count in (2, 5, 16):
+        for values in (np.array([0, 1e-3, 2e-3, 3e-3, 4e-3, *np.arange(1, 13) * 1e-5, 1000.0]),
+                       generator.standard_normal(300) ** 9, generator.integers(0, 20, 300) ** 3.0):
+            centroids = kmeans(values, count)
+            assert len(centroids) == count
+            assert (np.diff(centroids) > 0).all()
+            nearest = np.abs(values[:, np.newaxis] - centroids).argmin(axis=1)
+            assert set(nearest.tolist()) == set(range(count))
+
+
+def test_kmeans_depends_on_no_order():
+    values = np.random.default_rng(4).standard_normal(500)
+    shuffled = np.random.default_rng(5).permutation(values)
+    assert kmeans(values, 16).tobytes() == kmeans(shuffled, 16).tobytes()
+
+
 def test_mantissa_centroids():
     table = LookupTable(mantissas=16, centroids=True)
     generator = np.random.default_rng(1)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 from hdl.config import NodeConfig
 from host.models.sequence_layers import Embedding
@@ -116,7 +115,7 @@ class TestPadding:
             assert same(model.scores(other.inputs, other.lengths)[other.real], scores)
 
     def test_neighbours_change_little(self):
-        """Alone, or padded beside a longer one: the same to rounding, as shapes decide the order of sums."""
+        """Alone, or padded beside a longer one: the same to rounding, as the sum of all losses is one sum."""
         generator = np.random.default_rng(5)
         model = tiny(5, dtype=np.float64)
         given = sequences(generator, [1, 5, 2])
@@ -221,9 +220,7 @@ class TestTraining:
         model.initialize(seed)
         adam = Adam(model, learning_rate=0.03, steps=steps)
         stream = itertools.islice(batches(text.train, 64, np.random.default_rng((seed, 1))), stop or steps)
-        # Several threads only get into each other's way on matrices as small as these.
-        with threadpool_limits(1):
-            losses = [adam.step(number, collate(given)) for number, given in enumerate(stream, 1)]
+        losses = [adam.step(number, collate(given)) for number, given in enumerate(stream, 1)]
         return text, model, losses
 
     def test_same_every_time(self):

@@ -1,0 +1,160 @@
+"""Sums of the contract, and the functions of a network that are made of them, at the speed of compiled code.
+
+Results have the bits of :mod:`sim.golden.summation`, which is also the arithmetic of arrays of binary64: those occur
+only where gradients are compared with finite differences.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.arithmetic.library import addresses, library
+from sim.golden import summation
+from sim.golden.summation import canonical
+
+__all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "log", "mean", "normalize", "product",
+           "row_sums", "softmax"]
+
+Array = npt.NDArray[np.floating]
+
+#: Columns of the panel that a kernel copies factors into.
+_PANEL = 16
+
+
+def _compiled(*arrays: Array) -> bool:
+    """Whether arrays are of binary32, which kernels compute with, and not of binary64."""
+    types = {array.dtype for array in arrays}
+    if types == {np.dtype(np.float32)}:
+        return True
+    if types == {np.dtype(np.float64)}:
+        return False
+    raise ValueError(f"Arrays must be all of float32 or all of float64, not {', '.join(sorted(map(str, types)))}")
+
+
+def _batch(x: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """A matrix or a batch of them with one axis in front, and its strides in elements."""
+    x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+    if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
+        x = np.ascontiguousarray(x)
+    return x, np.array(x.strides, np.int64) // x.itemsize
+
+
+def product(a: Array, b: Array, initial: Array | None = None) -> Array:
+    """Matrix products (…, m, k) by (…, k, n), each element summed up along k from zero or from ``initial`` on.
+
+    Axes before the last two are the same in both. A transposed view is as good as an array in order.
+    """
+    if min(a.ndim, b.ndim) < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"Matrices must be (…, m, k) and (…, k, n), not {a.shape!r} and {b.shape!r}")
+    shape = (*a.shape[:-1], b.shape[-1])
+    if initial is not None and initial.shape != shape:
+        raise ValueError(f"Initial sums must be of shape {shape!r}, not {initial.shape!r}")
+    if not _compiled(*(x for x in (a, b, initial) if x is not None)):
+        return summation.product(a, b, initial)
+    output = np.zeros(shape, np.float32) if initial is None else np.array(initial, np.float32, order="C")
+    left, left_strides = _batch(a)
+    right, right_strides = _batch(b)
+    batch, rows, depth = left.shape
+    panel = np.empty((depth, _PANEL), np.float32)
+    library().product(*addresses(batch, rows, depth, shape[-1], left, left_strides, right, right_strides, output,
+                                 panel))
+    return output
+
+
+def row_sums(x: Array) -> Array:
+    """Sums along the last axis, which stays with a length of one: from column 0 on."""
+    if not _compiled(x):
+        return summation.row_sums(x)
+    x = np.ascontiguousarray(x)
+    output = np.zeros((*x.shape[:-1], 1), np.float32)
+    library().row_sums(*addresses(output.size, x.shape[-1], x, output))
+    return output
+
+
+def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
+    """A matrix of ``count`` rows, to each of which are added the rows of ``x`` whose place it is, from row 0 on."""
+    if x.ndim != 2 or places.shape != x.shape[:1]:
+        raise ValueError(f"Rows and their places must be (rows, columns) and (rows), not {x.shape!r} and "
+                         f"{places.shape!r}")
+    if len(places) and not 0 <= places.min() <= places.max() < count:
+        raise ValueError(f"Places must be at least 0 and below {count}, not {places.min()} to {places.max()}")
+    if not _compiled(x):
+        return summation.gather_sums(x, places, count)
+    x, places = np.ascontiguousarray(x), np.ascontiguousarray(places, np.int64)
+    output = np.zeros((count, x.shape[1]), np.float32)
+    library().gather_sums(*addresses(len(x), x.shape[1], x, places, count, output))
+    return output
+
+
+def column_sums(x: Array) -> Array:
+    """Sums of the rows of a matrix, from row 0 on."""
+    sums: Array = gather_sums(x, np.zeros(len(x), np.int64), 1)[0]
+    return sums
+
+
+def exp(x: Array) -> Array:
+    """Exponentials of numbers that are not above zero."""
+    if not _compiled(x):
+        return summation.exp(x)
+    if (x > 0).any():
+        raise ValueError(f"Argument of exp must be at most zero, not {x[x > 0][0]!s}")
+    x = np.ascontiguousarray(x)
+    output = np.empty_like(x)
+    library().exponentials(*addresses(x.size, x, output))
+    return output
+
+
+def log(x: Array) -> Array:
+    """Logarithms of finite numbers from 1 on."""
+    if not _compiled(x):
+        return summation.log(x)
+    wrong = (x < 1) | (x == np.inf)
+    if wrong.any():
+        raise ValueError(f"Argument of log must be finite and at least 1, not {x[wrong][0]!s}")
+    x = np.ascontiguousarray(x)
+    output = np.empty_like(x)
+    library().logarithms(*addresses(x.size, x, output))
+    return output
+
+
+def _powers(scores: Array) -> tuple[Array, Array, Array]:
+    """Differences from the maximum along the last axis, their exponentials, and the sums of these."""
+    scores = np.ascontiguousarray(scores)
+    shifted, powers = np.empty_like(scores), np.empty_like(scores)
+    totals = np.empty((*scores.shape[:-1], 1), np.float32)
+    library().softmax_parts(*addresses(totals.size, scores.shape[-1], scores, shifted, powers, totals))
+    return shifted, powers, totals
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax along the last axis: the difference from the maximum, its exponential, the row's sum, a quotient."""
+    if not _compiled(scores):
+        return summation.softmax(scores)
+    _, powers, totals = _powers(scores)
+    return canonical(powers / totals)
+
+
+def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
+    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient."""
+    if not _compiled(scores):
+        return summation.cross_entropy(scores, labels)
+    shifted, powers, totals = _powers(scores)
+    rows = np.arange(len(labels))
+    losses = log(totals[:, 0]) - shifted[rows, labels]
+    gradient = canonical(powers / totals)
+    gradient[rows, labels] -= np.float32(1)
+    return column_sums(losses[:, None])[0], gradient
+
+
+def mean(x: Array) -> Array:
+    """Sum along the last axis, which stays with a length of one, times the rounded inverse of its length."""
+    return row_sums(x) * x.dtype.type(1 / x.shape[-1])
+
+
+def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
+    """Vectors along the last axis with mean 0 and variance 1, and their deviations."""
+    centred = x - mean(x)
+    deviation = np.sqrt(mean(centred * centred) + x.dtype.type(epsilon))
+    return canonical(centred / deviation), deviation

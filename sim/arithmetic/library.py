@@ -1,0 +1,115 @@
+"""The library of kernels, built once per compiler and tried before it is used.
+
+Its sums are right only if the compiler rounds each product and each sum. Flags ask for that; a compiler that does
+otherwise, such as a script named by ``CXX`` that adds ``-ffast-math``, is found out by :func:`check`.
+"""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import exponential
+from sim.verilated.toolchain import ToolError, cache_folder, cached, compiler, digest, run, source, target
+
+__all__ = ["FLAGS", "KERNELS", "addresses", "build", "check", "library", "load"]
+
+#: C++ source of the kernels.
+KERNELS = (Path(__file__).parent / "kernels.cpp").read_text()
+
+#: Of the compiler. A product and a sum are never fused, whatever the processor could do.
+FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
+
+#: Strides of a batch of contiguous matrices, in elements: 4 rows of 2 factors, 2 rows of 17 columns.
+_LEFT, _RIGHT = (8, 2, 1), (34, 17, 1)
+
+
+def _coefficients() -> str:
+    """Constants of exp and log, as a header."""
+    lines = ["#include <cstdint>"]
+    for name in ("LOG2_E", "MAGIC", "LN2_HIGH", "LN2_LOW", "LEAST", "ROOT_HALF"):
+        lines.append(f"constexpr std::uint32_t {name} = {getattr(exponential, name):#010x};")
+    for name in ("EXP", "LOG"):
+        bits = getattr(exponential, name)
+        lines.append(f"constexpr int {name}_COUNT = {len(bits)};")
+        lines.append(f"constexpr std::uint32_t {name}[] = {{{', '.join(f'{one:#010x}' for one in bits)}}};")
+    return "\n".join([*lines, ""])
+
+
+def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
+    """Compile kernels, or find them where an earlier call did, and return the library's path."""
+    header = _coefficients()
+    key = digest(text, header, repr(tuple(flags)), target(), source(build))
+
+    def make(folder: Path) -> None:
+        (folder / "kernels.cpp").write_text(text)
+        (folder / "coefficients.h").write_text(header)
+        run([compiler(), *flags, "-I.", "-shared", "kernels.cpp", "-o", "library.so"], cwd=folder)
+
+    return cached(cache_folder("verilated") / f"arithmetic-{key}", make) / "library.so"
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Load a library of kernels, all of which return nothing."""
+    found = ctypes.CDLL(str(path))
+    for name in ("product", "row_sums", "gather_sums", "exponentials", "logarithms", "softmax_parts"):
+        getattr(found, name).restype = None
+    return found
+
+
+def addresses(*values: int | npt.NDArray[Any]) -> list[Any]:
+    """Arguments of a kernel: numbers of 64 bits, and addresses of arrays."""
+    return [ctypes.c_int64(value) if isinstance(value, int) else ctypes.c_void_p(value.ctypes.data)
+            for value in values]
+
+
+def check(found: ctypes.CDLL) -> list[str]:
+    """Find the rules that a library breaks, by values whose bits are known."""
+    def products(pairs: Sequence[tuple[float, float]]) -> npt.NDArray[np.float32]:
+        """The same sum of two products in every place of four rows of 17 columns, so that all paths are taken."""
+        left, right = (np.array(one, np.float32) for one in zip(*pairs, strict=True))
+        a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
+        output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
+        found.product(*addresses(1, 4, 2, 17, a, np.array(_LEFT), b, np.array(_RIGHT), output, panel))
+        return output
+
+    def values(name: str, x: npt.NDArray[np.float32]) -> bytes:
+        output = np.zeros_like(x)
+        getattr(found, name)(*addresses(len(x), x, output))
+        return output.tobytes()
+
+    near = 1 + 2**-12
+    below, above = (np.arange(1 << 12, dtype=np.float32) / np.float32(scale) for scale in (-40, 2048))
+    row, total = np.array([1e8, 1, -1e8], np.float32), np.zeros(1, np.float32)
+    found.row_sums(*addresses(1, 3, row, total))
+    rules = {
+        "rounds products before it adds them": (products([(-1 - 2**-11, 1), (near, near)]) == 0).all(),
+        "keeps subnormal numbers": (products([(2**-70, 2**-70), (0, 0)]) == np.float32(2**-140)).all(),
+        "adds in the given order": total[0] == 0,
+        "has the exponentials of the golden model":
+            values("exponentials", below) == exponential.exp(below).tobytes(),
+        "has the logarithms of the golden model":
+            values("logarithms", 1 + above) == exponential.log(1 + above).tobytes(),
+    }
+    return [rule for rule, kept in rules.items() if not kept]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The library of this process.
+
+    Raises
+    ------
+    ToolError
+        There is no compiler, or what it makes breaks a rule of the arithmetic.
+    """
+    found = load(build())
+    broken = check(found)
+    if broken:
+        raise ToolError(f"{compiler()} must make arithmetic that {' and '.join(broken)}, and its library does not; "
+                        f"CXX must name a compiler without options such as -ffast-math")
+    return found

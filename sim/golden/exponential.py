@@ -1,0 +1,84 @@
+"""Golden model of the exponential function and of the logarithm, in binary32 products and sums alone.
+
+Every product and every sum below is rounded, so that gateware, which has one multiplier and one adder, has the same
+bits as numpy and as the kernels of :mod:`sim.arithmetic`. Coefficients are bit patterns of binary32.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EXP", "LEAST", "LN2_HIGH", "LN2_LOW", "LOG", "LOG2_E", "MAGIC", "ROOT_HALF", "exp", "log"]
+
+Numbers = npt.NDArray[np.float32]
+
+#: 1 / ln 2, and the number whose sum with another one has no fraction: 1.5 * 2^23.
+LOG2_E, MAGIC = 0x3FB8_AA3B, 0x4B40_0000
+#: ln 2 in two parts; a product of the first with an exponent is exact.
+LN2_HIGH, LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
+#: Polynomials, lowest power first: of (exp(r) - 1 - r) / r^2, and of (log(1 + m) - m) / m^2.
+EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
+LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
+       0xBDA1_1BFE)
+#: Argument from which on, downwards, the exponential is +0.0: -104.
+LEAST = 0xC2D0_0000
+#: Least significand of the logarithm's polynomial: the root of 1/2.
+ROOT_HALF = 0x3F35_04F3
+
+
+def _number(bits: int) -> np.float32:
+    return np.float32(np.array(bits, np.uint32).view(np.float32))
+
+
+def _power(exponents: npt.NDArray[np.int32]) -> Numbers:
+    """Two to an exponent between -126 and 127."""
+    return np.asarray((exponents + 127) << 23, np.int32).view(np.float32)
+
+
+def _polynomial(coefficients: tuple[int, ...], x: Numbers) -> Numbers:
+    result = np.full_like(x, _number(coefficients[-1]))
+    for bits in coefficients[-2::-1]:
+        result = result * x + _number(bits)
+    return result
+
+
+def exp(x: npt.ArrayLike) -> Numbers:
+    """Exponentials of numbers that are not above zero; those of -104 and below are +0.0, that of a NaN is canonical.
+
+    With n the integer nearest to x / ln 2 and r = x - n ln 2, the result is (((p(r) r) r + r) + 1) 2^n, where 2^n is
+    multiplied by in two steps, of which only the second can round.
+    """
+    given = np.asarray(x)
+    if given.dtype != np.float32:
+        raise ValueError(f"Numbers must be binary32, not {given.dtype}")
+    if (given > 0).any():
+        raise ValueError(f"Argument of exp must be at most zero, not {given[given > 0][0]!s}")
+    x = np.where(given > _number(LEAST), given, _number(LEAST))
+    shifted = x * _number(LOG2_E) + _number(MAGIC)
+    n = shifted - _number(MAGIC)
+    exponents = shifted.view(np.int32) - np.int32(MAGIC)
+    r = (x - n * _number(LN2_HIGH)) - n * _number(LN2_LOW)
+    y = ((_polynomial(EXP, r) * r) * r + r) + np.float32(1)
+    half = exponents >> 1
+    y = (y * _power(half)) * _power(exponents - half)
+    return np.where(np.isnan(given), np.float32(np.nan), y)
+
+
+def log(x: npt.ArrayLike) -> Numbers:
+    """Natural logarithms of finite numbers from 1 on; that of a NaN is canonical.
+
+    With x = (1 + m) 2^n and 1 + m from the root of 1/2 to that of 2, the result is
+    (((p(m) m) m + n l) + m) + n h, where h + l is ln 2.
+    """
+    given = np.asarray(x)
+    if given.dtype != np.float32:
+        raise ValueError(f"Numbers must be binary32, not {given.dtype}")
+    wrong = (given < 1) | (given == np.inf)
+    if wrong.any():
+        raise ValueError(f"Argument of log must be finite and at least 1, not {given[wrong][0]!s}")
+    bits = np.where(np.isnan(given), np.float32(1), given).view(np.int32)
+    exponents = (bits - np.int32(ROOT_HALF)) >> 23
+    m = (bits - (exponents << 23)).view(np.float32) - np.float32(1)
+    n = exponents.astype(np.float32)
+    y = (_polynomial(LOG, m) * m) * m
+    y = ((y + n * _number(LN2_LOW)) + m) + n * _number(LN2_HIGH)
+    return np.where(np.isnan(given), np.float32(np.nan), y)

@@ -1,0 +1,107 @@
+"""Golden model of the order of summation, and of the functions of a network that add numbers up.
+
+Every sum is ((c + t0) + t1) + …: terms in ascending order, each sum rounded, from +0.0 or from a given number on. The
+terms of a dot product are products that are rounded before they are added; there is no fused multiply-add. So a sum
+that was begun can be carried on, and no tiling changes a bit. NaNs are canonical.
+
+Arrays are of binary32. They may be of binary64 as well, for comparison with finite differences, in which case exp and
+log are those of numpy.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import exponential
+
+__all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "log", "maxima", "mean", "normalize",
+           "product", "row_sums", "softmax"]
+
+Array = npt.NDArray[np.floating]
+
+
+def canonical(x: Array) -> Array:
+    """Numbers as they are, with one bit pattern for all NaNs."""
+    return np.where(np.isnan(x), x.dtype.type(np.nan), x)
+
+
+def product(a: Array, b: Array, initial: Array | None = None) -> Array:
+    """Matrix products (…, m, k) by (…, k, n), each element summed up along k from zero or from ``initial`` on."""
+    shape = (*a.shape[:-1], b.shape[-1])
+    total = np.zeros(shape, a.dtype) if initial is None else np.array(initial, a.dtype)
+    for k in range(a.shape[-1]):
+        total = total + a[..., :, k, None] * b[..., None, k, :]
+    return canonical(total)
+
+
+def row_sums(x: Array) -> Array:
+    """Sums along the last axis, which stays with a length of one: from column 0 on."""
+    total = np.zeros((*x.shape[:-1], 1), x.dtype)
+    for column in range(x.shape[-1]):
+        total = total + x[..., column, None]
+    return canonical(total)
+
+
+def column_sums(x: Array) -> Array:
+    """Sums of the rows of a matrix, from row 0 on."""
+    total = np.zeros(x.shape[1:], x.dtype)
+    for row in x:
+        total = total + row
+    return canonical(total)
+
+
+def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
+    """A matrix of ``count`` rows, to each of which are added the rows of ``x`` whose place it is, from row 0 on."""
+    total = np.zeros((count, x.shape[1]), x.dtype)
+    for row, place in zip(x, places, strict=True):
+        total[place] = total[place] + row
+    return canonical(total)
+
+
+def maxima(x: Array) -> Array:
+    """Largest element along the last axis, which stays with a length of one; the first of equal ones."""
+    largest = x[..., :1]
+    for column in range(1, x.shape[-1]):
+        largest = np.where(x[..., column, None] > largest, x[..., column, None], largest)
+    return largest
+
+
+def exp(x: Array) -> Array:
+    """Exponentials of numbers that are not above zero."""
+    return exponential.exp(x) if x.dtype == np.float32 else np.exp(x)
+
+
+def log(x: Array) -> Array:
+    """Logarithms of finite numbers from 1 on."""
+    return exponential.log(x) if x.dtype == np.float32 else np.log(x)
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax along the last axis: the difference from the maximum, its exponential, the row's sum, a quotient."""
+    powers = exp(scores - maxima(scores))
+    return canonical(powers / row_sums(powers))
+
+
+def cross_entropy(scores: Array, labels: npt.NDArray[np.integer]) -> tuple[Any, Array]:
+    """Loss ``-log(softmax(scores)[label])`` summed over rows from row 0 on, and its gradient."""
+    rows = np.arange(len(labels))
+    shifted = scores - maxima(scores)
+    powers = exp(shifted)
+    totals = row_sums(powers)
+    losses = log(totals[:, 0]) - shifted[rows, labels]
+    gradient = canonical(powers / totals)
+    gradient[rows, labels] -= scores.dtype.type(1)
+    return column_sums(losses[:, None])[0], gradient
+
+
+def mean(x: Array) -> Array:
+    """Sum along the last axis, which stays with a length of one, times the rounded inverse of its length."""
+    return row_sums(x) * x.dtype.type(1 / x.shape[-1])
+
+
+def normalize(x: Array, epsilon: float) -> tuple[Array, Array]:
+    """Vectors along the last axis with mean 0 and variance 1, and their deviations."""
+    centred = x - mean(x)
+    deviation = np.sqrt(mean(centred * centred) + x.dtype.type(epsilon))
+    return canonical(centred / deviation), deviation

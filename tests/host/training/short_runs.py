@@ -1,0 +1,40 @@
+"""Short training runs on golden models, and a digest of each: its weights, and its losses and measures.
+
+It is a program of its own, since numpy looks at the processor, and at the environment, only when it is loaded.
+"""
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+
+from host.models.digits import digits
+from host.models.text import Text, topics
+from host.training.optimizers import Adam
+from host.training.record import TrainingConfig
+from host.training.trainer import train
+from host.training.workloads import CharacterModel, Classifier
+from tests.host.training.golden_ring import GoldenRing
+
+
+def runs():
+    """Each run's ring, workload and configuration, by name."""
+    config = TrainingConfig(max_steps=6, interval=3)
+    yield "momentum", GoldenRing(4), Classifier(digits(), (64,)), config
+    yield "codebook", GoldenRing(3, weight_codec="table32"), Classifier(digits(), (16,)), dataclasses.replace(
+        config, refresh=2)
+    yield "density", GoldenRing(2), Classifier(digits(), (16,)), dataclasses.replace(
+        config, density=0.2, optimizer=Adam(learning_rate=0.01))
+    source = topics(context=16)
+    yield "text", GoldenRing(2), CharacterModel(Text(source.train[:400], source.test[:40])), dataclasses.replace(
+        config, batch=32, optimizer=Adam(learning_rate=0.03))
+
+
+def digest(ring, training):
+    numbers = [*(step.loss for step in training.steps), *training.measures]
+    return hashlib.sha256(ring.weights.tobytes() + np.array(numbers).tobytes()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: digest(ring, train(ring, workload, config)) for name, ring, workload, config in runs()}))

@@ -1,0 +1,38 @@
+"""Results do not depend on the processor: neither on the BLAS's kernel, nor on the instructions that numpy uses."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+#: Digests of runs whose data is the same with every version of Python.
+KNOWN = {"momentum": "2f2575cc6be3b02b", "codebook": "43628783a321c001", "density": "43ef46e1a44f275b"}
+
+
+@functools.cache
+def digests(**variables):
+    """Digests of short runs in a process of its own, with these variables in its environment."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("OPENBLAS_", "OMP_", "NPY_", "GLIBC_TUNABLES"))}
+    ended = subprocess.run([sys.executable, "-m", "tests.host.training.short_runs"], cwd=ROOT, timeout=300,
+                           env={**kept, "PYTHONPATH": str(ROOT), **variables}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_known_digests():
+    assert digests() == {**KNOWN, "text": digests()["text"]}
+
+
+@pytest.mark.parametrize("variables", [
+    {"OPENBLAS_CORETYPE": "Haswell"}, {"OPENBLAS_CORETYPE": "SkylakeX"}, {"OPENBLAS_CORETYPE": "Sandybridge"},
+    {"NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3",
+     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F,-AVX512VL"},
+], ids=lambda variables: " ".join(f"{name}={value}" for name, value in variables.items()))
+def test_the_same_as_without(variables):
+    assert digests(**variables) == digests()

@@ -1,0 +1,30 @@
+"""The error and the order of exp and log that the command prints, over fewer arguments, and what makes it fail."""
+
+import pytest
+
+from sim.bench import exponential as bench
+from sim.golden import exponential
+
+
+@pytest.mark.parametrize("name", ["exp", "log"])
+def test_within_the_bound(name):
+    found = bench.measure(name, most=1_000_000)
+    assert found["count"] >= 1_000_000
+    assert 0.5 < found["worst"] < bench.BOUND
+    assert found["rounded"] > 0.9
+    assert (found["wrong"], found["others"]) == (0, 0)
+
+
+def test_command(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "MOST", 50_000)
+    monkeypatch.setattr(bench.measure, "__kwdefaults__", {"most": 50_000})
+    assert bench.main() == 0
+    exp, log = capsys.readouterr().out.splitlines()
+    assert exp.startswith("exp: 50,")
+    assert log.endswith("0 pairs in the wrong order, 0 results of kernels that differ")
+    # A coefficient that is a unit in its last place off is another function, and a quarter off a bad one.
+    monkeypatch.setattr(exponential, "EXP", (exponential.EXP[0] + 1, *exponential.EXP[1:]))
+    assert bench.main() == 1
+    assert "0 results of kernels that differ" not in capsys.readouterr().out.splitlines()[0]
+    monkeypatch.setattr(exponential, "EXP", (0x3F40_0000, *exponential.EXP[1:]))
+    assert bench.measure("exp")["worst"] > bench.BOUND
