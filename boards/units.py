@@ -168,6 +168,8 @@ UNITS = {
     "floating.narrow": Unit("hdl.floating.convert:FloatConverter", _formats("FP32", "BF16")),
     "floating.to_integer": Unit("hdl.floating.convert:FloatToInteger", {}),
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
+    "compute.multiply_accumulate": Unit("hdl.compute.multiply_accumulate:MultiplyAccumulate", {}),
+    "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value.decoder:Decoder", {"lanes": 4}),
