@@ -170,6 +170,7 @@ UNITS = {
     "floating.from_integer": Unit("hdl.floating.convert:IntegerToFloat", {}),
     "compute.multiply_accumulate": Unit("hdl.compute.multiply_accumulate:MultiplyAccumulate", {}),
     "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
+    "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),
     "compression.zero_value.decoder": Unit("hdl.compression.zero_value.decoder:Decoder", {"lanes": 4}),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating
-from sim.golden.stream import Feed, Trace, first_from
+from sim.golden.stream import Feed, Stages, Trace
 
 __all__ = ["SLOTS", "Beats", "MacArray", "Results", "accumulate", "concatenate"]
 
@@ -166,40 +166,26 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles: three stages that move together when the output is free."""
+    """Drain of complete tiles, in three stages: place, result of each row, output."""
 
     BANKS = 2
 
     def __init__(self, ready: npt.ArrayLike, length: int) -> None:
-        self._ready = first_from(ready)
-        self._end = len(self._ready) - 1
+        self._stages = Stages(3, ready)
         self._length = length
-        self._entered = -1
-        self._stalls: list[tuple[int, int]] = []
         self._read: list[int] = []
-        self._count = 0
-        self.offered = np.full(self._end, -1, np.int64)
+
+    @property
+    def offered(self) -> npt.NDArray[np.int64]:
+        """Per cycle, the index of the row on offer; -1 without one."""
+        return self._stages.offered
 
     @property
     def room(self) -> int:
         """Cycle from which there is a bank for one more tile."""
         return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
 
-    def _move(self, cycle: int) -> int:
-        """The first cycle from the given one on in which the stages move."""
-        for offered, departed in self._stalls:
-            if offered <= cycle:
-                cycle = max(cycle, departed)
-        return cycle
-
     def tile(self, complete: int) -> None:
         """Drain a tile that is complete from a cycle on."""
-        for _ in range(self._length):
-            self._entered = self._move(max(complete, self._entered + 1))
-            read = self._move(self._entered + 1)
-            offered = min(self._move(read + 1) + 1, self._end)
-            departed = self._ready[offered]
-            self.offered[offered:departed + 1] = self._count
-            self._count += 1
-            self._stalls = [*self._stalls[-3:], (offered, departed)]
+        _, read, _ = [self._stages.enter(complete) for _ in range(self._length)][-1]
         self._read.append(read)
