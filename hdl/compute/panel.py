@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.floating.format import FP32
 
-__all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout", "rotate"]
+__all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout"]
 
 
 def fill_layout(lanes, blocks):
@@ -34,9 +34,13 @@ def operand_layout(width):
     return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), width)})
 
 
-def rotate(m, name, values, amount):
-    """Rotate values to higher places: the value of place n goes to place n + ``amount``, modulo their number."""
-    for bit in range(len(amount)):
+def _rotate(m, name, values, amount, bits):
+    """Rotate values to higher places, by the given bits of an amount.
+
+    The value of place n goes to place n + ``amount``, modulo their number. With a register between the two bits of an
+    amount each takes one LUT per bit of a value; without, both together take four.
+    """
+    for bit in bits:
         step = 1 << bit
         turned = [Signal(len(value), name=f"{name}_{step}_{place}") for place, value in enumerate(values)]
         m.d.comb += [turned[place].eq(Mux(amount[bit], values[place - step], values[place]))
@@ -76,7 +80,7 @@ class PanelBuffer(wiring.Component):
     o : Out(stream of operand_layout(width))
     """
 
-    latency = 3
+    latency = 4
 
     def __init__(self, *, lanes, width=None, blocks=128):
         if not isinstance(lanes, int) or lanes not in (2, 4, 8):
@@ -145,13 +149,16 @@ class PanelBuffer(wiring.Component):
             writing.eq(taken), place.eq(Cat(given.block, half)),
             ending.eq(Mux(taken & given.last, Cat(~half, half), 0)),
         ]
-        turned = rotate(m, "filled", [given.elements[lane] for lane in range(self._lanes)], given.row)
+        turned = _rotate(m, "filled", [given.elements[lane] for lane in range(self._lanes)], given.row, [0])
+        elements = [Signal(FP32.width, name=f"element_{number}", reset_less=True) for number in range(self._lanes)]
+        row = Signal(range(self._lanes), reset_less=True)
+        m.d.sync += [row.eq(given.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
+        turned = _rotate(m, "placed", elements, row, range(1, len(row)))
         for number, (port, value) in enumerate(zip(ports, turned, strict=True)):
             # The column of the element that comes here: that of the row, or the element's own place in it.
             column = Signal(range(self._lanes), name=f"column_{number}", reset_less=True)
-            element = Signal(FP32.width, name=f"element_{number}", reset_less=True)
-            m.d.sync += [column.eq(Mux(given.transposed, number - given.row, given.row)), element.eq(value)]
-            m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, place)), port.data.eq(element)]
+            m.d.sync += column.eq(Mux(given.transposed, number - given.row, given.row))
+            m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, place)), port.data.eq(value)]
         return ending
 
     def _elaborate_read(self, m, ports, full):
@@ -174,19 +181,23 @@ class PanelBuffer(wiring.Component):
         amount = asked.row
         if self._width < self._lanes:
             amount = (asked.row + asked.part * self._width)[:len(asked.row)]
-        amounts = [Signal(range(self._lanes), name=f"amount_{stage}", reset_less=True) for stage in range(2)]
-        valid = [Signal(name=f"valid_{stage}") for stage in range(2)]
-        fetched = [Signal(FP32.width, name=f"fetched_{number}", reset_less=True) for number in range(self._lanes)]
+        # Places by which the elements are to go back.
+        amounts = [Signal(range(self._lanes), name=f"amount_{stage}", reset_less=True) for stage in range(3)]
+        valid = [Signal(name=f"valid_{stage}") for stage in range(3)]
+        fetched, turned = (
+            [Signal(FP32.width, name=f"{name}_{number}", reset_less=True) for number in range(self._lanes)]
+            for name in ("fetched", "turned"))
         for port in ports:
             m.d.comb += [port.en.eq(move), port.addr.eq(Cat(asked.row, asked.block, half))]
-        back = rotate(m, "turned", fetched, (-amounts[1])[:len(asked.row)])
+        half_back = _rotate(m, "half_back", fetched, amounts[1], [0])
+        back = _rotate(m, "back", turned, amounts[2], range(1, len(amounts[2])))
         elements = Signal(self.o.payload.elements.shape(), name="elements", reset_less=True)
         m.d.comb += self.o.payload.elements.eq(elements)
         with m.If(move):
             m.d.sync += [
-                valid[0].eq(taken), amounts[0].eq(amount),
-                valid[1].eq(valid[0]), amounts[1].eq(amounts[0]),
-                self.o.valid.eq(valid[1])]
-            m.d.sync += [register.eq(port.data) for register, port in zip(fetched, ports, strict=True)]
+                Cat(*valid, self.o.valid).eq(Cat(taken, *valid)), amounts[0].eq(-amount),
+                amounts[1].eq(amounts[0]), amounts[2].eq(amounts[1])]
+            for number, port in enumerate(ports):
+                m.d.sync += [fetched[number].eq(port.data), turned[number].eq(half_back[number])]
             m.d.sync += [elements[place].eq(back[place]) for place in range(self._width)]
         return released

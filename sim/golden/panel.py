@@ -68,7 +68,7 @@ class PanelBuffer:
     #: Cycles from the acceptance of the last row of a panel to the first read.
     FILL = 2
     #: Stages of a read.
-    READ = 3
+    READ = 4
     HALVES = 2
 
     def operands(self, fills: Sequence[Fill], reads: Sequence[Read]) -> npt.NDArray[np.uint32]:
