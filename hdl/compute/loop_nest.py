@@ -109,8 +109,8 @@ class LoopNest(wiring.Component):
     """
 
     #: Cycles from the acceptance of a job to ``bad``, and to its first beat.
-    checked = 2
-    latency = 7
+    checked = 3
+    latency = 8
 
     def __init__(self, *, rows, lanes, blocks=128):
         if not isinstance(rows, int) or rows not in (1, 2, 4):
@@ -148,10 +148,9 @@ class LoopNest(wiring.Component):
         return {"m": job.tile + job.row_tiles + row_bits,
                 "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
 
-    def _fits(self, job):
+    def _fits(self, job, strides):
         """Both panels of a job have enough blocks."""
         lane_bits, block_bits = self._lanes.bit_length() - 1, self._blocks.bit_length() - 1
-        strides = self._strides(job)
         groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
         return ((groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
                 & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
@@ -160,6 +159,7 @@ class LoopNest(wiring.Component):
         """Plan steps, one ahead of the beats."""
         names = ("m", "n", "k")
         base = {name: Signal(SIZE_BITS, name=f"base_{name}", reset_less=True) for name in names}
+        bits = {name: Signal(4, name=f"bits_{name}", reset_less=True) for name in names}
         stride = {name: Signal(SIZE_BITS + 1, name=f"stride_{name}", reset_less=True) for name in names}
         following = {name: Signal(SIZE_BITS + 2, name=f"following_{name}", reset_less=True) for name in names}
         ends = {name: Signal(name=f"ends_{name}") for name in names}
@@ -192,12 +192,15 @@ class LoopNest(wiring.Component):
                 m.d.comb += self.job.ready.eq(1)
                 m.d.sync += job.eq(self.job.payload)
                 with m.If(self.job.valid):
-                    m.next = "Check"
+                    m.next = "Scale"
+            with m.State("Scale"):
+                m.d.sync += [bits[name].eq(value) for name, value in self._strides(job).items()]
+                m.next = "Check"
             with m.State("Check"):
-                for name, bits in self._strides(job).items():
-                    m.d.sync += [base[name].eq(0), stride[name].eq(1 << bits)]
+                for name in names:
+                    m.d.sync += [base[name].eq(0), stride[name].eq(1 << bits[name])]
                 m.d.sync += [holds.eq(inner_k & (job.row_tiles == 0) & (job.column_tiles == 0)),
-                             load["a"].eq(1), load["b"].eq(1), self.bad.eq(~self._fits(job))]
+                             load["a"].eq(1), load["b"].eq(1), self.bad.eq(~self._fits(job, bits))]
                 m.next = "Decide"
             with m.State("Decide"):
                 m.d.sync += self.bad.eq(0)

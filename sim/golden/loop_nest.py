@@ -107,8 +107,8 @@ class LoopNest:
     blocks: int = 128
 
     #: Cycles from the acceptance of a job to ``bad``, and to the offer of its first step.
-    CHECK = 2
-    FIRST = 5
+    CHECK = 3
+    FIRST = 6
     #: Cycles from the end of a step's offer to the next one.
     NEXT = 3
 
