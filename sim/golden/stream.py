@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Feed", "Output", "QueueCycles", "Trace", "first_from", "queue"]
+__all__ = ["Feed", "Output", "QueueCycles", "Stages", "Trace", "first_from", "queue"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +126,56 @@ class Output:
         self.offered[loaded + 1:self.departed + 1] = self._count
         self._count += 1
         return loaded
+
+
+class Stages:
+    """Stages that move together when the output, the last of them, is free.
+
+    Members
+    -------
+    end : int
+        Cycles of the run.
+    offered : array of int
+        Per cycle, the index of the beat on offer; -1 without one.
+    moves : array of bool
+        Per cycle, whether the stages move.
+    """
+
+    def __init__(self, count: int, ready: npt.ArrayLike) -> None:
+        self._ready = first_from(ready)
+        self.end = len(self._ready) - 1
+        self.offered = np.full(self.end, -1, np.int64)
+        self.moves = np.ones(self.end, np.bool_)
+        self._count = count
+        self._entered = -1
+        self._stalls: list[tuple[int, int]] = []
+        self._beats = 0
+
+    def move(self, cycle: int) -> int:
+        """The first cycle from the given one on in which the stages move."""
+        for offered, departed in self._stalls:
+            if offered <= cycle:
+                cycle = max(cycle, departed)
+        return cycle
+
+    def earliest(self, cycle: int) -> int:
+        """The first cycle from the given one on in which a beat can enter the first stage."""
+        return self.move(max(cycle, self._entered + 1))
+
+    def enter(self, cycle: int) -> list[int]:
+        """Let a beat enter from the given cycle on; return the cycles in which it enters each stage."""
+        cycles = [self.earliest(cycle)]
+        self._entered = cycles[0]
+        for _ in range(self._count - 1):
+            cycles.append(self.move(cycles[-1] + 1))
+        offered = min(cycles[-1] + 1, self.end)
+        departed = self._ready[offered]
+        self.offered[offered:departed + 1] = self._beats
+        self.moves[offered:departed] = False
+        self._beats += 1
+        # No earlier offer can hold a beat that enters later.
+        self._stalls = [*self._stalls[-self._count:], (offered, departed)]
+        return cycles
 
 
 def queue(*, depth: int, latency: int, beats: int, willing: np.ndarray, ready: np.ndarray) -> QueueCycles:

@@ -1,0 +1,245 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the units, which check the number of DSP blocks.
+"""Array of multiply-accumulate units: an outer product of rows and columns in every cycle."""
+
+import functools
+import itertools
+import operator
+
+from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
+from hdl.floating.format import FP32
+from hdl.floating.stages import wait
+from hdl.streams.stream import step_count
+
+__all__ = ["ONE", "TILES", "MacArray", "result_layout", "term_layout"]
+
+#: Encoding of 1.0.
+ONE = FP32.bias << FP32.fraction_bits
+
+#: Forms of a register tile.
+TILES = SLOTS.bit_length()
+
+#: Tiles whose results are held.
+_BANKS = 2
+
+
+def term_layout(rows, columns):
+    """Payload of the operands of one slot: ``a`` of each row, ``b`` of each column.
+
+    The eight beats of a round have the slots 0 to 7 in turn, and the same ``first``, ``last`` and ``tile``. ``rows``
+    has the rows that take part; all others add a bubble. In an ``initial`` beat the term is ``b`` itself in place of
+    the product. Sums begin in a round with ``first``: at -0.0 if it is ``initial`` as well, else at +0.0. They are
+    results after a round with ``last``, whose ``tile`` is the base-2 logarithm of the groups of rows: with n groups
+    of columns, which are 8 >> ``tile``, slot s is group s // n of rows and group s % n of columns.
+    """
+    return data.StructLayout({
+        "a": data.ArrayLayout(unsigned(FP32.width), rows), "b": data.ArrayLayout(unsigned(FP32.width), columns),
+        "rows": rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
+
+
+def result_layout(rows, columns):
+    """Payload of results: one element per column, of a row and a group of columns of the tile."""
+    return data.StructLayout({
+        "elements": data.ArrayLayout(unsigned(FP32.width), columns), "row": range(SLOTS * rows),
+        "group": range(SLOTS), "last": 1})
+
+
+class MacArray(wiring.Component):
+    """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
+
+    Terms are added in the order in which they come, product and sum each rounded. A beat waits in the operand
+    register until the cycle of its slot: a source that pauses for a cycle loses :data:`SLOTS` of them, unless it
+    pauses between a round with ``last`` and the next one. No pause changes a result.
+
+    Results leave row by row, and in each row by groups of columns, in ascending order. Those of two tiles are held,
+    and the last round of a third one waits. A source that never pauses is never held if sums have at least
+    :attr:`shortest` rounds and the sink is always ready.
+
+    ``i.ready`` is a function of registers. The three stages of results move together when the output is free. Latency
+    is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer of its first results, if none of
+    the tile before are left.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of units: 1, 2 or 4.
+    columns : int
+        Columns of units, the lanes of memory rows: 2, 4 or 8.
+    dsps : int
+        DSP blocks each unit may use: 4, 2 or 1.
+
+    Members
+    -------
+    i : In(stream of term_layout(rows, columns))
+    o : Out(stream of result_layout(rows, columns))
+    """
+
+    def __init__(self, *, rows, columns, dsps=4):
+        if not isinstance(rows, int) or rows not in (1, 2, 4):
+            raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
+        if not isinstance(columns, int) or columns not in (2, 4, 8):
+            raise ValueError(f"Column count must be 2, 4 or 8, not {columns!r}")
+        self._units = [[MultiplyAccumulate(dsps=dsps) for _ in range(columns)] for _ in range(rows)]
+        self._rows = rows
+        self._columns = columns
+        self._dsps = dsps
+        super().__init__({
+            "i": In(stream.Signature(term_layout(rows, columns))),
+            "o": Out(stream.Signature(result_layout(rows, columns))),
+        })
+
+    @property
+    def rows(self):
+        """Rows of units."""
+        return self._rows
+
+    @property
+    def columns(self):
+        """Columns of units."""
+        return self._columns
+
+    @property
+    def product_latency(self):
+        """Cycles from factors to their product."""
+        return product_latency(self._dsps)
+
+    @property
+    def latency(self):
+        """Cycles from the last beat of a tile to its first results."""
+        return sum_latency(self._dsps) + 5
+
+    @property
+    def shortest(self):
+        """Fewest rounds of a sum with which the array never holds its source."""
+        held = SLOTS - 1 + sum_latency(self._dsps) + 2 + SLOTS * self._rows
+        return max(-(-held // (_BANKS * SLOTS)), self._rows)
+
+    def elaborate(self, platform):
+        m = Module()
+        for row, units in enumerate(self._units):
+            for column, unit in enumerate(units):
+                m.submodules[f"unit_{row}_{column}"] = unit
+        freed = Signal()
+        operands, issue, tiles = self._elaborate_issue(m, freed)
+        complete = self._elaborate_controls(m, operands, issue)
+        self._elaborate_drain(m, complete, tiles, freed)
+        return m
+
+    def _elaborate_issue(self, m, freed):
+        """Operand registers, which hold a beat until the cycle of its slot; return them and ``issue``."""
+        operands = Signal(self.i.payload.shape(), reset_less=True)
+        held = Signal()
+        # The next slot, and whether this is a cycle of it. With no sum under way any cycle is.
+        slot = Signal(range(SLOTS))
+        fresh = Signal(init=1)
+        aligned = Signal(init=1)
+        lag = Signal(range(SLOTS))
+        # A bank is taken by the first beat of a last round, for its other beats as well.
+        banks = Signal(range(_BANKS + 1))
+        full = Signal()
+        issue = Signal()
+        begins = Signal()
+        ends = Signal()
+        m.d.comb += [
+            full.eq(banks == _BANKS),
+            issue.eq(held & aligned & ~(operands.last & (slot == 0) & full)),
+            self.i.ready.eq(~held | issue),
+            begins.eq(issue & operands.last & (slot == 0)),
+            ends.eq(issue & operands.last & (slot == SLOTS - 1)),
+        ]
+        with m.If(self.i.ready):
+            m.d.sync += [held.eq(self.i.valid), operands.eq(self.i.payload)]
+            with m.If(self.i.payload.initial):
+                m.d.sync += [operands.a[row].eq(ONE) for row in range(self._rows)]
+        with m.If(issue):
+            m.d.sync += [slot.eq(slot + 1), lag.eq(0), aligned.eq(1), fresh.eq(ends)]
+        with m.Else():
+            m.d.sync += [lag.eq(lag + 1), aligned.eq(fresh | (lag == SLOTS - 1))]
+        step_count(m, banks, up=begins, down=freed)
+        bank = Signal()
+        tiles = [Signal(range(TILES), name=f"tile_{number}") for number in range(_BANKS)]
+        with m.If(ends):
+            m.d.sync += bank.eq(~bank)
+        for number, tile in enumerate(tiles):
+            with m.If(begins & (bank == number)):
+                m.d.sync += tile.eq(operands.tile)
+        return operands, issue, tiles
+
+    def _elaborate_controls(self, m, operands, issue):
+        """Controls of the units, beside their pipelines; return the signal that a tile is complete."""
+        first = wait(m, "first", issue & operands.first, self.product_latency)
+        negative = wait(m, "negative", operands.initial, self.product_latency)
+        for row, units in enumerate(self._units):
+            bubble = wait(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency)
+            for column, unit in enumerate(units):
+                m.d.comb += [unit.a.eq(operands.a[row]), unit.b.eq(operands.b[column]), unit.bubble.eq(bubble)]
+        # Sums are stored in the order of their beats, so that a counter has their places.
+        stores = Signal(sum_latency(self._dsps))
+        place = Signal(range(PLACES))
+        complete = Signal()
+        m.d.sync += stores.eq(Cat(issue & operands.last, stores))
+        with m.If(stores[-1]):
+            m.d.sync += place.eq(place + 1)
+        m.d.comb += complete.eq(stores[-1] & place[:-1].all())
+        for unit in itertools.chain(*self._units):
+            m.d.comb += [
+                unit.first.eq(first), unit.negative.eq(negative), unit.store.eq(stores[-1]), unit.place.eq(place)]
+        return complete
+
+    def _elaborate_drain(self, m, complete, tiles, freed):
+        """Results of complete tiles, in three stages that move together: place, result of each row, output."""
+        waiting = Signal(range(_BANKS + 1))
+        bank = Signal()
+        number = Signal(range(SLOTS * self._rows))
+        move = Signal()
+        final = Signal()
+        m.d.comb += [move.eq(self.o.ready | ~self.o.valid), final.eq(move & (waiting != 0) & number.all())]
+        step_count(m, waiting, up=complete, down=final)
+        with m.If(final):
+            m.d.sync += bank.eq(~bank)
+        with m.If(move & (waiting != 0)):
+            m.d.sync += number.eq(number + 1)
+
+        # The number of a row of results is, from its lowest bit on, group of columns, row of units, group of rows.
+        row_bits = self._rows.bit_length() - 1
+        marks = data.StructLayout({"row": range(SLOTS * self._rows), "group": range(SLOTS), "last": 1})
+        chosen = Signal(marks, name="chosen")
+        slot = Signal(range(SLOTS))
+        unit_row = Signal(range(self._rows)) if row_bits else C(0, 1)
+        tile = Mux(bank, tiles[1], tiles[0])
+        m.d.comb += chosen.last.eq(number.all())
+        with m.Switch(tile):
+            for form in range(TILES):
+                group_bits = TILES - 1 - form
+                with m.Case(form):
+                    m.d.comb += [
+                        chosen.row.eq(number[group_bits:]), chosen.group.eq(number[:group_bits]),
+                        slot.eq(Cat(number[:group_bits], number[group_bits + row_bits:]))]
+                    if row_bits:
+                        m.d.comb += unit_row.eq(number[group_bits:group_bits + row_bits])
+
+        valid = [Signal(name=f"valid_{stage}") for stage in ("place", "result")]
+        travelling = [Signal(marks, name=f"marks_{stage}", reset_less=True) for stage in ("place", "result")]
+        fetch = Signal(range(PLACES), reset_less=True)
+        select = Signal(self._rows, reset_less=True)
+        elements = Signal(self.o.payload.elements.shape(), name="elements", reset_less=True)
+        leaving = Signal(marks, name="leaving", reset_less=True)
+        m.d.comb += freed.eq(move & valid[0] & travelling[0].last)
+        with m.If(move):
+            m.d.sync += [
+                valid[0].eq(waiting != 0), travelling[0].eq(chosen), fetch.eq(Cat(slot, bank)),
+                select.eq(1 << unit_row),
+                valid[1].eq(valid[0]), travelling[1].eq(travelling[0]),
+                self.o.valid.eq(valid[1]), leaving.eq(travelling[1])]
+            for column in range(self._columns):
+                joined = functools.reduce(operator.or_, (units[column].o for units in self._units))
+                m.d.sync += elements[column].eq(joined)
+        for row, units in enumerate(self._units):
+            for unit in units:
+                m.d.comb += [unit.fetch.eq(fetch), unit.move.eq(move), unit.select.eq(select[row])]
+        m.d.comb += [self.o.payload.elements.eq(elements)]
+        m.d.comb += [self.o.payload[name].eq(leaving[name]) for name in marks.members]

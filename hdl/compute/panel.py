@@ -1,0 +1,203 @@
+"""Buffer of operands, which transposes blocks of a matrix on their way from memory rows to the array."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.floating.format import FP32
+
+__all__ = ["PanelBuffer", "fill_layout", "operand_layout", "read_layout"]
+
+
+def fill_layout(lanes, blocks):
+    """Payload of a memory row: elements of a block, ``row`` of its columns or, if ``transposed``, of its rows.
+
+    ``last`` ends the panel.
+    """
+    return data.StructLayout({
+        "elements": data.ArrayLayout(unsigned(FP32.width), lanes), "block": range(blocks), "row": range(lanes),
+        "transposed": 1, "last": 1})
+
+
+def read_layout(lanes, blocks, width):
+    """Payload of a request for ``width`` elements of column ``row`` of a block; ``last`` releases the panel.
+
+    ``part`` tells which of them, and is there only if a column has more than one part.
+    """
+    part = {"part": range(lanes // width)} if width < lanes else {}
+    return data.StructLayout({"block": range(blocks), "row": range(lanes), **part, "last": 1})
+
+
+def operand_layout(width):
+    """Payload of operands: ``width`` neighbours of a column."""
+    return data.StructLayout({"elements": data.ArrayLayout(unsigned(FP32.width), width)})
+
+
+def _rotate(m, name, values, amount, bits):
+    """Rotate values to higher places, by the given bits of an amount.
+
+    The value of place n goes to place n + ``amount``, modulo their number. With a register between the two bits of an
+    amount each takes one LUT per bit of a value; without, both together take four.
+    """
+    for bit in bits:
+        step = 1 << bit
+        turned = [Signal(len(value), name=f"{name}_{step}_{place}") for place, value in enumerate(values)]
+        m.d.comb += [turned[place].eq(Mux(amount[bit], values[place - step], values[place]))
+                     for place in range(len(values))]
+        values = turned
+    return values
+
+
+class PanelBuffer(wiring.Component):
+    """Hold two panels of operands: one is filled with memory rows while columns of the other one are read.
+
+    A panel consists of square blocks of ``lanes`` by ``lanes`` elements. A memory row is a column of a block, or one
+    of its rows, and is taken whole in both cases; a read gives a column, or a part of it. Hence A and B of a product
+    may each be stored in either order. Element (i, k) of a block is in bank (i + k) modulo ``lanes``, so that rows
+    and columns are both spread over all banks.
+
+    A row is taken per cycle, and a column read per cycle, from panel to panel. Panels are filled and read in turn: a
+    fill ends with ``last``, and the panel can be read two cycles later, in any order and as often as wanted, until a
+    read with ``last``. In the cycle after it can be filled again. What is not written keeps what it had.
+
+    The operands of a read are offered :attr:`latency` cycles after it. The stages of reading move together when the
+    output is free: ``read.ready`` depends combinationally on ``o.ready``. ``fill.ready`` is a function of registers.
+
+    Parameters
+    ----------
+    lanes : int
+        Elements of a memory row: 2, 4 or 8.
+    width : int or None
+        Elements of a read, a power of two up to ``lanes``; by default ``lanes``.
+    blocks : int
+        Blocks of a panel, a power of two, at least 2.
+
+    Members
+    -------
+    fill : In(stream of fill_layout(lanes, blocks))
+    read : In(stream of read_layout(lanes, blocks, width))
+    o : Out(stream of operand_layout(width))
+    """
+
+    latency = 4
+
+    def __init__(self, *, lanes, width=None, blocks=128):
+        if not isinstance(lanes, int) or lanes not in (2, 4, 8):
+            raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
+        width = lanes if width is None else width
+        if not isinstance(width, int) or width not in (1, 2, 4, 8) or width > lanes:
+            raise ValueError(f"Width must be a power of two up to {lanes}, not {width!r}")
+        if not isinstance(blocks, int) or blocks < 2 or blocks & (blocks - 1):
+            raise ValueError(f"Block count must be a power of two of at least 2, not {blocks!r}")
+        self._lanes = lanes
+        self._width = width
+        self._blocks = blocks
+        super().__init__({
+            "fill": In(stream.Signature(fill_layout(lanes, blocks))),
+            "read": In(stream.Signature(read_layout(lanes, blocks, width))),
+            "o": Out(stream.Signature(operand_layout(width))),
+        })
+
+    @property
+    def lanes(self):
+        """Elements of a memory row."""
+        return self._lanes
+
+    @property
+    def width(self):
+        """Elements of a read."""
+        return self._width
+
+    @property
+    def blocks(self):
+        """Blocks of a panel."""
+        return self._blocks
+
+    def elaborate(self, platform):
+        m = Module()
+        # A panel is not read while it is filled.
+        banks = [Memory(shape=FP32.width, depth=2 * self._blocks * self._lanes, init=[], attrs={"no_rw_check": 1})
+                 for _ in range(self._lanes)]
+        for number, bank in enumerate(banks):
+            m.submodules[f"bank_{number}"] = bank
+        full = [Signal(name=f"full_{half}") for half in range(2)]
+        written = self._elaborate_fill(m, [bank.write_port() for bank in banks], full)
+        released = self._elaborate_read(m, [bank.read_port(transparent_for=()) for bank in banks], full)
+        for half, flag in enumerate(full):
+            with m.If(written[half]):
+                m.d.sync += flag.eq(1)
+            with m.Elif(released[half]):
+                m.d.sync += flag.eq(0)
+        return m
+
+    def _elaborate_fill(self, m, ports, full):
+        """Rotate a row, and write it in the cycle after; return, for each half, that its last row is written."""
+        given = self.fill.payload
+        half = Signal()
+        taken = Signal()
+        m.d.comb += [
+            self.fill.ready.eq(~Mux(half, full[1], full[0])),
+            taken.eq(self.fill.valid & self.fill.ready),
+        ]
+        with m.If(taken & given.last):
+            m.d.sync += half.eq(~half)
+        writing = Signal()
+        ending = Signal(2)
+        place = Signal(range(2 * self._blocks), reset_less=True)
+        m.d.sync += [
+            writing.eq(taken), place.eq(Cat(given.block, half)),
+            ending.eq(Mux(taken & given.last, Cat(~half, half), 0)),
+        ]
+        turned = _rotate(m, "filled", [given.elements[lane] for lane in range(self._lanes)], given.row, [0])
+        elements = [Signal(FP32.width, name=f"element_{number}", reset_less=True) for number in range(self._lanes)]
+        row = Signal(range(self._lanes), reset_less=True)
+        m.d.sync += [row.eq(given.row), *(element.eq(value) for element, value in zip(elements, turned, strict=True))]
+        turned = _rotate(m, "placed", elements, row, range(1, len(row)))
+        for number, (port, value) in enumerate(zip(ports, turned, strict=True)):
+            # The column of the element that comes here: that of the row, or the element's own place in it.
+            column = Signal(range(self._lanes), name=f"column_{number}", reset_less=True)
+            m.d.sync += column.eq(Mux(given.transposed, number - given.row, given.row))
+            m.d.comb += [port.en.eq(writing), port.addr.eq(Cat(column, place)), port.data.eq(value)]
+        return ending
+
+    def _elaborate_read(self, m, ports, full):
+        """Read a column, and turn it back; return, for each half, that it is released."""
+        asked = self.read.payload
+        half = Signal()
+        move = Signal()
+        taken = Signal()
+        released = Signal(2)
+        m.d.comb += [
+            move.eq(self.o.ready | ~self.o.valid),
+            self.read.ready.eq(move & Mux(half, full[1], full[0])),
+            taken.eq(self.read.valid & self.read.ready),
+            released.eq(Mux(taken & asked.last, Cat(~half, half), 0)),
+        ]
+        with m.If(taken & asked.last):
+            m.d.sync += half.eq(~half)
+
+        # The first element that is asked for is in this bank.
+        amount = asked.row
+        if self._width < self._lanes:
+            amount = (asked.row + asked.part * self._width)[:len(asked.row)]
+        # Places by which the elements are to go back.
+        amounts = [Signal(range(self._lanes), name=f"amount_{stage}", reset_less=True) for stage in range(3)]
+        valid = [Signal(name=f"valid_{stage}") for stage in range(3)]
+        fetched, turned = (
+            [Signal(FP32.width, name=f"{name}_{number}", reset_less=True) for number in range(self._lanes)]
+            for name in ("fetched", "turned"))
+        for port in ports:
+            m.d.comb += [port.en.eq(move), port.addr.eq(Cat(asked.row, asked.block, half))]
+        half_back = _rotate(m, "half_back", fetched, amounts[1], [0])
+        back = _rotate(m, "back", turned, amounts[2], range(1, len(amounts[2])))
+        elements = Signal(self.o.payload.elements.shape(), name="elements", reset_less=True)
+        m.d.comb += self.o.payload.elements.eq(elements)
+        with m.If(move):
+            m.d.sync += [
+                Cat(*valid, self.o.valid).eq(Cat(taken, *valid)), amounts[0].eq(-amount),
+                amounts[1].eq(amounts[0]), amounts[2].eq(amounts[1])]
+            for number, port in enumerate(ports):
+                m.d.sync += [fetched[number].eq(port.data), turned[number].eq(half_back[number])]
+            m.d.sync += [elements[place].eq(back[place]) for place in range(self._width)]
+        return released

@@ -1,0 +1,191 @@
+"""Golden model of the array of multiply-accumulate units: sums of its slots, and every cycle.
+
+Mirrors :mod:`hdl.compute.multiply_accumulate` and :mod:`hdl.compute.array`.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import floating
+from sim.golden.stream import Feed, Stages, Trace
+
+__all__ = ["SLOTS", "Beats", "MacArray", "Results", "accumulate", "concatenate"]
+
+#: Sums that a unit holds, and beats of a round.
+SLOTS = 8
+
+Bits = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+
+_ONE = np.uint32(0x3F80_0000)
+_NEGATIVE = np.uint32(0x8000_0000)
+
+
+def accumulate(total: npt.ArrayLike, a: npt.ArrayLike, b: npt.ArrayLike, *, first: npt.ArrayLike = False,
+               negative: npt.ArrayLike = False, bubble: npt.ArrayLike = False) -> Bits:
+    """Sums after one more term, as bit patterns: product and sum are each rounded.
+
+    Parameters
+    ----------
+    total : array
+        Sums before.
+    a, b : array
+        Factors of the term.
+    first : array of bool
+        The sum begins with this term, at +0.0.
+    negative : array of bool
+        It begins at -0.0.
+    bubble : array of bool
+        The term is -0.0 in place of the product.
+    """
+    zero = np.where(negative, _NEGATIVE, np.uint32(0))
+    term = np.where(bubble, _NEGATIVE, floating.multiply(a, b))
+    return floating.add(term, np.where(first, zero, np.asarray(total, np.uint32)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beats:
+    """Beats of the array's operands, whole rounds of eight.
+
+    Members
+    -------
+    a, b : array of uint32, (beats, rows) and (beats, columns)
+    rows : array of bool, (beats, rows)
+        Rows that take part.
+    initial, first, last, tile : array, (beats,)
+    """
+
+    a: Bits
+    b: Bits
+    rows: Flags
+    initial: Flags
+    first: Flags
+    last: Flags
+    tile: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+
+def concatenate(parts: list[Beats]) -> Beats:
+    """Beats of several parts, one after another."""
+    fields = [field.name for field in dataclasses.fields(Beats)]
+    return Beats(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in fields})
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Rows of results, in the order in which they leave: elements, row and group in the tile, end of the tile."""
+
+    elements: Bits
+    row: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]
+    last: Flags
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MacArray:
+    """Array of rows by columns of units.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Parameters of the gateware.
+    product : int
+        Latency of a multiplier.
+    """
+
+    rows: int
+    columns: int
+    product: int = 6
+
+    #: Cycles from the issue of a beat to the cycle in which its sum is stored, beside the multiplier's.
+    STORE = SLOTS
+
+    def order(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Row in the tile, group of columns and slot of each row of results, in the order in which they leave."""
+        groups = SLOTS >> tile
+        row, group = (grid.ravel() for grid in np.indices((self.rows << tile, groups)))
+        return row, group, row // self.rows * groups + group
+
+    def results(self, beats: Beats) -> Results:
+        """Results of all tiles that are complete."""
+        rounds = len(beats) // SLOTS
+        totals = np.zeros((SLOTS, self.rows, self.columns), np.uint32)
+        found: list[tuple[npt.NDArray, ...]] = []
+        for start in range(0, rounds * SLOTS, SLOTS):
+            part = slice(start, start + SLOTS)
+            a = np.where(beats.initial[part, None], _ONE, beats.a[part])
+            totals = accumulate(
+                totals, a[:, :, None], beats.b[part, None, :], first=beats.first[part, None, None],
+                negative=beats.initial[part, None, None], bubble=~beats.rows[part, :, None])
+            if beats.last[start]:
+                row, group, slot = self.order(int(beats.tile[start]))
+                ends = np.arange(len(row)) == len(row) - 1
+                found.append((totals[slot, row % self.rows], row, group, ends))
+        if not found:
+            empty = np.zeros(0, np.int64)
+            return Results(np.zeros((0, self.columns), np.uint32), empty, empty, empty.astype(np.bool_))
+        return Results(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def trace(self, last: npt.ArrayLike, *, willing: npt.ArrayLike, ready: npt.ArrayLike) -> Trace:
+        """Trace every cycle, from reset.
+
+        A beat is accepted when the one before is issued, and issued from the next cycle on: in any if no sum is under
+        way, else a multiple of eight cycles and one later than the beat before. The first beat of a last round also
+        waits for a bank, which is free again when the last row of the tile before the last has been read.
+
+        Parameters
+        ----------
+        last : array of bool
+            Per beat, whether its round is the last of its sums.
+        willing, ready : array of bool
+            Per cycle, whether the source may begin to offer its next beat, and whether the sink is ready.
+        """
+        final = np.asarray(last, np.bool_)
+        feed, drain = Feed(len(final), willing), _Drain(ready, SLOTS * self.rows)
+        issued, fresh = 0, True
+        for beat in range(len(final)):
+            accepted = feed.accept(issued)
+            earliest = accepted + 1
+            if beat % SLOTS == 0 and final[beat]:
+                earliest = max(earliest, drain.room)
+            if not fresh:
+                earliest += (issued + 1 - earliest) % SLOTS
+            if accepted >= feed.end:
+                break
+            issued = min(earliest, feed.end)
+            fresh = beat % SLOTS == SLOTS - 1 and bool(final[beat])
+            if fresh:
+                drain.tile(issued + self.product + self.STORE + 1)
+        else:
+            feed.accept(issued)
+        return Trace(feed.valid, feed.ready, drain.offered >= 0, drain.offered)
+
+
+class _Drain:
+    """Drain of complete tiles, in three stages: place, result of each row, output."""
+
+    BANKS = 2
+
+    def __init__(self, ready: npt.ArrayLike, length: int) -> None:
+        self._stages = Stages(3, ready)
+        self._length = length
+        self._read: list[int] = []
+
+    @property
+    def offered(self) -> npt.NDArray[np.int64]:
+        """Per cycle, the index of the row on offer; -1 without one."""
+        return self._stages.offered
+
+    @property
+    def room(self) -> int:
+        """Cycle from which there is a bank for one more tile."""
+        return 0 if len(self._read) < self.BANKS else self._read[-self.BANKS] + 1
+
+    def tile(self, complete: int) -> None:
+        """Drain a tile that is complete from a cycle on."""
+        _, read, _ = [self._stages.enter(complete) for _ in range(self._length)][-1]
+        self._read.append(read)

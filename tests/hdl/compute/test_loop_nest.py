@@ -1,0 +1,163 @@
+# amaranth: UnusedElaboratable=no
+import dataclasses
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from hdl.compute.loop_nest import LoopNest, Order, beat_layout, job_layout, panel_layout, tile_layout
+from sim import formal
+from sim.golden import loop_nest as model
+from sim.payload import pack, unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+
+#: Rows, lanes and blocks of the loop nests that are simulated.
+NESTS = ((1, 4, 32), (4, 4, 128), (2, 8, 16))
+STREAMS = ("panels", "tiles", "o")
+
+
+@functools.cache
+def _nest(rows, lanes, blocks):
+    component = LoopNest(rows=rows, lanes=lanes, blocks=blocks)
+    return Unit(component), model.LoopNest(rows=rows, lanes=lanes, blocks=blocks)
+
+
+def _layouts(rows, lanes, blocks):
+    return {"panels": panel_layout(), "tiles": tile_layout(), "o": beat_layout(rows, lanes, blocks)}
+
+
+def _draw(generator, golden, *, most, legal=True):
+    """A job with random sizes and factors."""
+    while True:
+        sizes = dict(zip("mnk", generator.integers(1 if legal else 0, most + 1, 3).tolist(), strict=True))
+        job = model.Job(
+            **sizes, tile=int(generator.integers(4)), row_tiles=int(generator.integers(4)),
+            column_tiles=int(generator.integers(4)), rounds=int(generator.integers(8)),
+            order=int(generator.integers(3 if legal else 4)), resume=int(generator.integers(2)))
+        if golden.legal(job) or not legal:
+            return job
+
+
+def _pack(jobs):
+    layout = job_layout()
+    return pack(layout, {name: np.array([getattr(job, name) for job in jobs]) for name in layout.members})
+
+
+def _check(nest, jobs, willing, ready, *, seed):
+    unit, golden = _nest(*nest)
+    unit.reset()
+    ports = unit.lockstep(sources={"job": Feed(_pack(jobs), willing)}, sinks=ready, seed=seed)
+    want = golden.trace(jobs, willing=willing, ready=ready)
+    for port, expected in want.signals.items():
+        np.testing.assert_array_equal(ports[port], expected, f"{port}, {seed=}")
+    for name, layout in _layouts(*nest).items():
+        given = {"o": want.beats, "panels": want.panels, "tiles": want.tiles}[name]
+        offers = np.flatnonzero(want.signals[f"{name}__valid"])
+        got = unpack(layout, ports[f"{name}__payload"][offers])
+        beats = [given[index] for index in want.offered[name][offers]]
+        initial = np.array([name == "o" and beat.initial == 1 for beat in beats], bool)
+        for member in layout.members:
+            expected = np.array([getattr(beat, member) for beat in beats])
+            means = ~initial if member in ("a", "b", "row", "part") else np.ones(len(beats), bool)
+            np.testing.assert_array_equal(got[member][means], expected[means], f"{name}.{member}, {seed=}")
+    return ports, want
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"rows": 3}, "Row count must be 1, 2 or 4, not 3"),
+    ({"lanes": 1}, "Lane count must be 2, 4 or 8, not 1"),
+    ({"lanes": 2}, "Row count must be at most the lane count 2, not 4"),
+    ({"blocks": 1}, "Block count must be a power of two between 2 and 512, not 1"),
+    ({"blocks": 12}, "Block count must be a power of two between 2 and 512, not 12"),
+    ({"blocks": 1024}, "Block count must be a power of two between 2 and 512, not 1024"),
+])
+def test_parameters(parameters, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        LoopNest(**{"rows": 4, "lanes": 4, **parameters})
+
+
+def test_orders():
+    assert [order.name.lower() for order in Order] == list(model.ORDERS)
+
+
+@pytest.mark.parametrize("nest", NESTS)
+@pytest.mark.parametrize("source", STALLS)
+def test_lockstep(nest, source):
+    """Jobs of all kinds, and those that are refused: every cycle of every port under stalls on all sides."""
+    _, golden = _nest(*nest)
+    for number, sink in enumerate(STALLS):
+        seed = 1 + number + len(STALLS) * STALLS.index(source)
+        print(f"seed {seed}")
+        generator = np.random.default_rng(seed)
+        jobs = [_draw(generator, golden, most=24, legal=place % 3 != 1) for place in range(8)]
+        length = 2 * sum(golden.cycles(job) for job in jobs if golden.legal(job)) + 400
+        willing = stall_array(source, length, seed=seed)
+        ready = {name: stall_array(sink, length, seed=seed + place, rate=0.6)
+                 for place, name in enumerate(STREAMS, start=1)}
+        _, want = _check(nest, jobs, willing, ready, seed=seed)
+        assert len(want.panels) > 1
+
+
+@pytest.mark.parametrize("nest", NESTS)
+def test_closed_form(nest):
+    """Random shapes up to 70 with all legal factors take the beats of the closed form, without a pause."""
+    unit, golden = _nest(*nest)
+    generator = np.random.default_rng(1)
+    for _ in range(500):
+        job = _draw(generator, golden, most=70)
+        beats = golden.cycles(job)
+        unit.reset()
+        ports = unit.lockstep(sources={"job": Feed(_pack([job]))}, sinks=dict.fromkeys(STREAMS, True),
+                              cycles=beats + LoopNest.latency + 20)
+        offered = np.flatnonzero(ports["o__valid"])
+        assert offered[0] == LoopNest.latency, job
+        assert len(offered) == offered[-1] - offered[0] + 1 == beats, job
+        final = unpack(beat_layout(*nest), ports["o__payload"][offered])["final"]
+        assert np.flatnonzero(final).tolist() == [beats - 1], job
+
+
+def test_utilisation():
+    """256 by 256 by 256 takes a term of 16 units in every cycle; with partial sums, a few cycles more."""
+    golden = model.LoopNest(rows=4, lanes=4)
+    inside = model.Job(m=256, n=256, k=256, tile=2, row_tiles=1, column_tiles=2, rounds=6)
+    held = dataclasses.replace(inside, row_tiles=0, column_tiles=0)
+    assert golden.legal(inside)
+    assert golden.cycles(held) == 256 ** 3 // 16
+    assert golden.cycles(inside) == 256 ** 3 // 16 * (256 + 3 * 4) // 256
+
+
+def test_refusals():
+    """Sizes of zero, an unknown order and panels that do not fit: ``bad``, and nothing is offered."""
+    nest = NESTS[1]
+    _, golden = _nest(*nest)
+    good = model.Job(m=5, n=5, k=5, tile=1, rounds=2)
+    bad = [dataclasses.replace(good, **change) for change in (
+        {"m": 0}, {"n": 0}, {"k": 0}, {"order": 3}, {"rounds": 9}, {"row_tiles": 7}, {"column_tiles": 6},
+        {"rounds": 15}, {"row_tiles": 4, "rounds": 6})]
+    assert golden.legal(good)
+    assert not any(golden.legal(job) for job in bad)
+    length = 400
+    always = np.ones(length, bool)
+    _, want = _check(nest, [*bad, good], always, dict.fromkeys(STREAMS, always), seed=1)
+    assert np.count_nonzero(want.signals["bad"]) == len(bad)
+    assert len(want.beats) == golden.cycles(good)
+
+
+def test_reset():
+    """A reset in the middle of a job leaves nothing of it."""
+    nest = NESTS[0]
+    unit, golden = _nest(*nest)
+    generator = np.random.default_rng(1)
+    for cut in (2, 4, 5, 9, 60):
+        unit.lockstep(sources={"job": Feed(_pack([_draw(generator, golden, most=40)]))},
+                      sinks=dict.fromkeys(STREAMS, False) if cut == 60 else dict.fromkeys(STREAMS, True), cycles=cut)
+        jobs = [_draw(generator, golden, most=9) for _ in range(2)]
+        always = np.ones(sum(golden.cycles(job) for job in jobs) + 40, bool)
+        _, want = _check(nest, jobs, always, dict.fromkeys(STREAMS, always), seed=cut)
+        assert len(want.beats) == sum(golden.cycles(job) for job in jobs)
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(formal.Offers(LoopNest(rows=1, lanes=2, blocks=2)), depth=3)

@@ -1,0 +1,171 @@
+# amaranth: UnusedElaboratable=no
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from hdl.compute.panel import PanelBuffer, fill_layout, operand_layout, read_layout
+from sim import formal
+from sim.golden import panel as model
+from sim.payload import pack, unpack
+from sim.streams import STALLS, stall_array
+from sim.verilated.vectors import Feed, Unit
+
+#: Lanes, width and blocks of the buffers that are simulated.
+BUFFERS = ((4, 4, 4), (4, 1, 8), (8, 2, 2), (2, 2, 128))
+
+
+@functools.cache
+def _buffer(lanes, width, blocks):
+    component = PanelBuffer(lanes=lanes, width=width, blocks=blocks)
+    return Unit(component), model.PanelBuffer(lanes=lanes, width=width, blocks=blocks)
+
+
+def _fill(generator, lanes, blocks, *, whole):
+    """Rows of a panel in random order, each block by its rows or by its columns, or a few rows of either kind."""
+    block, row = (grid.ravel() for grid in np.indices((blocks, lanes)))
+    transposed = (generator.random(blocks) < 0.5)[block]
+    order = generator.permutation(len(block))
+    if not whole:
+        order = order[:generator.integers(1, len(order) + 1)]
+        transposed = generator.random(len(block)) < 0.5
+    elements = generator.integers(1 << 32, size=(len(order), lanes), dtype=np.uint32)
+    return model.Fill(elements=elements, block=block[order], row=row[order], transposed=transposed[order])
+
+
+def _read(generator, lanes, width, blocks, *, count):
+    return model.Read(block=generator.integers(0, blocks, count), row=generator.integers(0, lanes, count),
+                      part=generator.integers(0, lanes // width, count))
+
+
+def _ends(parts):
+    """Marks of the last beat of each part."""
+    ends = np.zeros(sum(len(part.row) for part in parts), bool)
+    ends[np.cumsum([len(part.row) for part in parts]) - 1] = True
+    return ends
+
+
+def _rows(layout, parts):
+    names = [name for name in layout.members if name != "last"]
+    return pack(layout, {"last": _ends(parts)} | {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _check(buffer, fills, reads, willing, ready, *, seed):
+    unit, golden = _buffer(*buffer)
+    lanes, width, blocks = buffer
+    unit.reset()
+    trace = unit.lockstep(
+        sources={"fill": Feed(_rows(fill_layout(lanes, blocks), fills), willing[0]),
+                 "read": Feed(_rows(read_layout(lanes, blocks, width), reads), willing[1])},
+        sinks={"o": ready}, seed=seed)
+    want = golden.trace([len(fill.row) for fill in fills], [len(read.row) for read in reads], willing=willing,
+                        ready=ready)
+    for port, expected in want.signals.items():
+        np.testing.assert_array_equal(trace[port], expected, f"{port}, {seed=}")
+    offers = np.flatnonzero(want.signals["o__valid"])
+    got = unpack(operand_layout(width), trace["o__payload"][offers])["elements"]
+    np.testing.assert_array_equal(got, golden.operands(fills, reads)[want.offered[offers]], f"{seed=}")
+    return trace, want
+
+
+@pytest.mark.parametrize(("parameters", "message"), [
+    ({"lanes": 1}, "Lane count must be 2, 4 or 8, not 1"),
+    ({"lanes": "4"}, "Lane count must be 2, 4 or 8, not '4'"),
+    ({"width": 3}, "Width must be a power of two up to 4, not 3"),
+    ({"width": 8}, "Width must be a power of two up to 4, not 8"),
+    ({"width": 0}, "Width must be a power of two up to 4, not 0"),
+    ({"blocks": 1}, "Block count must be a power of two of at least 2, not 1"),
+    ({"blocks": 12}, "Block count must be a power of two of at least 2, not 12"),
+])
+def test_parameters(parameters, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        PanelBuffer(**{"lanes": 4, **parameters})
+
+
+def test_default_width():
+    assert PanelBuffer(lanes=4).width == 4
+    assert PanelBuffer(lanes=4).blocks == 128
+    assert PanelBuffer(lanes=8, width=2).lanes == 8
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("source", STALLS)
+def test_lockstep(buffer, source):
+    """Rows and columns of blocks, in any order and again and again: every cycle under stalls on all sides."""
+    for number, sink in enumerate(STALLS):
+        seed = 1 + number + len(STALLS) * STALLS.index(source)
+        print(f"seed {seed}")
+        generator = np.random.default_rng(seed)
+        lanes, width, blocks = buffer
+        # The two halves are written whole before parts of them are written anew.
+        fills = [_fill(generator, lanes, blocks, whole=panel < 2) for panel in range(20)]
+        reads = [_read(generator, lanes, width, blocks, count=int(generator.integers(1, 3 * blocks * lanes)))
+                 for _ in fills]
+        length = 2_500 + 100 * blocks
+        patterns = [stall_array(kind, length, seed=seed + place) for place, kind in enumerate((source, sink, sink))]
+        if number % 2:
+            patterns = [patterns[1], patterns[0], patterns[2]]
+        _, want = _check(buffer, fills, reads, patterns[:2], patterns[2], seed=seed)
+        assert want.offered.max() > 4 * blocks
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_throughput(buffer):
+    """A column is read in every cycle, of panel after panel, while rows are taken in every cycle."""
+    generator = np.random.default_rng(1)
+    lanes, width, blocks = buffer
+    count = lanes * blocks
+    fills = [_fill(generator, lanes, blocks, whole=True) for _ in range(4)]
+    reads = [_read(generator, lanes, width, blocks, count=count + 4) for _ in fills]
+    length = 6 * count + 60
+    always = np.ones(length, bool)
+    trace, want = _check(buffer, fills, reads, (always, always), always, seed=1)
+    taken = np.flatnonzero(trace["fill__valid"] & trace["fill__ready"])
+    assert taken[:2 * count].tolist() == list(range(2 * count))
+    reads_at = np.flatnonzero(trace["read__valid"] & trace["read__ready"])
+    assert reads_at.tolist() == list(range(count + 1, count + 1 + 4 * (count + 4)))
+    assert np.flatnonzero(want.offered >= 0).tolist() == (reads_at + PanelBuffer.latency).tolist()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrix(transposed):
+    """A matrix of 16 by 16, in either order of storage, is read column by column."""
+    buffer = lanes, width, blocks = 4, 4, 16
+    matrix = np.arange(256, dtype=np.uint32).reshape(16, 16)
+    unit, _ = _buffer(*buffer)
+    outer, inner = (grid.ravel() for grid in np.indices((16, 4)))  # memory rows: 16 of four pieces each
+    stored = matrix if transposed else matrix.T
+    groups, places = (inner, outer) if not transposed else (outer // lanes, inner * lanes)
+    fill = model.Fill(elements=stored[outer[:, None], inner[:, None] * lanes + np.arange(lanes)],
+                      block=groups + 4 * (places // lanes), row=outer % lanes,
+                      transposed=np.full(len(outer), transposed))
+    k, group = (grid.ravel() for grid in np.indices((16, 4)))
+    read = model.Read(block=group + 4 * (k // lanes), row=k % lanes, part=np.zeros(len(k), int))
+    unit.reset()
+    trace = unit.lockstep(sources={"fill": Feed(_rows(fill_layout(lanes, blocks), [fill])),
+                                   "read": Feed(_rows(read_layout(lanes, blocks, width), [read]))},
+                          sinks={"o": True}, cycles=200)
+    got = unpack(operand_layout(width), trace["o__payload"][trace["o__valid"] == 1])["elements"]
+    np.testing.assert_array_equal(got.reshape(16, 16), matrix.T)
+
+
+def test_reset():
+    """A reset in the middle of a fill and of a read leaves two panels to fill."""
+    buffer = lanes, width, blocks = BUFFERS[0]
+    unit, _ = _buffer(*buffer)
+    generator = np.random.default_rng(1)
+    for cut in (5, 20, 40, 43):
+        fills = [_fill(generator, lanes, blocks, whole=True) for _ in range(3)]
+        reads = [_read(generator, lanes, width, blocks, count=30) for _ in fills]
+        unit.lockstep(sources={"fill": Feed(_rows(fill_layout(lanes, blocks), fills)),
+                               "read": Feed(_rows(read_layout(lanes, blocks, width), reads))},
+                      sinks={"o": True}, cycles=cut)
+        always = np.ones(300, bool)
+        _, want = _check(buffer, fills, reads, (always, always), always, seed=cut)
+        assert want.offered.max() == 89
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(formal.Offers(PanelBuffer(lanes=2, blocks=2)), depth=2)
