@@ -42,7 +42,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
 from host.driver.submission import PendingCommand, RingCommands
 from host.driver.vectors import Vector
-from sim.golden.ring import block_bounds
+from sim.golden.ring import largest_block
 
 __all__ = ["Ring", "Vector"]
 
@@ -122,7 +122,7 @@ class Ring(RingCommands):
     def _state_words(self, length: int) -> int:
         """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings
         that were written last."""
-        block = max(stop - start for start, stop in block_bounds(length, self.nodes))
+        block = largest_block(length, self.nodes)
         if self._config.has_master or "OPTIMIZER" not in self._settings:
             return block
         value = int(self._settings["OPTIMIZER"])
