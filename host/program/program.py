@@ -26,6 +26,8 @@ from types import MappingProxyType
 from host.program import order
 from host.program.order import LAGS, Wait
 from host.program.region import Region
+from sim.golden.program import Timed
+from sim.golden.program_nodes import Placed
 
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task"]
 
@@ -277,6 +279,16 @@ class CompiledProgram:
         edges = {(self.tasks[place].queue, other) for place, other, _ in self.waits()}
         loose = [other for queue, other in edges if queue not in _reachable(other, edges)]
         return min((_AHEAD // len(self.queues[queue]) for queue in loose), default=None)
+
+    def timed(self) -> list[list[Timed]]:
+        """Commands of each queue, for the golden model of time."""
+        return [[Timed(one.task.name, one.task.duration, one.task.collective, one.waits) for one in queue]
+                for queue in self.queues]
+
+    def placed(self, nodes: int) -> list[list[Placed]]:
+        """Commands of each queue, for the golden model of nodes."""
+        return [[Placed(one.task.operation, [one.fields(rank) for rank in range(nodes)], one.task.collective,
+                        one.waits) for one in queue] for queue in self.queues]
 
     def waits(self) -> Iterator[tuple[int, int, Wait]]:
         """All waits: the place of the command that waits, the queue that it waits for, and the wait."""

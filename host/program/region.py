@@ -3,10 +3,9 @@
 import dataclasses
 import math
 
-__all__ = ["GROUP", "Region"]
+from hdl.group import GROUP
 
-#: Elements of a group: bases of commands are multiples of it, and strides count groups.
-GROUP = 32
+__all__ = ["Region"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,13 +17,13 @@ class Region:
     space : str
         Memory, as ``gradients``, ``weights`` or ``state``; any name stands for a space of its own.
     base : int
-        First element; a multiple of :data:`GROUP`.
+        First element; a multiple of 32.
     length : int
         Elements. Only the last group may be partial.
     stride : int
         Distance of a group from the one before, in groups; 1 is contiguous.
     alternate : int
-        Elements by which the region lies further on in odd passes: a multiple of :data:`GROUP`, negative where the
+        Elements by which the region lies further on in odd passes: a multiple of 32, negative where the
         region lies further back.
     """
 

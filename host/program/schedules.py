@@ -17,9 +17,11 @@ import enum
 import itertools
 from collections.abc import Callable, Sequence
 
+from hdl.group import GROUP
 from host.program.estimate import Collective, Costs
 from host.program.program import CompiledProgram, Program, Queue, Task
-from host.program.region import GROUP, Region
+from host.program.region import Region
+from sim.golden.ring import groups_before
 
 __all__ = ["Dense", "Kind", "Schedule", "Search", "build", "chunks", "layers_of", "search"]
 
@@ -82,7 +84,7 @@ class Dense:
         Number of the layer, from 1.
     inputs, outputs : int
     base : int
-        Its first element; a multiple of :data:`~host.program.region.GROUP`.
+        Its first element; a multiple of 32.
     """
 
     number: int
@@ -187,7 +189,8 @@ class _Builder:
                     writes: list[Region]) -> Task:
         base, length = _extent(part)
         turn = base // GROUP % self.nodes
-        before = [GROUP * len(range((rank + 1) % self.nodes, base // GROUP, self.nodes)) for rank in range(self.nodes)]
+        before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
+                  for rank in range(self.nodes)]
         numbers = sorted(layer.number for layer in part)
         label = name if len(part) == len(self.layers) > 1 else f"{name} {numbers[-1]}"
         if 1 < len(part) < len(self.layers):
