@@ -154,8 +154,12 @@ class CommandQueue(wiring.Component):
         with m.If(added):
             m.d.sync += tail.eq(_following(tail, self._depth))
         with m.If(~loaded & (level != 0)):
-            # A word comes one cycle after it was asked for; what is there in the first cycle is shifted out again.
-            m.d.sync += [head.eq(Cat(head.as_value()[32:], waiting_read.data)), loading.eq(loading + 1)]
+            # A word comes one cycle after it was asked for. Words that nothing reads take no register.
+            m.d.sync += loading.eq(loading + 1)
+            with m.Switch(loading):
+                for n in range(DESCRIPTOR_WORDS):
+                    with m.Case(n + 1):
+                        m.d.sync += head.as_value()[32 * n:32 * n + 32].eq(waiting_read.data)
             with m.If(loading == DESCRIPTOR_WORDS):
                 m.d.sync += [loaded.eq(1), loading.eq(0)]
         with m.If(removed):

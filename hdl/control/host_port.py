@@ -132,7 +132,7 @@ class HostPort(wiring.Component):
             self.memory_write.data.payload.data.eq(word.payload.data),
             self.memory_write.data.payload.last.eq(word.payload.last | final),
             self.commands.payload.data.eq(word.payload.data),
-            self.commands.payload.first.eq(taken[:3] == 0),
+            self.commands.payload.first.eq(taken[:DESCRIPTOR_WORDS.bit_length() - 1] == 0),
             self.commands.payload.last.eq(final),
             # Only one of the counts is not zero.
             self.bus.address.eq(address[:16] + (taken | sent)),

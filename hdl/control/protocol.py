@@ -16,7 +16,7 @@ __all__ = [
     "header_layout",
 ]
 
-DESCRIPTOR_WORDS = 8
+DESCRIPTOR_WORDS = 16
 """Words of a command descriptor (:func:`command_layout`)."""
 
 EVENT_WORDS = 4
@@ -116,11 +116,11 @@ def access_layout():
 
 
 def command_layout():
-    """The eight words of a command descriptor.
+    """The sixteen words of a command descriptor.
 
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
-    one ring has port 0.
+    one ring has port 0. ``collective`` is the number of the collective, which packets carry.
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,
@@ -128,9 +128,15 @@ def command_layout():
         "weight_base": 32,
         "state_base": 32,
         "length": 32,
-        "epoch": 8, "root": 8, "iteration": 16,
+        "epoch": 8, "root": 8, "collective": 16,
         "wait": 16, "signal": 16,
-        "tag": 16, "reserved": 16,
+        "tag": 16, "tenant": 16,
+        "after_0": 16, "after_1": 16,
+        "lag_0": 2, "lag_1": 2, "unit_queue": 2, "remote": 1, "round": 1, "alternate": 1, "region": 6, "model": 8,
+        "unit": 8, "reserved_9": 1,
+        "turn": 8, "stride": 8, "reserved_10": 16,
+        "duration": 32,
+        "reserved_12": 128,
     })
 
 
@@ -140,9 +146,9 @@ def descriptor_layout():
 
 
 def event_layout():
-    """The four words of an event; ``tag`` is the tag of the command, ``cycles`` its duration."""
+    """The four words of an event; ``tag`` is the tag of the command, ``cycles`` its duration, ``queue`` its queue."""
     return data.StructLayout({
-        "tag": 16, "status": 8, "flags": 8,
+        "tag": 16, "status": 8, "flags": 6, "queue": 2,
         "detail": 32,
         "cycles": 32,
         "weight_version": 32,

@@ -15,8 +15,8 @@ __all__ = ["CommandQueue", "engine_signature", "fields_layout"]
 #: What the operations of a reduced node may use behind each base.
 _FORMS = ([Reach.LENGTH, Reach.LENGTH, None], [Reach.LENGTH, Reach.START, Reach.START])
 
-# Positions of the words of a descriptor.
-_OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(DESCRIPTOR_WORDS)
+# Positions of the words of a descriptor that are read; the others wait in memory for nothing.
+_OPERATION, _GRADIENT, _WEIGHT, _STATE, _LENGTH, _ROOT, _FLAGS, _TAG = range(8)
 
 
 def fields_layout():

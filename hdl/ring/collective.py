@@ -170,7 +170,7 @@ class CollectiveEngine(wiring.Component):
                 setup.predecessor.eq(predecessor(given.rank, given.size)),
                 setup.successor.eq(successor(given.rank, given.size)),
                 setup.epoch.eq(given.epoch),
-                setup.iteration.eq(given.iteration),
+                setup.iteration.eq(given.collective),
                 setup.gradient_row.eq(given.gradient_base // config.lanes),
                 setup.weight_row.eq(given.weight_base // config.lanes),
                 setup.state_row.eq(given.state_base // config.lanes),

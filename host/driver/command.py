@@ -1,6 +1,7 @@
 """Commands to a node, and the events with which they end."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Command:
         words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
     length : int
         Elements, or samples of INFER.
-    epoch, iteration : int
+    epoch, collective : int
         Numbers that packets carry, so that packets of another command are refused; the same on all nodes.
     root : int
         Rank that a BROADCAST starts from.
@@ -38,6 +39,26 @@ class Command:
         Flags to take before the start, and flags to set after a good end; 16 bits each.
     tag : int
         Number that comes back in the event; 16 bits.
+    tenant : int
+        Owner of the command; 0 is the only one.
+    after_0, after_1 : int
+        Commands of the first and of the second other queue's program that end before this one starts; 16 bits each,
+        0 for none.
+    lag_0, lag_1 : int
+        Passes, 0 to 3, by which those commands are earlier.
+    unit_queue, remote, unit : int
+        Queue, and rank of the node, whose commands are meant in place of this node's.
+    round : int
+        Whether the command takes part in a round of gradients.
+    alternate : int
+        Whether ``weight_base`` alternates between two copies of the weights from pass to pass.
+    region, model : int
+        Numbers of a memory region, and of the model that a program belongs to.
+    turn, stride : int
+        How groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
+        ``stride`` groups behind the one before it.
+    duration : int
+        Cycles of a command that stands for others.
     """
 
     operation: Operation
@@ -50,13 +71,28 @@ class Command:
     length: int = 0
     epoch: int = 0
     root: int = 0
-    iteration: int = 0
+    collective: int = 0
     wait: int = 0
     signal: int = 0
     tag: int = 0
+    tenant: int = 0
+    after_0: int = 0
+    after_1: int = 0
+    lag_0: int = 0
+    lag_1: int = 0
+    unit_queue: int = 0
+    remote: int = 0
+    round: int = 0
+    alternate: int = 0
+    region: int = 0
+    model: int = 0
+    unit: int = 0
+    turn: int = 0
+    stride: int = 1
+    duration: int = 0
 
     def words(self) -> Words:
-        """The eight words of the descriptor.
+        """The sixteen words of the descriptor.
 
         Raises
         ------
@@ -88,6 +124,8 @@ class Event:
         Cycles that the command took.
     weight_version : int
         Updates that the node's weights have seen.
+    queue : int
+        Queue of the node that the command was in.
     """
 
     tag: int
@@ -96,6 +134,7 @@ class Event:
     detail: int
     cycles: int
     weight_version: int
+    queue: int = 0
 
     @property
     def high(self) -> int:
@@ -110,9 +149,8 @@ class Event:
     @classmethod
     def from_words(cls, words: Words) -> "Event":
         """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
-        values = fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
-        return cls(tag=values["tag"], status=EventStatus(values["status"]), flags=EventFlag(values["flags"]),
-                   detail=values["detail"], cycles=values["cycles"], weight_version=values["weight_version"])
+        values: dict[str, Any] = fields(_EVENT, int.from_bytes(words.astype("<u4").tobytes(), "little"))
+        return cls(**{**values, "status": EventStatus(values["status"]), "flags": EventFlag(values["flags"])})
 
     def check(self, name: str = "node") -> "Event":
         """Return this event if the command ended well.

@@ -108,7 +108,7 @@ class RingCommands(RingVectors):
     def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
         self._epoch = 0
-        self._iteration = 0
+        self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
 
     def connect(self) -> None:
@@ -178,9 +178,9 @@ class RingCommands(RingVectors):
         return [one.conclude() for one in wanted]
 
     def _next_tag(self) -> int:
-        """Number of the next command: the tag of its event, and in a collective the iteration of its packets."""
-        self._iteration = (self._iteration + 1) % (1 << 16)
-        return self._iteration
+        """Number of the next command: the tag of its event, and the number that packets of a collective carry."""
+        self._latest = (self._latest + 1) % (1 << 16)
+        return self._latest
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
@@ -229,7 +229,7 @@ class RingCommands(RingVectors):
                 **fields: int) -> PendingCommand[T]:
         """Queue one collective on all nodes."""
         tag = self._next_tag()
-        commands = {rank: Command(operation=operation, rank=rank, size=self.nodes, epoch=self._epoch, iteration=tag,
+        commands = {rank: Command(operation=operation, rank=rank, size=self.nodes, epoch=self._epoch, collective=tag,
                                   tag=tag, **fields) for rank in range(self.nodes)}
 
         def checked(pending: PendingCommand[T]) -> T:

@@ -26,7 +26,7 @@ from amaranth.lib.wiring import In, Out
 from cocotb.utils import get_sim_time
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import Opcode, Operation, Space, command_layout, header_layout
+from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation, Space, command_layout, header_layout
 from hdl.control.registers import register
 from hdl.node import Node
 from hdl.ring.topology import RingTopology
@@ -152,15 +152,14 @@ def _traffic(rank: int, nodes: int) -> list[list[int]]:
     random = np.random.default_rng(rank)
     gradients = random.standard_normal(LENGTH).astype(np.float32)
     gradients[random.random(LENGTH) < 0.5] = 0
-    command = to_int(command_layout(), {
-        "operation": Operation.FUSED_UPDATE, "rank": rank, "size": nodes, "port": 0, "gradient_base": 0,
-        "weight_base": 0, "state_base": 0, "length": LENGTH, "epoch": 0, "root": 0, "iteration": 0, "wait": 0,
-        "signal": 0, "tag": 0, "reserved": 0})
+    fields = {"operation": Operation.FUSED_UPDATE, "rank": rank, "size": nodes, "length": LENGTH, "stride": 1}
+    command = to_int(command_layout(), {name: fields.get(name, 0) for name, _ in command_layout()})
     rate = np.float32(0.125).view(np.uint32)
     return [
         request(Opcode.WRITE_REGISTER, 1, register("LEARNING_RATE").address, int(rate)),
         request(Opcode.WRITE_MEMORY, LENGTH, Space.GRADIENT << 28, *gradients.view(np.uint32).tolist()),
-        request(Opcode.PUSH_COMMAND, 8, *(command >> 32 * word & 0xFFFF_FFFF for word in range(8))),
+        request(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS,
+                *(command >> 32 * word & 0xFFFF_FFFF for word in range(DESCRIPTOR_WORDS))),
         request(Opcode.POP_EVENT, 4, PATIENCE),
         request(Opcode.READ_MEMORY, LENGTH, Space.WEIGHT << 28),
     ]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hdl.control.protocol import Opcode, header_layout
+from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, header_layout
 from hdl.streams.stream import word_layout
 from host.driver.command import Command, Event
 from sim.payload import to_int
@@ -19,7 +19,7 @@ def request(opcode, count, *words):
 
 def push(**fields):
     """The request that queues a command."""
-    return request(Opcode.PUSH_COMMAND, 8, *Command(**fields).words())
+    return request(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, *Command(**fields).words())
 
 
 def event(response):

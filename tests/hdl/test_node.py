@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventFlag, EventStatus, Opcode, Operation, Space, Status
+from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Opcode, Operation, Space, Status
 from hdl.control.registers import IDENTIFIER, register
 from hdl.masking.engine import mask_cycles, sparsify_cycles
 from hdl.masking.mask import KINDS
@@ -38,7 +38,7 @@ def update(gradients, weights):
         request(Opcode.WRITE_REGISTER, 1, register("LEARNING_RATE").address, half),
         request(Opcode.WRITE_MEMORY, LENGTH, Space.GRADIENT << 28, *gradients.view(np.uint32)),
         request(Opcode.WRITE_MEMORY, LENGTH, Space.WEIGHT << 28, *weights.view(np.uint32)),
-        request(Opcode.PUSH_COMMAND, 8, *command.words()),
+        request(Opcode.PUSH_COMMAND, DESCRIPTOR_WORDS, *command.words()),
         request(Opcode.POP_EVENT, 4, 100_000),
         request(Opcode.READ_MEMORY, LENGTH, Space.WEIGHT << 28),
     ]

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, Space
+from hdl.control.protocol import EventStatus, Operation, Space, command_layout
 from hdl.masking.mask import KINDS as MASK_KINDS
 from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
 from host.driver.inference import program
 from host.driver.masking import Mask, MaskJob, plan
+from host.driver.words import places
 from sim.golden import masking, quantization
 from tests.pairs.model import Programs
 
@@ -48,7 +49,7 @@ _REJECTED = {
     "bad_layer": EventStatus.BAD_LAYER,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
-#: Kind of a collective in which one node has a different iteration, so that all nodes give it up.
+#: Kind of a collective in which one node has a different number, so that all nodes give it up.
 _REFUSED = "refused"
 KINDS = (*_GOOD, *_REJECTED, _REFUSED)
 
@@ -194,7 +195,7 @@ class Generator:
             status = None
             commands = self._good(choose.choice(self._refusing), upper=True)
             odd = choose.randrange(self.nodes)
-            commands[odd] = dataclasses.replace(commands[odd], iteration=commands[odd].iteration ^ 1)
+            commands[odd] = dataclasses.replace(commands[odd], collective=commands[odd].collective ^ 1)
             self._half = True
         else:
             status = _REJECTED[kind]
@@ -214,9 +215,8 @@ class Generator:
     def _noise(self) -> dict[str, int]:
         """Draw random values for all fields but the operation, flags and tag."""
         choose = self._random
-        widths = {"rank": 8, "size": 8, "port": 8, "gradient_base": 32, "weight_base": 32, "state_base": 32,
-                  "length": 32, "epoch": 8, "root": 8, "iteration": 16}
-        noise = {name: choose.getrandbits(width) for name, width in widths.items()}
+        noise = {name: choose.getrandbits(width) for name, (_, width) in places(command_layout()).items()
+                 if name not in ("operation", "wait", "signal", "tag") and not name.startswith("reserved")}
         # Values that are valid in a collective are more likely to do harm.
         likely = {"rank": choose.randrange(16), "size": choose.choice([0, 1, 2, 16, 32, 64]), "port": 0,
                   "gradient_base": 32 * choose.randrange(32), "weight_base": 32 * choose.randrange(32),
@@ -253,7 +253,8 @@ class Generator:
                 used["weight_base"] = bases[1][0]
             if operation is Operation.BROADCAST:
                 used["root"] = choose.randrange(self.nodes)
-            used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "iteration": choose.getrandbits(16)}
+            used |= {"size": self.nodes, "port": 0, "epoch": self._epoch,
+                     "collective": choose.getrandbits(16)}
             first = choose.randrange(self.nodes)
             return [Command(operation=operation, **{**self._noise(), **used, "rank": (node + first) % self.nodes})
                     for node in range(self.nodes)]

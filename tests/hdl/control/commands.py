@@ -1,7 +1,9 @@
 """Random commands at and around the limits of a node, and the golden verdict on each."""
 
+from amaranth.hdl import Shape
+
 from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation
+from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.optimizer.rules import Rule
 
 __all__ = ["CONFIG", "random_command", "verdict"]
@@ -57,7 +59,9 @@ def random_command(generator, tag, **options):
         return generator.choice([0, 0, good, good, capacity, generator.choice([
             good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
 
+    noise = {name: generator.getrandbits(Shape.cast(shape).width) for name, shape in command_layout().members.items()}
     command = {
+        **noise,
         "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 9, 255]),
         "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
         "size": size,
@@ -68,7 +72,7 @@ def random_command(generator, tag, **options):
         "length": generator.choice([
             generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
             generator.getrandbits(32)]),
-        "epoch": generator.getrandbits(8), "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
-        "iteration": generator.getrandbits(16), "wait": 0, "signal": 0, "tag": tag, "reserved": 0,
+        "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
+        "wait": 0, "signal": 0, "tag": tag,
     }
     return {**command, **options}

@@ -9,7 +9,14 @@ from cocotb.triggers import FallingEdge
 
 from hdl.control.command_checker import checked_layout
 from hdl.control.command_queue import CommandQueue
-from hdl.control.protocol import EventStatus, Operation, command_layout, descriptor_layout, event_layout
+from hdl.control.protocol import (
+    DESCRIPTOR_WORDS,
+    EventStatus,
+    Operation,
+    command_layout,
+    descriptor_layout,
+    event_layout,
+)
 from hdl.engines import operations
 from hdl.optimizer.rules import Rule
 from sim import regression
@@ -20,8 +27,8 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 
 def descriptors(commands):
     """Words of commands."""
-    return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0, "last": n == 7}
-            for command in commands for n in range(8)]
+    return [{"data": to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF, "first": n == 0,
+             "last": n == DESCRIPTOR_WORDS - 1} for command in commands for n in range(DESCRIPTOR_WORDS)]
 
 
 async def receive_events(sink, count):
@@ -49,7 +56,7 @@ class Engine:
             await cycles(self.dut, self._generator.choice([0, 1, 30]))
             status = self._generator.choice([EventStatus.OK, EventStatus.OK, EventStatus.OK, EventStatus.BAD_CRC])
             event = {"tag": command["tag"], "status": status, "flags": self._generator.getrandbits(2),
-                     "detail": self._generator.getrandbits(32), "cycles": 30, "weight_version": 5}
+                     "queue": 0, "detail": self._generator.getrandbits(32), "cycles": 30, "weight_version": 5}
             self.ended.append(event)
             await self._completions.send([event])
 
@@ -131,7 +138,7 @@ async def runs_what_may_run(dut):
     words = []
     for command in commands:
         if generator.random() < 0.2:  # a command that is broken off
-            words += descriptors([random_command(generator, 999)])[:generator.randrange(1, 8)]
+            words += descriptors([random_command(generator, 999)])[:generator.randrange(1, DESCRIPTOR_WORDS)]
         words += descriptors([command])
     cocotb.start_soon(set_flags())
     cocotb.start_soon(source.send(words))
@@ -143,8 +150,8 @@ async def runs_what_may_run(dut):
         status, detail = verdict(command, CONFIG, Rule.MOMENTUM, 0)
         seen.add(EventStatus(event["status"]))
         if status != EventStatus.OK:
-            assert event == {"tag": command["tag"], "status": status, "flags": 0, "detail": detail, "cycles": 0,
-                             "weight_version": 77}
+            assert event == {"tag": command["tag"], "status": status, "flags": 0, "queue": 0, "detail": detail,
+                             "cycles": 0, "weight_version": 77}
         elif event["status"] == EventStatus.WAIT_TIMEOUT:
             assert event["detail"] & ~command["wait"] == 0
             assert event["detail"] != 0
@@ -171,7 +178,7 @@ async def holds_what_there_is_no_room_for(dut):
     commands = [random_command(random.Random(1), tag, operation=Operation.QUIESCE) for tag in range(2 * depth + 3)]
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
-    assert started.cycles[0] == taken.cycles[7] + CommandQueue.latency
+    assert started.cycles[0] == taken.cycles[DESCRIPTOR_WORDS - 1] + CommandQueue.latency
     # Commands fill the queue of events, the event in the engine, and the queue of commands.
     assert int(dut.full.value) == 1
     assert int(dut.completions__valid.value) == 1

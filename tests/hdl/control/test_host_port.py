@@ -266,7 +266,7 @@ async def answers_as_the_model_does(dut):
     sink = Sink(dut, "o", word_layout(), stalls=stalls(p["sink"], seed=p["seed"] + 1))
     # A count that is wrong for the operation, followed by as many words.
     packets = [[opcode << 24 | count, *words(generator, count)]
-               for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 7, 9)]
+               for opcode in (Opcode.PUSH_COMMAND, Opcode.POP_EVENT) for count in (1, 3, 4, 5, 15, 17)]
     packets += [random_packet(generator) for _ in range(p["packets"])]
 
     async def feed():
@@ -343,7 +343,7 @@ async def reset_at_any_word_of_a_packet(dut):
     requests = [
         ping, [Opcode.WRITE_MEMORY << 24 | 3, 0, 1, 2, 3], [Opcode.READ_MEMORY << 24 | 4, 0],
         [Opcode.READ_REGISTER << 24 | 3, 0], [Opcode.WRITE_REGISTER << 24 | 1, 10, 1],
-        [Opcode.PUSH_COMMAND << 24 | 8, *range(8)], [99 << 24, 1, 2, 3],
+        [Opcode.PUSH_COMMAND << 24 | DESCRIPTOR_WORDS, *range(DESCRIPTOR_WORDS)], [99 << 24, 1, 2, 3],
     ]
     dut.o__ready.value = 1
     for request in requests:

@@ -107,7 +107,8 @@ def some_jobs(seed, lanes, *, count=6, kinds=0.3):
 
 
 def event(status, detail, cycles, tag=9):
-    return {"tag": tag, "status": status, "flags": 0, "detail": detail, "cycles": cycles, "weight_version": VERSION}
+    return {"tag": tag, "status": status, "flags": 0, "queue": 0, "detail": detail, "cycles": cycles,
+            "weight_version": VERSION}
 
 
 # --- construction

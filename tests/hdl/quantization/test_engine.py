@@ -138,8 +138,8 @@ def test_infer(lanes, seed):
     (found,), counts = run(bench, case.command(), cycles=60_000 // lanes)
     memory = case.check(bench)
     beats = case.program.beats * case.samples
-    assert found == {"tag": 9, "status": EventStatus.OK, "flags": 0, "detail": beats, "cycles": found["cycles"],
-                     "weight_version": VERSION}
+    assert found == {"tag": 9, "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": beats,
+                     "cycles": found["cycles"], "weight_version": VERSION}
     assert counts["command_cycles"] == found["cycles"] >= case.cycles()
     target = case.program.target
     rows = -(-layers[-1].outputs // lanes) * lanes

@@ -61,7 +61,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("status", "field", "value"),
         [
-            (EventStatus.WRONG_ITERATION, "iteration", 8),
+            (EventStatus.WRONG_ITERATION, "collective", 8),
             (EventStatus.WRONG_SEQUENCE, "epoch", 3),
             (EventStatus.WRONG_LENGTH, "length", 596),
             (EventStatus.WRONG_CODEC, "operation", Operation.ALL_GATHER),
@@ -75,7 +75,7 @@ class TestRefusal:
     def test_one_node_differs(self, opened, status, field, value):
         ring, _ = opened
         ring.write_gradients(list(np.ones((3, 600), dtype=np.float32)))
-        events = push(ring, epoch=2, iteration=7, each={1: {field: value}})
+        events = push(ring, epoch=2, collective=7, each={1: {field: value}})
         found = statuses(events)
         assert EventStatus.OK not in found
         if status in (EventStatus.BAD_RANK, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH,
@@ -94,7 +94,7 @@ class TestRefusal:
             # Node 1 refuses what node 0 sent, or node 2 what node 1 sent, whichever comes first.
             assert status in found
             assert set(found) <= {status, EventStatus.WRONG_BLOCK, EventStatus.PEER_ABORT}
-        check_usable(ring, epoch=4, iteration=9)
+        check_usable(ring, epoch=4, collective=9)
 
     def test_wrong_block(self, opened):
         ring, _ = opened

@@ -63,7 +63,8 @@ class Model:
         self.abort_seen = abort_seen or inputs["abort_received"]
         if state == "idle":
             if command is not None:
-                self.event = {"tag": command["tag"], "status": EventStatus.OK, "flags": 0, "detail": 0, "cycles": 0}
+                self.event = {"tag": command["tag"], "status": EventStatus.OK, "flags": 0, "queue": 0, "detail": 0,
+                              "cycles": 0}
                 self.state = "plan"
         elif state in ("plan", "deal"):
             if state == "deal":

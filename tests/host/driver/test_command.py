@@ -16,14 +16,20 @@ def test_command_fields_are_checked():
 
 def test_descriptor_words():
     command = Command(operation=Operation.BROADCAST, rank=2, size=4, port=1, gradient_base=32, weight_base=64,
-                      state_base=96, length=100, epoch=5, root=3, iteration=0x1234, wait=0x8001, signal=2, tag=0xABCD)
-    assert command.words().tolist() == [0x01040205, 32, 64, 96, 100, 0x12340305, 0x00028001, 0xABCD]
+                      state_base=96, length=100, epoch=5, root=3, collective=0x1234, wait=0x8001, signal=2,
+                      tag=0xABCD, tenant=0x4321, after_0=7, after_1=0x8009, lag_0=1, lag_1=2, unit_queue=3,
+                      remote=0, round=1, alternate=1, region=0x15, model=0x81, unit=0x42, turn=9,
+                      stride=4, duration=0x12345678)
+    assert command.words().tolist() == [0x01040205, 32, 64, 96, 100, 0x12340305, 0x00028001, 0x4321ABCD,
+                                        0x80090007, 0x42 << 23 | 0x81 << 15 | 0x15 << 9 | 0x1B9, 0x0409, 0x12345678,
+                                        0, 0, 0, 0]
+    assert Command(operation=Operation.QUIESCE).words().tolist() == [0x00010000, *[0] * 9, 0x0100, *[0] * 5]
 
 
 def test_event_words():
-    assert Event.from_words(np.array([0x0308ABCD, 1, 2, 3], np.uint32)) == Event(
+    assert Event.from_words(np.array([0x4308ABCD, 1, 2, 3], np.uint32)) == Event(
         tag=0xABCD, status=EventStatus.BAD_CRC, flags=EventFlag.LOCAL_NAN | EventFlag.NOT_FINITE, detail=1, cycles=2,
-        weight_version=3)
+        weight_version=3, queue=1)
 
 
 @pytest.mark.parametrize("status", EventStatus)
