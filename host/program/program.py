@@ -23,6 +23,8 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from hdl.control.protocol import Operation
+from host.driver.command import Command
 from host.program import order
 from host.program.order import LAGS, Wait
 from host.program.region import Region
@@ -36,6 +38,10 @@ DEPTH = 64
 
 #: Waits compare counts of 16 bits: a queue may be so many commands ahead of one that waits for it.
 _AHEAD = (1 << 15) - 1
+
+
+#: Operations of the collective engine, whose packets carry a number that no two neighbours share.
+_NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
 
 
 class Queue(enum.IntEnum):
@@ -266,8 +272,8 @@ class CompiledProgram:
 
     @property
     def collectives(self) -> int:
-        """Collectives of a pass, each of which has a number of its own."""
-        return sum(task.collective for task in self.tasks)
+        """Numbers of collectives that a pass takes: one for each command of the collective engine."""
+        return sum(task.operation in _NUMBERED for task in self.tasks)
 
     @property
     def most_passes(self) -> int | None:
@@ -289,6 +295,22 @@ class CompiledProgram:
         """Commands of each queue, for the golden model of nodes."""
         return [[Placed(one.task.operation, [one.fields(rank) for rank in range(nodes)], one.task.collective,
                         one.waits) for one in queue] for queue in self.queues]
+
+    def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
+        """Commands of each queue for a node's program memory. Tags are places in the program.
+
+        Parameters
+        ----------
+        rank, nodes : int
+            Place of the node, and size of the ring.
+        epoch, model : int
+            Fields of all commands.
+        """
+        numbers = {place: number for number, place in enumerate(
+            task.place for task in self.tasks if task.operation in _NUMBERED)}
+        return [[Command(**{"operation": Operation[one.task.operation], "rank": rank, "size": nodes, "epoch": epoch,
+                            "model": model, "tag": one.task.place, "collective": numbers.get(one.task.place, 0),
+                            **one.fields(rank)}) for one in queue] for queue in self.queues]
 
     def waits(self) -> Iterator[tuple[int, int, Wait]]:
         """All waits: the place of the command that waits, the queue that it waits for, and the wait."""

@@ -4,6 +4,8 @@ import re
 import numpy as np
 import pytest
 
+from hdl.control.protocol import Operation
+from host.driver.command import Command
 from host.program.order import Wait
 from host.program.program import CompiledProgram, Program, ProgramError, Queue, RaceError
 from host.program.region import Region
@@ -222,8 +224,25 @@ class TestCompiled:
         loose.add("b", operation="COMPUTE", queue=0)
         loose.wait(loose.add("c", operation="ALL_REDUCE", queue=1, collective=True), first)
         assert loose.compile().most_passes == 32767 // 2
-        assert loose.compile().collectives == 1
         assert Program().compile().most_passes is None
+
+    def test_commands(self):
+        program = Program()
+        region = Region("g", 0, 64)
+        program.add("mask", operation="MASK", queue=0, writes=[region], fields={"length": 64})
+        program.add("sum", operation="REDUCE_SCATTER", queue=1, collective=True, reads=[region],
+                    fields={"length": 64, "state_base": (0, 32, 32)})
+        program.add("update", operation="FUSED_UPDATE", queue=1, fields={"size": 1, "rank": 0, "stride": 3})
+        compiled = program.compile()
+        assert compiled.collectives == 2
+        mask, = compiled.commands(1, 3, epoch=7, model=5)[0]
+        reduction, update = compiled.commands(1, 3, epoch=7, model=5)[1]
+        assert mask == Command(operation=Operation.MASK, rank=1, size=3, epoch=7, model=5, length=64, after_0=1, lag_0=1)
+        assert reduction == Command(operation=Operation.REDUCE_SCATTER, rank=1, size=3, epoch=7, model=5, length=64,
+                                    state_base=32, tag=1, after_0=1)
+        assert update == Command(operation=Operation.FUSED_UPDATE, size=1, epoch=7, model=5, collective=1, tag=2,
+                                 stride=3)
+        assert all(command.words().size == 16 for command in (mask, reduction, update))
 
 
 def test_names_and_room():
