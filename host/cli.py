@@ -27,7 +27,7 @@ from host.commands.console import (
 from host.commands.info import info_command, show_version
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
-from host.commands.run_options import COUNT, check_range, fitted, refuse_unused, widths
+from host.commands.run_options import COUNT, check_range, fitted, refuse_unused
 from host.commands.sweep import sweep_command
 from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
@@ -35,6 +35,7 @@ from host.driver.errors import DeviceError
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
+from host.models.widths import widths
 from host.output import prepare, write_json
 from host.reports import report
 from host.sweep.jobs import SweepError
@@ -128,7 +129,8 @@ def train_command(
         show_default=False)] = None,
     hidden: Annotated[str | None, typer.Option(
         help="Widths of the perceptron's hidden layers, as in 64,32, or in 32x9 for nine of 32, or none; simulated "
-             "nodes are made to have room. [default: 64, or none where a board has no room for that]", show_default=False)] = None,
+             "nodes are made to have room. [default: 64, or none where a board has no room for that]",
+        show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,

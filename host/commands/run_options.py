@@ -12,15 +12,12 @@ from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 from sim.golden.ring import largest_block
 
-__all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused", "widths"]
+__all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused"]
 
 #: Largest of numbers that count steps, epochs, examples and the like.
 COUNT = 1_000_000_000
 #: Words of the largest memory that a node can have.
 WORDS = 1 << 24
-
-#: Most hidden layers of a perceptron.
-_LAYERS = 1000
 
 _SERIAL, _BOARD = TransportName.SERIAL, TransportName.BOARD
 _STATELESS = (OptimizerName.SGD,)
@@ -100,19 +97,3 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
                 for name, words in wanted.items()}
     return dataclasses.replace(node, state_planes=planes, **memories)
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Widths of hidden layers, as in ``64,32`` or, for nine of 32, ``32x9``; none of ``none``."""
-    found: list[int] = []
-    try:
-        for part in text.split(",") if text not in ("", "none") else ():
-            width, times, count = part.partition("x")
-            number = int(count) if times else 1
-            if number < 1 or len(found) + number > _LAYERS:
-                raise ValueError
-            found += [int(width)] * number
-    except ValueError:
-        raise ValueError(f"Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most "
-                         f"{_LAYERS:,} layers, with commas between them, not {text!r}") from None
-    return tuple(found)

@@ -3,8 +3,8 @@
 Commands of a queue run in order, one at a time. A wait of a command says which command of another queue, of this pass
 or of an earlier one, must have ended before it starts. A wait for a pass before the first one holds at once.
 
-Everything here counts commands by their place in the program; a pass takes all of them once. In a :class:`Clock` there
-is one number for each queue: so many of its commands, over all passes, have ended for certain before a command starts.
+Everything here counts commands by their place in the program; a pass takes all of them once. A :class:`Clock` has a
+number for each queue: the commands of it, over all passes, that have ended for certain before a command starts.
 """
 
 import dataclasses

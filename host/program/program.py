@@ -166,8 +166,8 @@ class Program:
         if any(task.name == name for task in self._tasks):
             raise ProgramError(f"Names of commands must differ, not twice {name}")
         if sum(task.queue == queue for task in self._tasks) == self._depth:
-            raise ProgramError(f"Queue {queue} must have at most {self._depth:,} commands, and {name} is one more: take "
-                               f"nodes with a larger program memory")
+            raise ProgramError(f"Queue {queue} must have at most {self._depth:,} commands, and {name} is one more: "
+                               f"take nodes with a larger program memory")
         if duration < 0:
             raise ValueError(f"Duration of {name} must be zero or more, not {duration!r}")
         task = Task(name=name, place=len(self._tasks), queue=int(queue), operation=operation, reads=tuple(reads),
@@ -241,7 +241,8 @@ def _touches(tasks: Sequence[Task]) -> list[order.Touch]:
 def _refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
     cycle = [tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)]
     if cycle:
-        raise ProgramError(f"Commands must not wait for each other in a circle, not {' for '.join([*cycle, cycle[0]])}")
+        circle = " for ".join([*cycle, cycle[0]])
+        raise ProgramError(f"Commands must not wait for each other in a circle, not {circle}")
 
 
 class CompiledProgram:

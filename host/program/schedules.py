@@ -95,7 +95,7 @@ class Dense:
     @property
     def length(self) -> int:
         """Weights and biases, and zeros up to the next group."""
-        return -(-(self.inputs + 1) * self.outputs // GROUP) * GROUP
+        return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
 
     def multiplications(self, *, backward: bool) -> int:
         """Multiply-adds for each example: forward, or backward of weights and, but in the first layer, of inputs."""

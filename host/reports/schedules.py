@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from host.commands.run_options import widths
+from host.models.widths import widths
 from host.program.estimate import MACS, Costs
 from host.program.program import CompiledProgram
 from host.program.schedules import Kind, Schedule, build, layers_of, search
@@ -79,7 +79,8 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown, of which the first is the serial one."""
-    lines = ["| schedule | cycles | of serial | compute | communicate | bound, of serial |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| schedule | cycles | of serial | compute | communicate | bound, of serial |",
+             "|---|---:|---:|---:|---:|---:|"]
     serial = rows[0].cycles
     for row in rows:
         lines.append(f"| {row.schedule} | {row.cycles:,} | {row.cycles / serial:.3f} | {row.compute:,} | "

@@ -104,7 +104,8 @@ def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "
                              facecolor=_COLOURS.get(span.name.split(" ")[0], _OTHERS[span.queue]), edgecolor="white")
             text = _label(span, room)
             if text:
-                axes.text((span.start + span.end) / 2, row, text, ha="center", va="center", fontsize=7.5, color="white")
+                axes.text((span.start + span.end) / 2, row, text, ha="center", va="center", fontsize=7.5,
+                          color="white")
         for row, (node, _) in enumerate(rows):
             if row and node != rows[row - 1][0]:
                 axes.axhline(row - 0.5, color=INK, linewidth=0.6)

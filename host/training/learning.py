@@ -1,6 +1,6 @@
 """Training by a program on golden nodes: does a deep network learn, without any gateware?
 
-``python -m host.training.learning`` trains the network of the schedules, 64-32×9-10, with some seeds, and prints the
+``python -m host.training.learning`` trains the network of the schedules, 64-32x9-10, with some seeds, and prints the
 test accuracy of each and their mean. No bit depends on the schedule.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hdl.group import GROUP
+from host.driver.masking import MaskJob, Matrices
 from host.models.digits import Dataset, digits
 from host.program.estimate import Costs
 from host.program.schedules import Kind, Schedule, build, layers_of
@@ -66,7 +67,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
     return task.measure(nodes, _no_masks, last=True)
 
 
-def _no_masks(jobs: object, alternative: float) -> list[list[object]]:
+def _no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
     raise ValueError("Workload must be one without masks")
 
 

@@ -4,8 +4,8 @@ Every command takes effect at once. Commands of different queues, and of differe
 order that a seed chooses among those that queues and waits allow, with a collective when all nodes have come to it.
 A program without races ends with the same memories in every order.
 
-Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, and state planes and masters,
-of which each node has those of its own blocks alone, one behind the other.
+Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, and state planes and
+masters, of which each node has those of its own blocks alone, one behind the other.
 """
 
 import dataclasses
@@ -151,12 +151,13 @@ class Nodes:
             master[index] = self.masters[rank, part] if coded else self.weights[rank, weights[index]]
             for plane, mine in zip(state, self.state, strict=True):
                 plane[index] = mine[rank, part]
-        residuals = self.residuals[np.ix_(ranks, places)]
+        rows = np.array(ranks)[:, np.newaxis]
+        residuals = self.residuals[rows, places]
         update = ring.fused_update(
-            self.gradients[np.ix_(ranks, places)], master, state, self._latched, weight_codec=self._weight_codec,
+            self.gradients[rows, places], master, state, self._latched, weight_codec=self._weight_codec,
             gradient_codec=self._gradient_codec, residuals=residuals, segment=self._segment, turn=turn)
-        self.residuals[np.ix_(ranks, places)] = residuals
-        self.weights[np.ix_(ranks, weights)] = update.weights
+        self.residuals[rows, places] = residuals
+        self.weights[rows, weights] = update.weights
         for rank, index, part in zip(ranks, own, dense, strict=True):
             self.masters[rank, part] = update.master[index]
             for plane, mine in zip(update.state, self.state, strict=True):

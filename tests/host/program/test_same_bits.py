@@ -75,12 +75,12 @@ def test_exact_gradients(nodes, gradient):
     compare(nodes, RAW, gradient, [*SCHEDULES, found(nodes), Schedule(Kind.STRICT)], 1, steps=STEPS)
 
 
-@pytest.mark.parametrize(("number", "name"), list(enumerate([name for name in GRADIENT_CODECS if name != ZERO_VALUE])))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(name for name in GRADIENT_CODECS if name != ZERO_VALUE)))
 def test_gradient_codecs(number, name):
     compare(NODES[number % 4], RAW, name, [*SCHEDULES, found(NODES[number % 4])], 2, steps=12)
 
 
-@pytest.mark.parametrize(("number", "name"), list(enumerate([name for name in WEIGHT_CODECS if name != RAW])))
+@pytest.mark.parametrize(("number", "name"), list(enumerate(name for name in WEIGHT_CODECS if name != RAW)))
 def test_weight_codecs(number, name):
     compare(NODES[number % 4], name, ZERO_VALUE, [*SCHEDULES, found(NODES[number % 4]), Schedule(Kind.STRICT)], 3,
             steps=13)

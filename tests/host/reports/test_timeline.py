@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import pytest
@@ -30,7 +31,7 @@ def test_trace(spans, tmp_path):
         (span.node, span.queue, span.name, span.start, span.end, span.number) for span in spans]
     for row in names:
         mine = sorted((event["ts"], event["dur"]) for event in events if (event["pid"], event["tid"]) == row)
-        assert all(start + length <= after for (start, length), (after, _) in zip(mine, mine[1:], strict=False))
+        assert all(start + length <= after for (start, length), (after, _) in itertools.pairwise(mine))
 
 
 def test_busy():
@@ -49,7 +50,7 @@ def test_picture(spans, tmp_path, monkeypatch):
 
     original, text = Axes.broken_barh, Axes.text
     monkeypatch.setattr(Axes, "broken_barh", bar)
-    monkeypatch.setattr(Axes, "text", lambda axes, x, y, s, **options: texts.append(s) or text(axes, x, y, s, **options))
+    monkeypatch.setattr(Axes, "text", lambda *given, **options: texts.append(given[3]) or text(*given, **options))
     draw(spans, tmp_path / "timeline.png", title="three nodes")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert bars == [(2 * span.node + span.queue, span.start, span.end - span.start) for span in spans]

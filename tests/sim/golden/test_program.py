@@ -55,7 +55,8 @@ class TestKnownAnswers:
         queues = [[Timed("C", 0, waits=((0, 0),))], [Timed("X", 50, collective=True, waits=((1, 0),))]]
         spans = timeline(queues, nodes=3, gap=0, delay=0,
                          duration=lambda node, number, queue, place: 50 if queue else 10 * (node + 1))
-        assert [span for span in spans if span.queue] == [Span(node, 1, "X", 10 * (node + 1), 80) for node in range(3)]
+        assert [span for span in spans if span.queue] == [
+            Span(node, 1, "X", 10 * (node + 1), 80) for node in range(3)]
 
     def test_three_queues(self):
         queues = [[Timed("C", 10, waits=((0, 0), (0, 0)))], [Timed("X", 20, waits=((1, 0), (0, 0)))],

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from host.commands.run_options import widths
+from host.models.widths import widths
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -12,9 +12,10 @@ def test_widths(text, expected):
     assert widths(text) == expected
 
 
-@pytest.mark.parametrize("text", ["a,3", "32x", "x9", "32x0", "32x-1", "32x9x2", "32x1001", "1x999,2,3", "32x9999999999"])
+@pytest.mark.parametrize("text", [
+    "a,3", "32x", "x9", "32x0", "32x-1", "32x9x2", "32x1001", "1x999,2,3", "32x9999999999"])
 def test_other_texts(text):
     with pytest.raises(ValueError, match=re.escape(
-            f"Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most 1,000 layers, with "
-            f"commas between them, not {text!r}")):
+            f"Widths of hidden layers must be numbers, or a number x a count as in 32x9, of at most 1,000 layers, "
+            f"with commas between them, not {text!r}")):
         widths(text)
