@@ -7,7 +7,7 @@ import pytest
 from host.program.estimate import Collective, Costs
 from host.program.program import ProgramError, Queue
 from host.program.schedules import Kind, Schedule, build, chunks, layers_of, search
-from sim.golden.program import GAP, makespan, timeline
+from sim.golden.program import GAP, Timed, makespan, timeline
 
 DEEP = [64, *[32] * 9, 10]
 STAGED = 16_384
@@ -172,6 +172,21 @@ class TestSearch:
         assert measured == tried
         assert outcome.trials == [(size, cycles[size]) for size in tried]
         assert (outcome.chosen, outcome.claimed) == (chosen, claimed)
+
+    def test_known_answer(self):
+        """Eight layers of 100 cycles and 64 elements; a transfer costs 50 cycles, and one for each element."""
+        def measure(size):
+            sizes = [len(part) for part in chunks(layers_of([1] * 9), size)]
+            return makespan(timeline([
+                [Timed(f"C{n}", 100, waits=((0, 0),)) for n in range(8)],
+                [Timed(f"X{n}", 50 + 64 * count, waits=((end, 0),))
+                 for n, (count, end) in enumerate(zip(sizes, itertools.accumulate(sizes), strict=True))]],
+                gap=0, delay=0))
+
+        assert [measure(size) for size in (1, 2, 4, 8)] == [1012, 992, 1048, 1298]
+        measured, outcome = chunk_search(7, measure)
+        assert measured == [1, 2, 4]
+        assert outcome.chosen == 2
 
     def test_log(self):
         _, outcome = chunk_search(7, {1: 1012, 2: 992, 4: 1048}.__getitem__)
