@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from hdl.group import GROUP
 from host.program.estimate import Collective, Costs
-from host.program.program import CompiledProgram, Program, Queue, Task
+from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
@@ -212,7 +212,7 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int,
-          depth: int = 64) -> CompiledProgram:
+          depth: int = DEPTH, packed_state: bool = False) -> CompiledProgram:
     """The program of a training step.
 
     Parameters
@@ -227,7 +227,12 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         First element of the region that COMPUTE copies gradients from; behind all gradients.
     depth : int
         Commands that a queue has room for.
+    packed_state : bool
+        Whether state is stored as bfloat16.
     """
+    if packed_state and schedule.kind in (Kind.LAYERS, Kind.CHUNKS):
+        raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {schedule}: state of a part "
+                         f"may begin inside a word")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
     if staged < sum(_extent(layers)):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from host.models.widths import widths
 from host.program.estimate import MACS, Costs
-from host.program.program import CompiledProgram
+from host.program.program import DEPTH, CompiledProgram
 from host.program.schedules import Kind, Schedule, build, layers_of, search
 from host.reports.timeline import draw, write_trace
 from sim.golden.program import Span, makespan, timeline
@@ -68,7 +68,7 @@ def forecast(sizes: Sequence[int], *, nodes: int, costs: Costs) -> tuple[list[Ro
     staged = layers[-1].base + layers[-1].length
 
     def row(schedule: Schedule) -> Row:
-        program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, depth=max(64, 2 * len(layers)))
+        program = build(schedule, layers, nodes=nodes, costs=costs, staged=staged, depth=max(DEPTH, 2 * len(layers)))
         return _row(schedule, program, nodes)
 
     rows = [row(Schedule(kind)) for kind in (Kind.NONE, Kind.STRICT, Kind.LAYERS)]
