@@ -79,8 +79,8 @@ class TestNames:
             program(Schedule(Kind.NONE), nodes=0)
         with pytest.raises(ValueError, match=r"^Staged gradients must lie behind all 18,432 elements, not at 16384$"):
             program(Schedule(Kind.NONE), [512, 32, 32, 29])
-        with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not chunks:2: "
-                                             r"state of a part may begin inside a word$"):
+        with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not "
+                                             r"chunks:2: state of a part may begin inside a word$"):
             program(Schedule(Kind.CHUNKS, 2), packed_state=True)
         program(Schedule(Kind.STRICT), packed_state=True)
         with pytest.raises(ProgramError, match=r"^Queue 0 must have at most 8 commands, and forward 9 is one more"):
