@@ -152,8 +152,8 @@ class _Builder:
         duration = self.costs.compute(layer.multiplications(backward=name == "backward"))
         self.program.add(f"{name} {layer.number}", operation="COMPUTE", queue=Queue.COMPUTE, reads=reads,
                          writes=writes, duration=duration,
-                         fields={"gradient_base": layer.base, "length": layer.length if writes else 0,
-                                 "duration": duration})
+                         fields={"gradient_base": layer.base, "state_base": self.staged + layer.base,
+                                 "length": layer.length if writes else 0, "duration": duration})
 
     def latch(self) -> None:
         """LATCH, so that all updates of the pass have the same settings."""

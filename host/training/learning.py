@@ -60,7 +60,7 @@ def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: i
             learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total))
         golden.settings = ring.settings(**{name: value for name, value in dataclasses.asdict(scalars).items()
                                            if name != "packed_state"})
-        golden.stage(ring.bits(np.stack(gradients)))
+        golden.stage(ring.bits(np.stack(gradients)), staged)
         golden.run(program, seed=number)
         task.parameters[...] = ring.floats(golden.weights[0, :length])
         on_step(number, sum(losses) / len(batch.examples))

@@ -50,7 +50,7 @@ class Nodes:
     ----------
     nodes : int
     gradient_words : int
-        Elements of the gradient memory, of which COMPUTE copies the upper half to the lower.
+        Elements of the gradient memory.
     weights : array of uint32
         First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
     planes : int
@@ -71,7 +71,6 @@ class Nodes:
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
                  weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256):
         self.nodes = nodes
-        self._half = gradient_words // 2
         self._weight_codec = weight_codec
         self._gradient_codec = gradient_codec
         self._segment = segment
@@ -92,9 +91,9 @@ class Nodes:
         blocks = ring.block_indices(length, self.nodes, turn=turn)
         return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
 
-    def stage(self, gradients: Bits) -> None:
+    def stage(self, gradients: Bits, base: int) -> None:
         """Write gradients, one row for each node, to where COMPUTE copies them from."""
-        self.gradients[:, self._half:self._half + gradients.shape[1]] = gradients
+        self.gradients[:, base:base + gradients.shape[1]] = gradients
 
     def arrays(self) -> dict[str, Bits]:
         """Copies of all memories but the gradients, which later commands write before they read them."""
@@ -116,8 +115,8 @@ class Nodes:
         match command.operation:
             case "COMPUTE":
                 for rank in ranks:
-                    place = _place(fields[rank], "gradient_base")
-                    self.gradients[rank, place] = self.gradients[rank, self._half + place]
+                    self.gradients[rank, _place(fields[rank], "gradient_base")] = self.gradients[
+                        rank, _place(fields[rank], "state_base")]
             case "LATCH":
                 self._latched = self.settings
             case "FUSED_UPDATE":

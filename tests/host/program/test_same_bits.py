@@ -56,7 +56,8 @@ def compare(nodes, weight, gradient, schedules, seed, *, steps):
     first = golden.arrays()
     for step in range(steps):
         golden.settings = settings(generator)
-        golden.stage(ring.bits(generator.standard_normal((nodes, LENGTH)) * 2.0 ** generator.integers(-8, 8, LENGTH)))
+        golden.stage(ring.bits(generator.standard_normal((nodes, LENGTH)) * 2.0 ** generator.integers(-8, 8, LENGTH)),
+                     STAGED)
         before = golden.arrays()
         golden.run(serial, seed=step)
         expected = golden.arrays()

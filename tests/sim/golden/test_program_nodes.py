@@ -15,7 +15,7 @@ def same(operation, nodes, *, collective=True, waits=(), **fields):
 
 def step(nodes, *, wait=True):
     """A pass: gradients into place, and an update that waits for them or does not."""
-    return [[same("COMPUTE", nodes, collective=False, length=LENGTH, waits=((1, 1),))],
+    return [[same("COMPUTE", nodes, collective=False, length=LENGTH, state_base=HALF, waits=((1, 1),))],
             [same("LATCH", nodes, collective=False, waits=((0, 0),)),
              same("FUSED_UPDATE", nodes, length=LENGTH, waits=((int(wait), 0),))]]
 
@@ -25,7 +25,7 @@ def golden(nodes, seed, **options):
     found = Nodes(nodes, gradient_words=2 * HALF, planes=1,
                   weights=ring.bits(generator.standard_normal(LENGTH)), **options)
     found.settings = SETTINGS
-    found.stage(ring.bits(generator.standard_normal((nodes, LENGTH))))
+    found.stage(ring.bits(generator.standard_normal((nodes, LENGTH))), HALF)
     return found
 
 
@@ -56,7 +56,7 @@ def test_strict_is_an_update(nodes):
     update = Placed("FUSED_UPDATE", [
         {"gradient_base": 32 * groups[0], "weight_base": 32 * groups[0], "length": length, "stride": nodes, "size": 1}
         for groups, length in zip(own, lengths, strict=True)])
-    strict = [[same("COMPUTE", nodes, collective=False, length=LENGTH, waits=((4, 1),))],
+    strict = [[same("COMPUTE", nodes, collective=False, length=LENGTH, state_base=HALF, waits=((4, 1),))],
               [same("LATCH", nodes, collective=False, waits=((0, 0),)),
                same("REDUCE_SCATTER", nodes, length=LENGTH, waits=((1, 0),)), update,
                same("ALL_GATHER", nodes, length=LENGTH)]]
