@@ -1,4 +1,4 @@
-"""Order of a program's commands: what must end before what, what the queues see to, and what a wait must see to.
+"""Order of a program's commands: which must end before which, and which waits that takes.
 
 Commands of a queue run in order, one at a time. A wait of a command says which command of another queue, of this pass
 or of an earlier one, must have ended before it starts. A wait for a pass before the first one holds at once.

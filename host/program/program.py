@@ -306,7 +306,15 @@ class CompiledProgram:
             Place of the node, and size of the ring.
         epoch, model : int
             Fields of all commands.
+
+        Raises
+        ------
+        ProgramError
+            There is no operation of that name.
         """
+        for task in self.tasks:
+            if task.operation not in Operation.__members__:
+                raise ProgramError(f"Operation of {task.name} must be one of a node, not {task.operation!r}")
         numbers = {place: number for number, place in enumerate(
             task.place for task in self.tasks if task.operation in _NUMBERED)}
         return [[Command(**{"operation": Operation[one.task.operation], "rank": rank, "size": nodes, "epoch": epoch,

@@ -243,6 +243,9 @@ class TestCompiled:
         assert update == Command(operation=Operation.FUSED_UPDATE, size=1, epoch=7, model=5, collective=1, tag=2,
                                  stride=3)
         assert all(command.words().size == 16 for command in (mask, reduction, update))
+        program.add("other", operation="DANCE", queue=0)
+        with pytest.raises(ProgramError, match=r"^Operation of other must be one of a node, not 'DANCE'$"):
+            program.compile().commands(0, 3)
 
 
 def test_names_and_room():
