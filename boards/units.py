@@ -94,6 +94,19 @@ def gradient_codec(*, codec, lanes):
                     encoder=FeedbackEncoder(codec=found, lanes=lanes), **lost)
 
 
+def command_queues(*, queues):
+    """Command queue of a node with several queues, of which masking and inference take the first."""
+    from hdl.config import NodeConfig
+    from hdl.control.command_queue import CommandQueue
+    from hdl.control.protocol import Operation
+    from hdl.engines import operations
+    config = NodeConfig()
+    local = {Operation.MASK, Operation.SPARSIFY, Operation.INFER}
+    return CommandQueue(config=config, queues=queues, operations=[
+        dataclasses.replace(operation, queue=0 if operation.code in local else operation.queue)
+        for operation in operations(config)])
+
+
 def _words(**parameters):
     from hdl.streams.stream import word_layout
     return {"shape": word_layout(), **parameters}
@@ -252,6 +265,14 @@ UNITS = {
     "serial.link": Unit("hdl.serial.link:SerialLink", _SERIAL),
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
+    "control.command_queues": Unit("boards.units:command_queues", {"queues": 2}),
+    "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
+    "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
+    "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
+    "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
+    "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
+    "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
+    "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "node": Unit("hdl.node:Node", {}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),

@@ -93,7 +93,7 @@ class Node(wiring.Component):
                   for field in register("OPTIMIZER").fields}
         version = next((at(unit, engine.outputs["weight_version"]) for engine, unit in units
                         if "weight_version" in engine.outputs), Const(0, 32))
-        roots = {"checked": queue.checked, "optimizer": fields}
+        roots = {"checked": queue.checked[0], "optimizer": fields}
 
         def source(path):
             """Signal that feeds an engine's input."""
@@ -139,21 +139,21 @@ class Node(wiring.Component):
         """Give each command to the engine that has its operation; only one of them runs."""
         (_, first), *others = units
         if not others:
-            connect_stream(m, queue.start, first.command)
-            connect_stream(m, first.event, queue.completions)
+            connect_stream(m, queue.start[0], first.command)
+            connect_stream(m, first.event, queue.completions[0])
             return
-        given = queue.start.payload.operation
+        given = queue.start[0].payload.operation
         chosen = [functools.reduce(operator.or_, (given == operation.code for operation in engine.operations))
                   for engine, _ in others]
         # An operation that none of the others has is for the first: the checker lets nothing else through.
         for unit, mine in [(first, ~Cat(chosen).any()),
                            *((unit, mine) for (_, unit), mine in zip(others, chosen, strict=True))]:
             m.d.comb += [
-                unit.command.payload.eq(queue.start.payload),
-                unit.command.valid.eq(queue.start.valid & mine),
-                unit.event.ready.eq(queue.completions.ready),
+                unit.command.payload.eq(queue.start[0].payload),
+                unit.command.valid.eq(queue.start[0].valid & mine),
+                unit.event.ready.eq(queue.completions[0].ready),
             ]
             with m.If(mine):
-                m.d.comb += queue.start.ready.eq(unit.command.ready)
+                m.d.comb += queue.start[0].ready.eq(unit.command.ready)
             with m.If(unit.event.valid):
-                m.d.comb += [queue.completions.valid.eq(1), queue.completions.payload.eq(unit.event.payload)]
+                m.d.comb += [queue.completions[0].valid.eq(1), queue.completions[0].payload.eq(unit.event.payload)]

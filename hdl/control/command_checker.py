@@ -57,8 +57,8 @@ class CommandChecker(wiring.Component):
     Everything about an operation comes from its description. The first condition that does not hold is the verdict;
     fields that an operation does not use are ignored.
 
-    - The node has the operation (``UNKNOWN_OPERATION``; the detail is the operation). One without extents that is
-      not on the ring, such as QUIESCE, is not checked further.
+    - The node has the operation, in the queue of the command (``UNKNOWN_OPERATION``; the detail is the operation).
+      One without extents that is not on the ring, such as QUIESCE, is not checked further.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
     - If it is ``on_ring``, ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it ``has_root``
@@ -82,10 +82,14 @@ class CommandChecker(wiring.Component):
         Sizes of the memories, and of the largest ring.
     operations : tuple of OperationDescription
         Operations of the node.
+    queues : int
+        Queues of the node.
 
     Members
     -------
     i : In(stream of command_layout())
+    queue : In(range(queues)), if there is more than one
+        Queue of the command on ``i``.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
         The optimizer's.
@@ -95,11 +99,13 @@ class CommandChecker(wiring.Component):
         Rule and form of state that the verdict is about, from the command's first cycle to that of the next one.
     """
 
-    def __init__(self, *, config, operations):
+    def __init__(self, *, config, operations, queues=1):
         self._config = config
         self._operations = tuple(operations)
+        self._queues = queues
         super().__init__({
             "i": In(stream.Signature(command_layout())),
+            **({"queue": In(range(queues))} if queues > 1 else {}),
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
@@ -189,6 +195,9 @@ class CommandChecker(wiring.Component):
                                     condition, status, detail = operation.refused(settings)
                                     with m.If(condition):
                                         conclude(status, detail)
+                                if self._queues > 1 and operation.queue is not None:
+                                    with m.If(self.queue != operation.queue):
+                                        conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
 

@@ -1,45 +1,65 @@
-"""Queue of commands, which are checked and held until their flags are set, and of their events."""
+"""Queues of commands, which are checked and held until they may run, and of their events."""
 
-from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import stream, wiring
-from amaranth.lib.memory import Memory
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.control.command_checker import RULE, CommandChecker, checked_layout
-from hdl.control.protocol import (
-    DESCRIPTOR_WORDS,
-    EVENT_WORDS,
-    QUEUE_DEPTH,
-    EventStatus,
-    command_layout,
-    descriptor_layout,
-    event_layout,
-)
+from hdl.control.command_checker import RULE, checked_layout
+from hdl.control.command_control import CommandControl, Rejection
+from hdl.control.command_loader import CommandLoader
+from hdl.control.event_queue import EventQueue
+from hdl.control.program_memory import ProgramMemory, program_word_layout
+from hdl.control.protocol import QUEUE_DEPTH, EventStatus, command_layout, descriptor_layout, event_layout
+from hdl.control.pushed_commands import PushedCommands
 from hdl.control.register_file import queue_status_layout
-from hdl.streams.stream import Queue, connect_stream
+from hdl.control.scoreboard import Scoreboard, others
+from hdl.control.sequencer import Sequencer, run_layout
+from hdl.control.trace import TRACE_WORDS, Trace
+from hdl.memory import read_signature
+from hdl.streams.stream import connect_stream
 
-__all__ = ["CommandQueue"]
+__all__ = ["CommandQueue", "program_status_layout"]
+
+
+def program_status_layout():
+    """State of the programs of a node.
+
+    ``running`` is high from a run to the end of its last command, ``stopped`` if the last run was ended by a command
+    that was not OK, and ``loaded`` if some program is not empty. ``model`` is the number of the program, and
+    ``passes`` the number of passes that the last queue has not issued.
+    """
+    return data.StructLayout({"running": 1, "stopped": 1, "loaded": 1, "reserved": 5, "model": 8, "passes": 16})
 
 
 class CommandQueue(wiring.Component):
     """Queue commands, start each of them when it may run, and queue their events.
 
-    Commands run strictly one after the other, and their events come in the same order, one per command. A command at
-    the head of the queue is first checked (:class:`~hdl.control.command_checker.CommandChecker`); what does not pass
-    is not run, and its event says why. It then waits until all flags in ``wait`` are set, is checked once more if it
-    had to wait (a setting may have changed), takes those flags, and is offered to the engine. When the engine reports
+    There are one or two queues. Commands of one queue run strictly one after the other, and those of two queues
+    beside each other; events come in the order in which commands end, one per command. A pushed command is for the
+    queue of its operation. While a command runs, the next of its queue is loaded and checked
+    (:class:`~hdl.control.command_checker.CommandChecker`); what does not pass is not run, and its event says why. A
+    command that has passed waits until all flags in ``wait`` are set and its predecessor has ended, is checked once
+    more if a setting has changed since, takes those flags, and is offered to the engine. When the engine reports
     ``EventStatus.OK``, the flags in ``signal`` are set. A command whose flags do not come within ``timeout`` cycles
     ends with ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
-    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait for
-    flags too: this empties the queue.
+    With two queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
+    pushed before; those pushed later wait until the program of their queue is over. A command of a program also waits for those of the
+    other program that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in time; the detail is
+    ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end with OK ends the run:
+    what is not offered to an engine by then is not started, and has no event.
 
-    Commands are kept in memory, and come from there word by word to the head of the queue, which is free for the next
-    one as soon as the engine has taken a command. ``start`` is valid :attr:`latency` cycles after an empty queue has
-    taken the last word of a QUIESCE, and later by the checker's latency less one at most for any other command.
+    While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
+    this empties the queues, and ends a run.
 
-    A flag that is set while it is being taken stays set. While the event queue is full, the next event waits in the
-    engine, or here, and nothing is started: no event is lost.
+    ``start`` is valid :attr:`latency` cycles after an empty queue has taken the last word of a QUIESCE, and later by
+    the checker's latency less one at most for any other command. It is valid :attr:`gap` cycles at most after its
+    predecessor has offered its event, if it is loaded by then and waits for nothing else, and
+    :attr:`dependency_latency` cycles after the end that it comes after.
+
+    A flag that is set while it is being taken stays set, and of two commands that wait for one flag one takes it.
+    While the event queue is full, the next event waits in the engine, or here, and nothing is started behind it: no
+    event is lost.
 
     Parameters
     ----------
@@ -47,29 +67,34 @@ class CommandQueue(wiring.Component):
     operations : tuple of OperationDescription
         Operations of the node.
     depth : int
-        Commands and events that can be queued; between 1 and 255.
+        Commands that each queue holds, and events; between 1 and 255.
+    queues : int
+        1 or 2: computing and communicating.
+    program_depth : int
+        Commands of a program; between 1 and 1,024.
 
     Members
     -------
     commands : In(stream of descriptor_layout())
         Words of each command from the host. A command without its last word is dropped without a trace.
     full : Out(1)
-        ``commands`` is not ready.
-    start : Out(stream of command_layout())
-        Command to the engine. The payload holds from ``valid`` on, and is not kept after it is taken.
-    completions : In(stream of event_layout())
-        Events from the engine: exactly one for each command taken.
+        ``commands`` is not ready, since some queue has no room.
+    start : Out(array of streams of command_layout())
+        Commands of each queue to its engines. The payload holds from ``valid`` on, and is not kept after it is taken.
+    completions : In(array of streams of event_layout())
+        Events from the engines: exactly one for each command taken.
     events : Out(stream of 32 bits)
         To the host, the words of each event.
     rule : In(RULE)
         The optimizer's.
     packed_state : In(1)
         A word of state holds two elements.
-    checked : Out(checked_layout())
-        Settings for the command on ``start``, which must run with these: the registers may have changed since.
+    checked : Out(array of checked_layout())
+        Settings for the command that each queue has started last or offers, which must run with these: the registers
+        may have changed since.
     link_reset : In(1)
     timeout : In(32)
-        Cycles that a command waits for its flags.
+        Cycles that a command waits.
     weight_version : In(32)
         Version in events of commands that were not run.
     set_flags : In(16)
@@ -78,25 +103,52 @@ class CommandQueue(wiring.Component):
     last_error : Out(32)
         First word of the latest event that was not OK.
     queue_status : Out(queue_status_layout())
+        Of all queues together.
+    program : In(stream of program_word_layout()), with two queues
+        Words of programs, always ready; see :class:`~hdl.control.program_memory.ProgramMemory`. Not during a run.
+    run : In(stream of run_layout()), with two queues
+        Ready unless a run is on.
+    weight_stride : In(32), with two queues
+        Distance of the weights of odd passes, for commands with ``alternate``.
+    program_status : Out(program_status_layout()), with two queues
+    trace : In(read_signature(512 // lanes, lanes)), with two queues
+    node_time, trace_pointer : Out(32), with two queues
+        See :class:`~hdl.control.trace.Trace`.
     """
 
-    latency = 3 + DESCRIPTOR_WORDS + 1
+    latency = CommandLoader.latency + 3
+    gap = 8
+    dependency_latency = Scoreboard.latency + 1
 
-    def __init__(self, *, config, operations, depth=QUEUE_DEPTH):
+    def __init__(self, *, config, operations, depth=QUEUE_DEPTH, queues=1, program_depth=64):
         if not isinstance(depth, int) or not 1 <= depth <= 255:
             raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
+        if queues not in (1, 2):
+            raise ValueError(f"Queue count must be 1 or 2, not {queues!r}")
         self._config = config
         self._operations = operations
         self._depth = depth
+        self._queues = queues
+        self._program_depth = program_depth
+        lanes = config.lanes
+        several = {
+            "program": In(stream.Signature(program_word_layout())),
+            "run": In(stream.Signature(run_layout())),
+            "weight_stride": In(32),
+            "program_status": Out(program_status_layout()),
+            "trace": In(read_signature(TRACE_WORDS // lanes, lanes)),
+            "node_time": Out(32),
+            "trace_pointer": Out(32),
+        }
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
             "full": Out(1),
-            "start": Out(stream.Signature(command_layout())),
-            "completions": In(stream.Signature(event_layout())),
+            "start": Out(stream.Signature(command_layout())).array(queues),
+            "completions": In(stream.Signature(event_layout())).array(queues),
             "events": Out(stream.Signature(32)),
             "rule": In(RULE),
             "packed_state": In(1),
-            "checked": Out(checked_layout()),
+            "checked": Out(data.ArrayLayout(checked_layout(), queues)),
             "link_reset": In(1),
             "timeout": In(32),
             "weight_version": In(32),
@@ -104,147 +156,215 @@ class CommandQueue(wiring.Component):
             "flags": Out(16),
             "last_error": Out(32),
             "queue_status": Out(queue_status_layout()),
+            **(several if queues > 1 else {}),
         })
 
     @property
     def depth(self):
         return self._depth
 
+    @property
+    def queues(self):
+        return self._queues
+
     def elaborate(self, platform):
         m = Module()
-        m.submodules.waiting = waiting = Memory(
-            shape=32, depth=self._depth * DESCRIPTOR_WORDS, init=[], attrs={"no_rw_check": 1})
-        m.submodules.checker = checker = CommandChecker(config=self._config, operations=self._operations)
-        m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
-        waiting_write, waiting_read = waiting.write_port(), waiting.read_port()
-        head = Signal(command_layout())
-        loaded = Signal()  # head is the command whose turn it is
-        place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
-        slots = range(max(self._depth, 2))
-        tail, front = Signal(slots), Signal(slots)  # commands, written and read
-        loading = Signal(range(DESCRIPTOR_WORDS + 1))  # words that have been read
-        level = Signal(range(self._depth + 1))
-        added, removed = Signal(), Signal()
-        event = Signal(event_layout())  # that which is queued, word by word
-        event_place, popped_place = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
-        events = Signal(range(self._depth + 1))
-        queued, popped = Signal(), Signal()  # with its last word
-        rejected = Signal(event_layout())
-        signal = Signal(16)
-        waited = Signal(32)
-        taken = Signal(16)
-        given = Signal(16)
-        missing = Signal(16)
+        m.submodules.pushed = pushed = PushedCommands(
+            operations=self._operations, queues=self._queues, depth=self._depth)
+        m.submodules.loader = loader = CommandLoader(
+            config=self._config, operations=self._operations, queues=self._queues)
+        m.submodules.ended = ended = EventQueue(queues=self._queues, depth=self._depth)
+        controls = [CommandControl() for _ in range(self._queues)]
+        for n, control in enumerate(controls):
+            m.submodules[f"control_{n}"] = control
 
-        connect_stream(m, ended.o, self.events)
-        word = self.commands.payload
-        at = Mux(word.first, 0, place)
+        connect_stream(m, self.commands, pushed.commands)
+        connect_stream(m, ended.events, self.events)
         m.d.comb += [
-            self.full.eq(level == self._depth),
-            self.commands.ready.eq(~self.full),
-            waiting_write.addr.eq(Cat(at, tail)),
-            waiting_write.data.eq(word.data),
-            waiting_write.en.eq(self.commands.valid & self.commands.ready),
-            added.eq(waiting_write.en & word.last),
-            waiting_read.addr.eq(Cat(loading[:-1], front)),
+            self.full.eq(pushed.full),
+            pushed.queue.eq(loader.queue),
+            pushed.word.eq(loader.word),
+            loader.pushed_data.eq(pushed.data),
+            loader.rule.eq(self.rule),
+            loader.packed_state.eq(self.packed_state),
+            loader.release.eq(Cat(control.release for control in controls).any()),
+            self.last_error.eq(ended.last_error),
+            self.queue_status.running.eq(Cat(control.running for control in controls).any()),
+            self.queue_status.waiting.eq(Cat(control.waiting for control in controls).any()),
+            self.queue_status.commands.eq(sum(pushed.levels, Const(0))),
+            self.queue_status.events.eq(ended.level),
         ]
-        m.d.sync += level.eq(level + added - removed)
-        with m.If(waiting_write.en):
-            m.d.sync += place.eq(at + 1)
-        with m.If(added):
-            m.d.sync += tail.eq(_following(tail, self._depth))
-        with m.If(~loaded & (level != 0)):
-            # A word comes one cycle after it was asked for. Words that nothing reads take no register.
-            m.d.sync += loading.eq(loading + 1)
-            with m.Switch(loading):
-                for n in range(DESCRIPTOR_WORDS):
-                    with m.Case(n + 1):
-                        m.d.sync += head.as_value()[32 * n:32 * n + 32].eq(waiting_read.data)
-            with m.If(loading == DESCRIPTOR_WORDS):
-                m.d.sync += [loaded.eq(1), loading.eq(0)]
-        with m.If(removed):
-            m.d.sync += [loaded.eq(0), front.eq(_following(front, self._depth))]
-
-        m.d.comb += [
-            checker.i.payload.eq(head),
-            checker.rule.eq(self.rule),
-            checker.packed_state.eq(self.packed_state),
-            self.start.payload.eq(head),
-            self.checked.eq(checker.checked),
-            missing.eq(head.wait & ~self.flags),
-            self.queue_status.commands.eq(level),
-            self.queue_status.events.eq(events),
-            event.eq(rejected),
-            ended.i.payload.eq(event.as_value().word_select(event_place, 32)),
-            queued.eq(ended.i.valid & ended.i.ready & (event_place == EVENT_WORDS - 1)),
-            popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
-            rejected.tag.eq(head.tag),
-            rejected.weight_version.eq(self.weight_version),
-            rejected.cycles.eq(waited),
-        ]
-        m.d.sync += [
-            event_place.eq(event_place + (ended.i.valid & ended.i.ready)),
-            popped_place.eq(popped_place + (ended.o.valid & ended.o.ready)),
-            events.eq(events + queued - popped),
-        ]
-        m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
-
-        def reject(status, detail):
-            m.d.sync += [rejected.status.eq(status), rejected.detail.eq(detail)]
-            m.next = "Reject"
-
-        with m.FSM():
-            with m.State("Check"):
-                m.d.comb += [checker.i.valid.eq(loaded), checker.o.ready.eq(1)]
-                with m.If(checker.o.valid):
-                    m.next = "Start"
-                    with m.If(checker.o.payload.status != EventStatus.OK):
-                        reject(checker.o.payload.status, checker.o.payload.detail)
-                    with m.Elif(self.link_reset):
-                        reject(EventStatus.LINK_RESET, 0)
-                    with m.Elif(missing != 0):
-                        m.next = "Wait"
-
-            with m.State("Wait"):
-                m.d.comb += self.queue_status.waiting.eq(1)
-                with m.If(self.link_reset | (missing == 0)):
-                    m.next = "Check"
-                with m.Elif(waited >= self.timeout):
-                    reject(EventStatus.WAIT_TIMEOUT, missing)
-                with m.Else():
-                    m.d.sync += waited.eq(waited + 1)
-
-            with m.State("Start"):
-                m.d.comb += self.start.valid.eq(1)
-                with m.If(self.start.ready):
-                    m.d.comb += [removed.eq(1), taken.eq(head.wait)]
-                    m.d.sync += [signal.eq(head.signal), waited.eq(0)]
-                    m.next = "Run"
-
-            with m.State("Run"):
-                m.d.comb += [
-                    self.queue_status.running.eq(1),
-                    event.eq(self.completions.payload),
-                    ended.i.valid.eq(self.completions.valid),
-                    self.completions.ready.eq(queued),
-                ]
-                with m.If(queued):
-                    with m.If(self.completions.payload.status == EventStatus.OK):
-                        m.d.comb += given.eq(signal)
-                    m.next = "Check"
-
-            with m.State("Reject"):
-                m.d.comb += ended.i.valid.eq(1)
-                with m.If(queued):
-                    m.d.comb += removed.eq(1)
-                    m.d.sync += waited.eq(0)
-                    m.next = "Check"
-
-        with m.If(queued & (event.status != EventStatus.OK)):
-            m.d.sync += self.last_error.eq(event.as_value()[:32])
-
+        for n, control in enumerate(controls):
+            self._queue(m, n, control, loader, ended)
+        self._flags(m, controls)
+        if self._queues == 1:
+            (control,) = controls
+            m.d.comb += [
+                control.available.eq(pushed.levels[0] != 0), control.holds.eq(1), pushed.removed.eq(control.removed)]
+            self._reject(m, controls, loader, ended, lambda n: Const(0, 32))
+        else:
+            self._programs(m, controls, pushed, loader, ended)
         return m
 
+    def _queue(self, m, n, control, loader, ended):
+        """Join the control of a queue with loader, engines and events."""
+        settings, kept = Signal(checked_layout(), name=f"settings_{n}"), Signal(checked_layout(), name=f"kept_{n}")
+        connect_stream(m, control.start, self.start[n])
+        connect_stream(m, self.completions[n], ended.completions[n])
+        m.d.comb += [
+            settings.rule.eq(self.rule),
+            settings.packed_state.eq(self.packed_state),
+            control.granted.eq(loader.granted[n]),
+            control.passed.eq(loader.passed[n]),
+            control.refused.eq(loader.refused[n]),
+            control.deferred.eq(loader.deferred[n]),
+            control.head.eq(loader.heads[n]),
+            control.stale.eq(settings != kept),
+            control.flags.eq(self.flags),
+            control.link_reset.eq(self.link_reset),
+            control.timeout.eq(self.timeout),
+            control.completion.eq(self.completions[n].valid),
+            control.good.eq(self.completions[n].payload.status == EventStatus.OK),
+            loader.wanted[n].eq(control.wanted),
+            loader.deliver[n].eq(control.deliver),
+        ]
+        with m.If(control.passed):
+            m.d.sync += kept.eq(loader.checked)
+        with m.If(control.goes):
+            m.d.sync += self.checked[n].eq(kept)
 
-def _following(index, depth):
-    return Mux(index == depth - 1, 0, index + 1)
+    def _flags(self, m, controls):
+        """Keep the flags, which one queue takes at a time."""
+        taken, given = Const(0, 16), Const(0, 16)
+        for n, control in enumerate(controls):
+            taken, given = taken | control.taken, given | control.given
+            ahead = [other.goes & other.needs_flags for other in controls[:n]]
+            ahead += [other.start.valid & other.needs_flags for other in controls if other is not control]
+            m.d.comb += control.blocked.eq(control.needs_flags & Cat(ahead).any())
+        m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
+
+    def _reject(self, m, controls, loader, ended, after):
+        """Make the events of commands that are not run, of one queue after the other.
+
+        Parameters
+        ----------
+        after : callable
+            Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
+        """
+        chosen, kept = Signal(range(max(self._queues, 2))), Signal(range(max(self._queues, 2)))
+        held = Signal()
+        event = ended.rejected.payload
+        tag, status, detail, cycles = Signal(16), Signal(8), Signal(32), Signal(32)
+        m.d.comb += chosen.eq(kept)
+        with m.If(~held):
+            for n in reversed(range(self._queues)):
+                with m.If(controls[n].rejected):
+                    m.d.comb += chosen.eq(n)
+        m.d.sync += [kept.eq(chosen), held.eq(ended.rejected.valid & ~ended.rejected.ready)]
+        m.d.comb += [
+            event.queue.eq(chosen), event.weight_version.eq(self.weight_version),
+            event.tag.eq(tag), event.status.eq(status), event.detail.eq(detail), event.cycles.eq(cycles),
+        ]
+        with m.Switch(chosen):
+            for n, control in enumerate(controls):
+                with m.Case(n):
+                    m.d.comb += [
+                        ended.rejected.valid.eq(control.rejected),
+                        tag.eq(loader.heads[n].tag),
+                        cycles.eq(control.waited),
+                    ]
+                    with m.Switch(control.reason):
+                        with m.Case(Rejection.VERDICT):
+                            m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
+                        with m.Case(Rejection.LINK_RESET):
+                            m.d.comb += status.eq(EventStatus.LINK_RESET)
+                        with m.Case(Rejection.FLAGS):
+                            m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
+                        with m.Case(Rejection.AFTER):
+                            m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
+        for n, control in enumerate(controls):
+            run = self.completions[n].valid & self.completions[n].ready
+            rejected = ended.rejected.valid & ended.rejected.ready & (chosen == n)
+            m.d.comb += control.queued.eq(Mux(control.rejected, rejected, run))
+
+    def _programs(self, m, controls, pushed, loader, ended):
+        """Join sequencers, scoreboard and trace."""
+        queues = range(self._queues)
+        m.submodules.programs = programs = ProgramMemory(queues=self._queues, depth=self._program_depth)
+        m.submodules.scoreboard = scoreboard = Scoreboard(queues=self._queues)
+        m.submodules.trace = trace = Trace(queues=self._queues, lanes=self._config.lanes)
+        sequencers = [Sequencer(depth=self._program_depth) for _ in queues]
+        active = Cat(sequencer.active for sequencer in sequencers)
+        running, stop = Signal(), Signal()
+        taken = Signal()
+        run = Signal(run_layout())  # the one that is on
+
+        connect_stream(m, self.program, programs.program)
+        wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
+        m.d.comb += [
+            running.eq((active | Cat(control.busy for control in controls)).any()),
+            self.run.ready.eq(~running),
+            taken.eq(self.run.valid & ~running),
+            programs.queue.eq(loader.queue),
+            programs.slot.eq(sequencers[0].slot),
+            programs.word.eq(loader.word),
+            loader.program_data.eq(programs.data),
+            loader.weight_stride.eq(self.weight_stride),
+            scoreboard.clear.eq(taken),
+            scoreboard.active.eq(active),
+            scoreboard.lengths.eq(programs.lengths),
+            self.program_status.running.eq(running),
+            self.program_status.loaded.eq(programs.lengths.as_value().any()),
+            self.program_status.model.eq(programs.model),
+            self.program_status.passes.eq(sequencers[-1].passes),
+            self.node_time.eq(trace.node_time),
+            self.trace_pointer.eq(trace.pointer),
+        ]
+        m.d.sync += stop.eq(Cat(control.failed for control in controls).any())
+        with m.If(taken):
+            m.d.sync += [self.program_status.stopped.eq(0), run.eq(self.run.payload)]
+        with m.Elif(stop):
+            m.d.sync += self.program_status.stopped.eq(1)
+        for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
+            m.submodules[f"sequencer_{n}"] = sequencer
+            given = Signal(run_layout(), name=f"run_{n}")
+            ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
+            head = loader.heads[n]
+            m.d.comb += [
+                given.eq(Mux(taken, self.run.payload, run)),
+                sequencer.run.eq(given),
+                sequencer.start.eq(taken),
+                sequencer.stop.eq(stop),
+                sequencer.length.eq(programs.lengths[n]),
+                sequencer.advance.eq(control.removed & control.head_of_program),
+                control.of_program.eq(sequencer.active & (ahead == 0)),
+                control.available.eq(Mux(control.of_program, ~scoreboard.held[n], pushed.levels[n] != 0)),
+                control.holds.eq(scoreboard.holds[n] | ~control.head_of_program),
+                control.stop.eq(stop),
+                pushed.removed[n].eq(control.removed & ~control.head_of_program),
+                loader.program[n].eq(control.head_of_program),
+                loader.passes[n].eq(sequencer.current),
+                scoreboard.begins[n].eq(sequencer.begins),
+                scoreboard.done[n].eq(control.done),
+                trace.started[n].eq(control.started),
+                trace.ended[n].eq(control.ended),
+                trace.tags[n].eq(control.tag),
+            ]
+            with m.If(loader.queue == n):
+                m.d.comb += programs.slot.eq(sequencer.slot)
+            with m.If(taken):
+                m.d.sync += ahead.eq(pushed.levels[n] - pushed.removed[n])
+            with m.Else():
+                m.d.sync += ahead.eq(ahead - (pushed.removed[n] & (ahead != 0)))
+            for place in range(self._queues - 1):
+                m.d.comb += [
+                    scoreboard.after[n][place].after.eq(head[f"after_{place}"]),
+                    scoreboard.after[n][place].lag.eq(head[f"lag_{place}"]),
+                ]
+
+        def after(n):
+            """Detail of a dependency that was not met: with two queues there is but one."""
+            (other,) = others(n, self._queues)
+            return Cat(loader.heads[n].after_0, loader.heads[n].lag_0, Const(0, 6), Const(other, 8))
+
+        self._reject(m, controls, loader, ended, after)

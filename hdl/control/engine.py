@@ -76,6 +76,8 @@ class OperationDescription:
     refused : callable, optional
         Takes the settings as ``Extent.used`` does, and gives a value that refuses the command, an EventStatus, and
         the detail.
+    queue : int, optional
+        Queue of a node with several that carries it out: 0 computes, 1 communicates. By default any may.
     """
 
     code: int
@@ -83,10 +85,13 @@ class OperationDescription:
     on_ring: bool = False
     has_root: bool = False
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
+    queue: int | None = None
 
     def __post_init__(self):
         if not 0 <= self.code < 256:
             raise ValueError(f"Code of an operation must be between 0 and 255, not {self.code!r}")
+        if self.queue not in (None, 0, 1, 2):
+            raise ValueError(f"Queue of an operation must be 0, 1, 2 or None, not {self.queue!r}")
         bases = [extent.base for extent in self.extents]
         if len(set(bases)) != len(bases):
             raise ValueError(f"Extents of an operation must have different bases, not {', '.join(bases)}")

@@ -94,6 +94,7 @@ class EventStatus(enum.IntEnum):
     BAD_RULE = 18
     BAD_MASK = 19
     BAD_LAYER = 20
+    AFTER_TIMEOUT = 21
 
 
 class EventFlag(enum.IntFlag):

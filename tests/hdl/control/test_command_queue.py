@@ -45,8 +45,8 @@ class Engine:
         self.started = []
         self.ended = []
         self._generator = generator
-        self._start = Sink(dut, "start", command_layout(), stalls=stalls(kind, seed=11))
-        self._completions = Source(dut, "completions", event_layout(), stalls=stalls(kind, seed=12))
+        self._start = Sink(dut, "start__0", command_layout(), stalls=stalls(kind, seed=11))
+        self._completions = Source(dut, "completions__0", event_layout(), stalls=stalls(kind, seed=12))
         cocotb.start_soon(self._run())
 
     async def _run(self):
@@ -106,9 +106,9 @@ async def runs_what_may_run(dut):
     generator = random.Random(p["seed"])
     await begin(dut)
     monitors = {name: Monitor(dut, name, layout) for name, layout in (
-        ("commands", descriptor_layout()), ("start", command_layout()), ("completions", event_layout()),
+        ("commands", descriptor_layout()), ("start__0", command_layout()), ("completions__0", event_layout()),
         ("events", 32))}
-    cocotb.start_soon(watch_flags(dut, monitors["start"], monitors["completions"]))
+    cocotb.start_soon(watch_flags(dut, monitors["start__0"], monitors["completions__0"]))
     cocotb.start_soon(watch_level(dut))
     engine = Engine(dut, random.Random(p["seed"] + 1), p["engine"])
     source = Source(dut, "commands", descriptor_layout(), stalls=stalls(p["source"], seed=p["seed"]))
@@ -174,14 +174,14 @@ async def holds_what_there_is_no_room_for(dut):
     await begin(dut)
     Engine(dut, random.Random(1), "none")
     source = Source(dut, "commands", descriptor_layout())
-    taken, started = Monitor(dut, "commands", descriptor_layout()), Monitor(dut, "start", command_layout())
+    taken, started = Monitor(dut, "commands", descriptor_layout()), Monitor(dut, "start__0", command_layout())
     commands = [random_command(random.Random(1), tag, operation=Operation.QUIESCE) for tag in range(2 * depth + 3)]
     cocotb.start_soon(source.send(descriptors(commands)))
     await cycles(dut, 300 * depth)
     assert started.cycles[0] == taken.cycles[DESCRIPTOR_WORDS - 1] + CommandQueue.latency
     # Commands fill the queue of events, the event in the engine, and the queue of commands.
     assert int(dut.full.value) == 1
-    assert int(dut.completions__valid.value) == 1
+    assert int(dut.completions__0__valid.value) == 1
     assert int(dut.queue_status.value) == 1 | depth << 2 | depth << 10
     sink = Sink(dut, "events", 32)
     assert [event["tag"] for event in await receive_events(sink, len(commands))] == list(range(len(commands)))
@@ -254,7 +254,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
     async def watch():
         while True:
             await FallingEdge(dut.clk)
-            if int(dut.start__valid.value) and int(dut.start__ready.value):
+            if int(dut.start__0__valid.value) and int(dut.start__0__ready.value):
                 started.append(int(dut.checked.value))
 
     cocotb.start_soon(watch())
@@ -262,7 +262,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
     for first, second in ((Rule.SGD, Rule.MOMENTUM), (Rule.MOMENTUM, Rule.ADAM), (Rule.ADAMW, Rule.MOMENTUM)):
         refused = 0
         started.clear()
-        for cycle in range(50):
+        for cycle in range(80):
             dut.rule.value, dut.packed_state.value = first.value, 1
             cocotb.start_soon(source.send(descriptors([command])))
             await cycles(dut, cycle)
@@ -273,8 +273,8 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
                 assert event["detail"] == CONFIG.state_words
                 refused += 1
         # Some commands are refused; all others run with the first settings.
-        assert 0 < refused < 50, first
-        assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (50 - refused)
+        assert 0 < refused < 80, first
+        assert started == [to_int(checked_layout(), {"rule": first.value, "packed_state": 1})] * (80 - refused)
 
 
 @pytest.mark.parametrize(("source", "sink", "engine", "depth", "seed"), [

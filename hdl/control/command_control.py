@@ -1,0 +1,247 @@
+"""Control of one queue: when its next command starts, and how each of them ends."""
+
+import enum
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.protocol import command_layout
+
+__all__ = ["CommandControl", "Rejection"]
+
+
+class Rejection(enum.IntEnum):
+    """Reason why a command is not run."""
+
+    VERDICT = 0
+    """The checker has refused it."""
+    LINK_RESET = 1
+    FLAGS = 2
+    """Its flags have not come in time."""
+    AFTER = 3
+    """The commands that it comes after have not ended in time."""
+
+
+class CommandControl(wiring.Component):
+    """Start the commands of one queue, strictly one after the other, each when it may.
+
+    While a command runs, the next one is loaded and checked. Once it is alone, that one starts as soon as its flags
+    are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
+    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A command of a
+    program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command of
+    a program, without an event, unless ``start`` offers it already or its event is on the way.
+
+    ``start`` is valid in the cycle after the event of the predecessor was taken, if the next command has passed and
+    does not wait for flags; otherwise two cycles after the last of what it waited for is there.
+
+    Members
+    -------
+    available : In(1)
+        There is a command in memory behind the one at the head.
+    of_program : In(1)
+        It is one of the program.
+    wanted, granted, passed, refused, deferred, deliver, release : In or Out(1)
+        The queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``release`` is for its own command.
+    head : In(command_layout())
+        The command that the loader has loaded.
+    head_of_program : Out(1)
+        It is one of the program.
+    stale : In(1)
+        Settings are not those of the verdict.
+    holds : In(1)
+        Its dependencies hold. This stays so until the command has started.
+    blocked : In(1)
+        Another queue is about to take flags.
+    flags, link_reset, timeout : In
+    stop : In(1)
+    start : Out(stream of command_layout())
+        Command to the engine.
+    completion : In(1)
+        The engine offers the event of the command.
+    good : In(1)
+        Its status is OK.
+    rejected : Out(1)
+        The command at the head is not run, and its event is offered.
+    reason : Out(Rejection)
+    queued : In(1)
+        The event of an engine, or of a rejection, is taken in this cycle.
+    waited : Out(32)
+        Cycles for which the command at the head has waited.
+    missing : Out(16)
+        Flags that a rejected command has waited for.
+    needs_flags : Out(1)
+        The command at the head waits for flags at all.
+    goes : Out(1)
+        ``start`` is valid in the next cycle, and was not in this one.
+    removed : Out(1)
+        The command at the head has left the queue: it was started, or its rejection is known.
+    taken, given : Out(16)
+        Flags that the command takes as it starts, and sets as it ends.
+    started, ended : Out(1)
+        The engine takes a command; offers an event, for the first time.
+    done, failed : Out(1)
+        A command of the program ends well, or otherwise.
+    tag : Out(16)
+        Tag of the command that was started last.
+    busy : Out(1)
+        A command of a program is at the head, or runs.
+    running, waiting : Out(1)
+    """
+
+    def __init__(self):
+        super().__init__({
+            "available": In(1),
+            "of_program": In(1),
+            "wanted": Out(1),
+            "granted": In(1),
+            "passed": In(1),
+            "refused": In(1),
+            "deferred": In(1),
+            "deliver": Out(1),
+            "release": Out(1),
+            "head": In(command_layout()),
+            "head_of_program": Out(1),
+            "stale": In(1),
+            "holds": In(1),
+            "blocked": In(1),
+            "flags": In(16),
+            "link_reset": In(1),
+            "timeout": In(32),
+            "stop": In(1),
+            "start": Out(stream.Signature(command_layout())),
+            "completion": In(1),
+            "good": In(1),
+            "rejected": Out(1),
+            "reason": Out(Rejection),
+            "queued": In(1),
+            "waited": Out(32),
+            "missing": Out(16),
+            "needs_flags": Out(1),
+            "goes": Out(1),
+            "removed": Out(1),
+            "taken": Out(16),
+            "given": Out(16),
+            "started": Out(1),
+            "ended": Out(1),
+            "done": Out(1),
+            "failed": Out(1),
+            "tag": Out(16),
+            "busy": Out(1),
+            "running": Out(1),
+            "waiting": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        loading = Signal()  # the loader is at work for this queue
+        loaded = Signal()  # the command at the head has passed
+        again = Signal()  # it was refused while another one ran
+        dropped = Signal()  # what is being loaded is not wanted any more
+        program = Signal()  # the command that runs is one of the program
+        known = Signal()  # its end was seen
+        signal = Signal(16)
+        late = Signal()
+        following = Signal(32)
+        missing = Signal(16)
+        alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
+        reject = Signal()
+
+        m.d.comb += [
+            self.start.payload.eq(self.head),
+            missing.eq(self.head.wait & ~self.flags),
+            self.needs_flags.eq(self.head.wait != 0),
+            self.wanted.eq(self.available & ~loading & ~loaded & (~again | alone) & ~self.stop),
+            self.deliver.eq((alone & ~dropped) | (self.rejected & (self.reason == Rejection.VERDICT))),
+            drop.eq(self.stop & self.head_of_program),
+            may.eq(loaded & self.holds & ~self.stale & ~self.link_reset & ~drop),
+            direct.eq(may & ~self.needs_flags),
+            self.ended.eq(self.running & self.completion & ~known),
+            self.done.eq(self.ended & program & self.good),
+            self.failed.eq((self.ended & program & ~self.good) | (reject & self.head_of_program)),
+            self.busy.eq((self.running & program) | (self.head_of_program & (loading | loaded))),
+            following.eq(self.waited),
+        ]
+        # One cycle later than the count, which is therefore compared before it is there.
+        m.d.sync += [self.waited.eq(following), late.eq(following >= self.timeout)]
+        with m.If(self.ended):
+            m.d.sync += known.eq(1)
+        with m.If(~self.rejected):
+            m.d.sync += self.missing.eq(missing)
+
+        with m.If(self.granted):
+            m.d.sync += [loading.eq(1), again.eq(0), self.head_of_program.eq(self.of_program)]
+        with m.If(self.passed):
+            m.d.sync += [loading.eq(0), loaded.eq(~dropped & ~drop), dropped.eq(0)]
+        with m.Elif(self.deferred):
+            m.d.sync += [loading.eq(0), again.eq(~dropped & ~drop), dropped.eq(0)]
+        with m.Elif(loading & drop & ~self.rejected):
+            m.d.sync += dropped.eq(1)
+        with m.If(drop):
+            m.d.sync += again.eq(0)
+
+        def start():
+            m.d.comb += self.goes.eq(1)
+            m.next = "Start"
+
+        def leave():
+            """Free the head for the next command."""
+            m.d.comb += [self.removed.eq(1), following.eq(0)]
+            m.d.sync += loaded.eq(0)
+
+        def refuse(reason):
+            m.d.comb += reject.eq(1)
+            m.d.sync += self.reason.eq(reason)
+            m.next = "Reject"
+
+        with m.FSM():
+            with m.State("Alone"):
+                m.d.comb += alone.eq(1)
+                with m.If(self.refused & ~drop):
+                    refuse(Rejection.VERDICT)
+                with m.Elif(loaded):
+                    with m.If(drop):
+                        m.d.comb += following.eq(0)
+                        m.d.sync += loaded.eq(0)
+                    with m.Elif(self.stale):
+                        m.d.sync += loaded.eq(0)
+                    with m.Elif(self.link_reset):
+                        refuse(Rejection.LINK_RESET)
+                    with m.Elif(may & (missing == 0) & ~self.blocked):
+                        start()
+                    with m.Else():
+                        m.d.comb += self.waiting.eq(1)
+                        with m.If(late & ((missing != 0) | ~self.holds)):
+                            refuse(Mux(missing != 0, Rejection.FLAGS, Rejection.AFTER))
+                        with m.Else():
+                            m.d.comb += following.eq(self.waited + 1)
+
+            with m.State("Start"):
+                m.d.comb += self.start.valid.eq(1)
+                with m.If(self.start.ready):
+                    leave()
+                    m.d.comb += [self.started.eq(1), self.taken.eq(self.head.wait)]
+                    m.d.sync += [
+                        signal.eq(self.head.signal), self.tag.eq(self.head.tag), program.eq(self.head_of_program),
+                        known.eq(0),
+                    ]
+                    m.next = "Run"
+
+            with m.State("Run"):
+                m.d.comb += self.running.eq(1)
+                with m.If(drop):
+                    m.d.sync += loaded.eq(0)
+                with m.If(self.completion & self.queued):
+                    with m.If(self.good):
+                        m.d.comb += self.given.eq(signal)
+                    m.next = "Alone"
+                    with m.If(direct):
+                        start()
+
+            with m.State("Reject"):
+                m.d.comb += [self.rejected.eq(1), self.release.eq(self.queued & (self.reason == Rejection.VERDICT))]
+                with m.If(self.queued):
+                    leave()
+                    m.d.sync += [loading.eq(0), dropped.eq(0)]
+                    m.next = "Alone"
+        return m

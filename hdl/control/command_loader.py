@@ -1,0 +1,210 @@
+"""Loader of commands, from memory to the heads of their queues, where each is checked."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.command_checker import RULE, CommandChecker, checked_layout, verdict_layout
+from hdl.control.program_memory import check_queues
+from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
+from hdl.control.sequencer import pass_layout
+
+__all__ = ["WORDS", "CommandLoader"]
+
+#: Words of a command that are loaded; those behind are reserved.
+WORDS = 12
+
+#: Word that is loaded first: those that say how others change, and what the command waits for, come early.
+FIRST_WORD = 8
+
+
+class CommandLoader(wiring.Component):
+    """Load the next command of each queue in turn, and check it.
+
+    One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
+    is ``wanted`` by an idle loader is ``granted`` in the same cycle, and its words are asked for from the next cycle
+    on. Words of a command of a program change on their way: the number of the collective is that of the pass, and in
+    odd passes ``weight_stride`` is added to the weight base of a command with ``alternate``.
+
+    The verdict is one of three, :attr:`latency` cycles after the grant for a QUIESCE, and later by the checker's
+    latency less one at most for any other command:
+
+    - ``passed``, for one cycle;
+    - ``refused``, if the queue can use it at once (``deliver``): it stays, and the loader with it, until ``release``;
+    - ``deferred``, for one cycle, if a refused command has a predecessor that still runs: it is loaded again later.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Sizes of the memories, and of the largest ring.
+    operations : tuple of OperationDescription
+        Operations of the node.
+    queues : int
+        Queues; between 1 and 3. A single one has no program.
+
+    Members
+    -------
+    wanted : In(queues)
+        A queue has a command in memory, and its head is free.
+    granted : Out(queues)
+    queue, word : Out
+        Address of the word that is read.
+    pushed_data : In(32)
+        Word at the address of the cycle before, of the oldest command that was pushed.
+    program : In(queues), with several queues
+        The command is one of the program.
+    program_data : In(32), with several queues
+        Word at the address of the cycle before, of the program.
+    passes : In(array of pass_layout()), with several queues
+    weight_stride : In(32), with several queues
+    heads : Out(array of command_layout())
+        The word that was asked for is there three cycles later.
+    passed, refused, deferred : Out(queues)
+    deliver : In(queues)
+    release : In(1)
+    verdict : Out(verdict_layout())
+        While ``refused`` is high.
+    rule, packed_state : In
+    checked : Out(checked_layout())
+        Settings of the verdict.
+    """
+
+    #: From the grant to the verdict on a QUIESCE.
+    latency = WORDS + 4
+
+    def __init__(self, *, config, operations, queues=1):
+        check_queues(queues)
+        self._config = config
+        self._operations = tuple(operations)
+        self._queues = queues
+        several = {
+            "program": In(queues),
+            "program_data": In(32),
+            "passes": In(data.ArrayLayout(pass_layout(), queues)),
+            "weight_stride": In(32),
+        }
+        super().__init__({
+            "wanted": In(queues),
+            "granted": Out(queues),
+            "queue": Out(range(max(queues, 2))),
+            "word": Out(range(DESCRIPTOR_WORDS)),
+            "pushed_data": In(32),
+            **(several if queues > 1 else {}),
+            "heads": Out(data.ArrayLayout(command_layout(), queues)),
+            "passed": Out(queues),
+            "refused": Out(queues),
+            "deferred": Out(queues),
+            "deliver": In(queues),
+            "release": In(1),
+            "verdict": Out(verdict_layout()),
+            "rule": In(RULE),
+            "packed_state": In(1),
+            "checked": Out(checked_layout()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.checker = checker = CommandChecker(
+            config=self._config, operations=self._operations, queues=self._queues)
+        asked = Signal()  # a word in this cycle
+        chosen = Signal(self._queues)  # bit of the queue
+        stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
+        value = Signal(32)  # word of the last stage
+        shifted = Signal(32)
+        # The checker has a copy of the head that is being loaded; a single head needs none.
+        copy = Signal(command_layout()) if self._queues > 1 else self.heads[0]
+
+        before = (asked, self.word)
+        for valid, word in stages:
+            m.d.sync += [valid.eq(before[0]), word.eq(before[1])]
+            before = (valid, word)
+        valid, word = before
+        self._words(m, stages[0][1], value, shifted, chosen)
+        with m.If(valid):
+            with m.Switch(word):
+                for n in range(WORDS):
+                    place = slice(32 * n, 32 * n + 32)
+                    with m.Case(n):
+                        if self._queues > 1:
+                            m.d.sync += copy.as_value()[place].eq(shifted)
+                        for queue in range(self._queues):
+                            with m.If(chosen[queue]):
+                                m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
+
+        if self._queues > 1:
+            m.d.comb += checker.queue.eq(self.queue)
+        good = checker.o.payload.status == EventStatus.OK
+        now = (chosen & self.deliver).any()
+        m.d.comb += [
+            checker.i.payload.eq(copy),
+            checker.rule.eq(self.rule),
+            checker.packed_state.eq(self.packed_state),
+            self.verdict.eq(checker.o.payload),
+            self.checked.eq(checker.checked),
+        ]
+        with m.FSM():
+            with m.State("Choose"):
+                self._choose(m, chosen)
+                m.d.sync += self.word.eq(FIRST_WORD)
+                with m.If(self.wanted.any()):
+                    m.next = "Read"
+
+            with m.State("Read"):
+                m.d.comb += asked.eq(1)
+                m.d.sync += self.word.eq(Mux(self.word == WORDS - 1, 0, self.word + 1))
+                with m.If(self.word == FIRST_WORD - 1):
+                    m.next = "Settle"
+
+            with m.State("Settle"):
+                with m.If(~stages[0][0]):
+                    m.next = "Check"
+
+            with m.State("Check"):
+                m.d.comb += checker.i.valid.eq(1)
+                with m.If(checker.o.valid):
+                    with m.If(good):
+                        m.d.comb += [self.passed.eq(chosen), checker.o.ready.eq(1)]
+                    with m.Elif(now):
+                        m.d.comb += [self.refused.eq(chosen), checker.o.ready.eq(self.release)]
+                    with m.Else():
+                        m.d.comb += [self.deferred.eq(chosen), checker.o.ready.eq(1)]
+                with m.If(checker.o.valid & checker.o.ready):
+                    m.next = "Choose"
+        return m
+
+    def _words(self, m, following, value, shifted, chosen):
+        """Join words of both memories, a register behind them, and add to it what the pass changes."""
+        if self._queues == 1:
+            m.d.sync += value.eq(self.pushed_data)
+            m.d.comb += shifted.eq(value)
+            return
+        addend = Signal(32)
+        alternate = Signal()
+        of_program = (chosen & self.program).any()
+        current = Signal(pass_layout())
+        layout = command_layout()
+        for n in range(self._queues):
+            with m.If(chosen[n]):
+                m.d.comb += current.eq(self.passes[n])
+        m.d.sync += [value.eq(Mux(of_program, self.program_data, self.pushed_data)), addend.eq(0)]
+        with m.If(following == layout["alternate"].offset // 32):
+            m.d.sync += alternate.eq(self.program_data[layout["alternate"].offset % 32])
+        with m.If(of_program):
+            with m.If((following == layout["weight_base"].offset // 32) & alternate & current.odd):
+                m.d.sync += addend.eq(self.weight_stride)
+            with m.If(following == layout["collective"].offset // 32):
+                m.d.sync += addend.eq(current.collective << layout["collective"].offset % 32)
+        m.d.comb += shifted.eq(value + addend)
+
+    def _choose(self, m, chosen):
+        """Grant the wanted queue that comes first behind the one served last."""
+        queues = self._queues
+        with m.Switch(self.queue):
+            for latest in range(queues):
+                with m.Case(latest):
+                    for n in reversed(range(latest + 1, latest + 1 + queues)):
+                        with m.If(self.wanted[n % queues]):
+                            m.d.comb += self.granted.eq(1 << n % queues)
+                            m.d.sync += self.queue.eq(n % queues)
+        with m.If(self.wanted.any()):
+            m.d.sync += chosen.eq(self.granted)

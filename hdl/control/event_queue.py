@@ -1,0 +1,100 @@
+"""Queue of the events of a node, in the order in which its commands end."""
+
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.program_memory import check_queues
+from hdl.control.protocol import EVENT_WORDS, EventStatus, event_layout
+from hdl.streams.stream import Queue, connect_stream
+
+__all__ = ["EventQueue"]
+
+
+class EventQueue(wiring.Component):
+    """Queue the events of all queues, word by word.
+
+    An event takes four cycles, the first one that in which it is offered, if the queue has room and no other event is
+    on its way; it is taken with its last word. Of several that are offered, one of a lower queue comes first, and an
+    event of a command that was not run comes last. ``ready`` of each input depends combinationally on ``valid`` of
+    all.
+
+    Parameters
+    ----------
+    queues : int
+        Queues; between 1 and 3.
+    depth : int
+        Events that can be queued; between 1 and 255.
+
+    Members
+    -------
+    completions : In(array of streams of event_layout())
+        Events of engines; the number of the queue is written over ``queue``.
+    rejected : In(stream of event_layout())
+        Events of commands that were not run.
+    events : Out(stream of 32 bits)
+        To the host, the words of each event.
+    level : Out(range(depth + 1))
+        Events that are whole, the one that the host is taking included.
+    last_error : Out(32)
+        First word of the latest event that was not OK.
+    """
+
+    def __init__(self, *, queues, depth):
+        check_queues(queues)
+        if not isinstance(depth, int) or not 1 <= depth <= 255:
+            raise ValueError(f"Queue depth must be between 1 and 255, not {depth!r}")
+        self._queues = queues
+        self._depth = depth
+        super().__init__({
+            "completions": In(stream.Signature(event_layout())).array(queues),
+            "rejected": In(stream.Signature(event_layout())),
+            "events": Out(stream.Signature(32)),
+            "level": Out(range(depth + 1)),
+            "last_error": Out(32),
+        })
+
+    @property
+    def depth(self):
+        return self._depth
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ended = ended = Queue(shape=32, depth=self._depth * EVENT_WORDS, block=True)
+        sources = [*self.completions, self.rejected]
+        place, popped_place = Signal(range(EVENT_WORDS)), Signal(range(EVENT_WORDS))
+        held = Signal()  # an event has been chosen, and is on its way
+        kept = Signal(range(len(sources)))
+        source = Signal(range(len(sources)))
+        event = Signal(event_layout())
+        queued, popped = Signal(), Signal()  # with its last word
+
+        connect_stream(m, ended.o, self.events)
+        m.d.comb += source.eq(kept)
+        with m.If(~held):
+            for n in reversed(range(len(sources))):
+                with m.If(sources[n].valid):
+                    m.d.comb += source.eq(n)
+        with m.Switch(source):
+            for n, given in enumerate(sources):
+                with m.Case(n):
+                    m.d.comb += [
+                        event.eq(given.payload), ended.i.valid.eq(given.valid), given.ready.eq(queued),
+                    ]
+                    if n < self._queues:
+                        m.d.comb += event.queue.eq(n)
+        m.d.comb += [
+            ended.i.payload.eq(event.as_value().word_select(place, 32)),
+            queued.eq(ended.i.valid & ended.i.ready & (place == EVENT_WORDS - 1)),
+            popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
+        ]
+        m.d.sync += [
+            held.eq(ended.i.valid & ~queued),
+            kept.eq(source),
+            place.eq(place + (ended.i.valid & ended.i.ready)),
+            popped_place.eq(popped_place + (ended.o.valid & ended.o.ready)),
+            self.level.eq(self.level + queued - popped),
+        ]
+        with m.If(queued & (event.status != EventStatus.OK)):
+            m.d.sync += self.last_error.eq(event.as_value()[:32])
+        return m

@@ -1,0 +1,139 @@
+"""Scoreboard of the queues: which commands of the others must be done before a command may start."""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.program_memory import check_queues
+
+__all__ = ["AFTER_MAX", "LEAD_MAX", "Scoreboard", "after_layout", "others"]
+
+#: Passes by which a queue may be ahead of another one.
+LEAD_MAX = 15
+
+#: Largest ``after`` that can hold: a larger one never comes.
+AFTER_MAX = (1 << 14) - 1
+
+
+def others(queue, queues):
+    """Queues that the pairs {after, lag} of a command are about, in the order of the pairs."""
+    return [other for other in range(queues) if other != queue]
+
+
+def after_layout():
+    """Dependency of a command: as many commands of the other queue must be done, ``lag`` passes before this one."""
+    return data.StructLayout({"after": 16, "lag": 2})
+
+
+class Scoreboard(wiring.Component):
+    """Count the commands that are done in each queue, and compare the counts with those that heads of queues need.
+
+    A dependency on ``after`` commands of another queue's program, ``lag`` passes back, holds once that queue has done
+    (p - lag) · length + after commands of the run, in pass p of this queue; one that lies before the first pass, and
+    ``after`` = 0, hold at once, and an ``after`` of more than 16,383 never does. Counts are never taken: they are 16
+    bits wide and compared modulo 2^16. A queue is ``held`` at the begin of a pass while it is :data:`LEAD_MAX` passes
+    ahead of another one, so that counts are never 2^15 apart.
+
+    ``holds`` is right :attr:`settling` cycles after a head has changed, or a pass has begun, and rises
+    :attr:`latency` cycles after the ``done`` that it waited for.
+
+    Parameters
+    ----------
+    queues : int
+        Queues; between 2 and 3.
+
+    Members
+    -------
+    clear : In(1)
+        A run begins: all counts become zero.
+    active : In(queues)
+        A queue has commands to start.
+    lengths : In(array of 16 bits)
+        Commands in the program of each queue.
+    begins : In(queues)
+        A queue goes on to its next pass.
+    done : In(queues)
+        A command of a queue's program has ended well.
+    after : In(array of arrays of after_layout())
+        Dependencies of the command at the head of each queue, on the :func:`others` in their order.
+    holds : Out(queues)
+        All dependencies of the command hold.
+    missing : Out(array of queues - 1 bits)
+        Dependencies that do not hold.
+    held : Out(queues)
+    counts : Out(array of 16 bits)
+        Commands done in each queue.
+    """
+
+    settling = 3
+    latency = 2
+
+    def __init__(self, *, queues):
+        check_queues(queues, least=2)
+        self._queues = queues
+        super().__init__({
+            "clear": In(1),
+            "active": In(queues),
+            "lengths": In(data.ArrayLayout(16, queues)),
+            "begins": In(queues),
+            "done": In(queues),
+            "after": In(data.ArrayLayout(data.ArrayLayout(after_layout(), queues - 1), queues)),
+            "holds": Out(queues),
+            "missing": Out(data.ArrayLayout(queues - 1, queues)),
+            "held": Out(queues),
+            "counts": Out(data.ArrayLayout(16, queues)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        queues = range(self._queues)
+        for n in queues:
+            m.d.sync += self.counts[n].eq(Mux(self.clear, 0, self.counts[n] + self.done[n]))
+        for queue in queues:
+            early = Signal(2, name=f"early_{queue}")  # passes before this one, 3 or more as 3
+            with m.If(self.clear):
+                m.d.sync += early.eq(0)
+            with m.Elif(self.begins[queue] & ~early.all()):
+                m.d.sync += early.eq(early + 1)
+            for place, other in enumerate(others(queue, self._queues)):
+                self._dependency(m, queue, place, other, early)
+            m.d.comb += self.holds[queue].eq(self.missing[queue] == 0)
+        held = [[] for _ in queues]
+        for lower in queues:
+            for upper in range(lower + 1, self._queues):
+                for queue, leads in zip((lower, upper), self._leads(m, lower, upper), strict=True):
+                    held[queue].append(leads)
+        m.d.comb += self.held.eq(Cat(Cat(leads).any() for leads in held))
+        return m
+
+    def _dependency(self, m, queue, place, other, early):
+        """Compare the count of another queue with what the command at the head of a queue needs."""
+        suffix = f"{queue}_{other}"
+        pair = self.after[queue][place]
+        base = Signal(16, name=f"base_{suffix}")  # of the other queue, at the begin of this queue's pass
+        back = Signal(16, name=f"back_{suffix}")
+        target = Signal(16, name=f"target_{suffix}")
+        free, never = Signal(name=f"free_{suffix}"), Signal(name=f"never_{suffix}")
+        length = self.lengths[other]
+        with m.If(self.clear):
+            m.d.sync += base.eq(0)
+        with m.Elif(self.begins[queue]):
+            m.d.sync += base.eq(base + length)
+        m.d.sync += [
+            back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
+            target.eq(base + pair.after - back),
+            free.eq((pair.after == 0) | (early < pair.lag)),
+            never.eq(pair.after > AFTER_MAX),
+            self.missing[queue][place].eq(~free & (never | (self.counts[other] - target)[15])),
+        ]
+
+    def _leads(self, m, lower, upper):
+        """Whether the lower of two queues is too far ahead of the upper, and the other way round."""
+        width = LEAD_MAX.bit_length() + 1
+        lead = Signal(width, name=f"lead_{lower}_{upper}")  # passes of the lower before the upper, signed
+        up, down = self.begins[lower], self.begins[upper]
+        with m.If(self.clear):
+            m.d.sync += lead.eq(0)
+        with m.Elif(up ^ down):
+            m.d.sync += lead.eq(lead + Cat(1, down.replicate(width - 1)))
+        return (lead == LEAD_MAX) & self.active[upper], (lead == (1 << width) - LEAD_MAX) & self.active[lower]

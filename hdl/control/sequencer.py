@@ -1,0 +1,103 @@
+"""Sequencer of a queue's program: one command after the other, pass after pass."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.program_memory import DEPTH_MAX
+
+__all__ = ["Sequencer", "pass_layout", "run_layout"]
+
+
+def run_layout():
+    """The two words of a run.
+
+    ``passes`` is the number of passes, ``parity`` that of the first, and ``model`` the number of the program. Numbers
+    of collectives begin at ``collective`` and go on by ``collectives`` with each pass.
+    """
+    return data.StructLayout({
+        "passes": 16, "model": 8, "parity": 1, "reserved": 7,
+        "collective": 16, "collectives": 16,
+    })
+
+
+def pass_layout():
+    """What a pass changes in commands: ``odd`` chooses the second of two weight bases, ``collective`` is added."""
+    return data.StructLayout({"odd": 1, "collective": 16})
+
+
+class Sequencer(wiring.Component):
+    """Place in the program of a queue, and in the passes of a run.
+
+    In the cycle after ``start``, ``active`` is high if there is anything to do, and ``slot`` is the first command.
+    One cycle after ``advance``, ``slot`` is the next command, behind the last one the first of the next pass, and
+    ``active`` falls behind the last command of the last pass. One cycle after ``stop`` it is low in any case.
+
+    Parameters
+    ----------
+    depth : int
+        Commands of a program; between 1 and 1,024.
+
+    Members
+    -------
+    start : In(1)
+        A run begins; nothing is active.
+    run : In(run_layout())
+        In the cycle of ``start``; ``collectives`` as long as the sequencer is active.
+    length : In(16)
+        Commands of the program; does not change while the sequencer is active.
+    advance : In(1)
+        The command has been started, or will not be.
+    stop : In(1)
+    active : Out(1)
+        There is a command to start.
+    slot : Out(range(depth))
+    current : Out(pass_layout())
+    passes : Out(16)
+        Passes to go, the current one included.
+    begins : Out(1)
+        In this cycle another pass follows, high together with ``advance``.
+    """
+
+    def __init__(self, *, depth):
+        if not isinstance(depth, int) or not 1 <= depth <= DEPTH_MAX:
+            raise ValueError(f"Program depth must be between 1 and {DEPTH_MAX}, not {depth!r}")
+        super().__init__({
+            "start": In(1),
+            "run": In(run_layout()),
+            "length": In(16),
+            "advance": In(1),
+            "stop": In(1),
+            "active": Out(1),
+            "slot": Out(range(max(depth, 2))),
+            "current": Out(pass_layout()),
+            "passes": Out(16),
+            "begins": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        final = Signal()  # the last command of the pass
+        # There is time for the comparison: it takes many cycles to load a command.
+        m.d.sync += final.eq(self.slot + 1 == self.length)
+        only = self.passes == 1
+        m.d.comb += self.begins.eq(self.active & self.advance & final & ~only & ~self.stop)
+        with m.If(self.start):
+            m.d.sync += [
+                self.active.eq((self.run.passes != 0) & (self.length != 0)),
+                self.slot.eq(0),
+                self.passes.eq(Mux(self.length != 0, self.run.passes, 0)),
+                self.current.odd.eq(self.run.parity),
+                self.current.collective.eq(self.run.collective),
+            ]
+        with m.Elif(self.stop):
+            m.d.sync += [self.active.eq(0), self.passes.eq(0)]
+        with m.Elif(self.active & self.advance):
+            m.d.sync += self.slot.eq(self.slot + 1)
+            with m.If(final):
+                m.d.sync += [
+                    self.slot.eq(0), self.passes.eq(self.passes - 1), self.active.eq(~only),
+                    self.current.odd.eq(~self.current.odd),
+                    self.current.collective.eq(self.current.collective + self.run.collectives),
+                ]
+        return m

@@ -1,0 +1,119 @@
+"""Trace of a node: when each command started, and when it ended."""
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.program_memory import check_queues
+from hdl.memory import read_signature
+from hdl.streams.stream import check_lanes
+
+__all__ = ["TRACE_WORDS", "Trace", "trace_record_layout"]
+
+#: Words of the memory space: 256 records.
+TRACE_WORDS = 512
+
+
+def trace_record_layout():
+    """The two words of a record: which command, ``end`` or start of it, and the time in cycles."""
+    return data.StructLayout({"tag": 16, "reserved": 13, "end": 1, "queue": 2, "time": 32})
+
+
+class Trace(wiring.Component):
+    """Record the start and the end of each command, with the time of the node.
+
+    Records lie one behind the other in a memory of 256, which goes round; ``pointer`` counts all of them. A start and
+    an end of one queue, and those of other queues, may come in one cycle: each waits for its turn, for as many cycles
+    as there are others at most, and its time is that of the cycle in which it came. Starts of one queue, and ends of
+    one queue, must be more cycles apart than there are kinds of records, twice the queues, and :attr:`tag` must hold
+    until then: it takes longer to queue an event and to load a command.
+
+    Parameters
+    ----------
+    queues : int
+        Queues; 1 or 2.
+    lanes : int
+        Words in a row of the memory space: 1, 2, 4 or 8.
+
+    Members
+    -------
+    started, ended : In(queues)
+        A command of a queue starts, or ends, in this cycle.
+    tags : In(array of 16 bits)
+        Tag of the command, from the cycle after ``started`` on.
+    node_time : Out(32)
+        Cycles since reset.
+    pointer : Out(32)
+        Records since reset.
+    read : In(read_signature(512 // lanes, lanes))
+        Port of the host; a record that is written while its row is read may be missing from it.
+    """
+
+    def __init__(self, *, queues, lanes):
+        check_queues(queues)
+        if queues > 2:
+            raise ValueError(f"Queue count of a trace must be 1 or 2, not {queues!r}")
+        check_lanes(lanes)
+        self._queues = queues
+        self._lanes = lanes
+        super().__init__({
+            "started": In(queues),
+            "ended": In(queues),
+            "tags": In(data.ArrayLayout(16, queues)),
+            "node_time": Out(32),
+            "pointer": Out(32),
+            "read": In(read_signature(TRACE_WORDS // lanes, lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = max(self._lanes, 2)
+        m.submodules.memory = memory = Memory(
+            shape=32 * lanes, depth=TRACE_WORDS // lanes, init=[], attrs={"no_rw_check": 1})
+        write = memory.write_port(granularity=64)
+        read = memory.read_port(transparent_for=())
+        tag, end_of, queue_of = Signal(16), Signal(), Signal(2)
+        age = Signal(range(2 * self._queues))  # cycles for which the record has waited
+        recorded = Signal()
+
+        m.d.sync += [self.node_time.eq(self.node_time + 1), self.pointer.eq(self.pointer + recorded)]
+        # Those that have waited longest need not come first, since all are served before any comes again.
+        free = Const(1)
+        for queue in range(self._queues):
+            for end, came in enumerate((self.started[queue], self.ended[queue])):
+                due = Signal(name=f"due_{queue}_{end}")
+                waited = Signal.like(age, name=f"waited_{queue}_{end}")
+                served = Signal(name=f"served_{queue}_{end}")
+                m.d.comb += served.eq(due & free)
+                m.d.sync += [due.eq(came | (due & ~served)), waited.eq(Mux(came, 0, waited + 1))]
+                with m.If(served):
+                    m.d.comb += [
+                        recorded.eq(1), age.eq(waited),
+                        tag.eq(self.tags[queue]), end_of.eq(end), queue_of.eq(queue),
+                    ]
+                free = free & ~due
+        record = Cat(tag, Const(0, 13), end_of, queue_of, (self.node_time - age - 1)[:32])
+        part = self.pointer[:(TRACE_WORDS // 2 - 1).bit_length()]
+        shift = (lanes // 2 - 1).bit_length()
+        m.d.sync += [
+            write.addr.eq(part >> shift),
+            write.data.eq(record.replicate(lanes // 2)),
+            write.en.eq(Mux(recorded, 1 << part[:shift] if shift else 1, 0)),
+        ]
+        self._read(m, read)
+        return m
+
+    def _read(self, m, read):
+        """Serve the host as a :class:`~hdl.memory.LanedMemory` does."""
+        row, latched = self.read.row, Signal()
+        fetched = Signal()
+        words = read.data if self._lanes > 1 else read.data.word_select(latched, 32)
+        m.d.comb += [
+            self.read.ready.eq(1), read.en.eq(self.read.valid),
+            read.addr.eq(row if self._lanes > 1 else row >> 1),
+        ]
+        m.d.sync += [
+            latched.eq(row[0]), fetched.eq(self.read.valid), self.read.response.eq(fetched),
+            self.read.elements.eq(words),
+        ]
