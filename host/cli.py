@@ -35,6 +35,7 @@ from host.driver.errors import DeviceError
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
+from host.models.widths import widths
 from host.output import prepare, write_json
 from host.reports import report
 from host.sweep.jobs import SweepError
@@ -127,8 +128,9 @@ def train_command(
         help=f"Most examples in a step. [default: digits {TrainingConfig.batch}, text {TEXT_BATCH}]",
         show_default=False)] = None,
     hidden: Annotated[str | None, typer.Option(
-        help="Widths of the perceptron's hidden layers, as in 64,32, or none; simulated nodes are made to have room. "
-             "[default: 64, or none where a board has no room for that]", show_default=False)] = None,
+        help="Widths of the perceptron's hidden layers, as in 64,32, or in 32x9 for nine of 32, or none; simulated "
+             "nodes are made to have room. [default: 64, or none where a board has no room for that]",
+        show_default=False)] = None,
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
@@ -195,7 +197,7 @@ def train_command(
     config = TrainingConfig(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
-        hidden=TrainingConfig.hidden if hidden is None else _widths(hidden), seed=seed, check=check, density=density,
+        hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -319,13 +321,6 @@ def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bo
         raise ValueError("Optimizer to be compared with sgd must be another one, not sgd")
     return dataclasses.replace(
         config, optimizer=SGD(learning_rate=LEARNING_RATES[OptimizerName.SGD]), packed_state=False)
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text not in ("", "none") else ()
-    except ValueError:
-        raise ValueError(f"Widths of hidden layers must be numbers with commas between them, not {text!r}") from None
 
 
 app.command("bench")(bench_command)

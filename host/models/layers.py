@@ -102,25 +102,36 @@ class Model:
     layers : sequence of Layer
     dtype : dtype
         Type of parameters, activations and gradients.
+    align : int
+        Elements of which each layer with parameters takes a multiple: behind its parameters are zeros, whose
+        gradients are zeros.
 
     Members
     -------
     parameters : array
         All parameters, flat. Initially zero, see :meth:`initialize`.
+    places : array of int
+        Places of the parameters among them, without zeros that only fill up.
     """
 
-    def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32):
+    def __init__(self, layers: Sequence[Layer], *, dtype: npt.DTypeLike = np.float32, align: int = 1):
+        if align < 1:
+            raise ValueError(f"Alignment must be at least 1, not {align!r}")
         self._layers = list(layers)
         self._loss = SoftmaxCrossEntropy()
-        self.size = sum(int(np.prod(shape)) for layer in self._layers for shape in layer.shapes.values())
+        sizes = [sum(int(np.prod(shape)) for shape in layer.shapes.values()) for layer in self._layers]
+        self._bases = [0, *itertools.accumulate(-(-size // align) * align for size in sizes)]
+        self.size = self._bases[-1]
+        self.places = np.concatenate([np.zeros(0, dtype=np.intp), *(
+            np.arange(base, base + size) for base, size in zip(self._bases, sizes, strict=False))])
         self.parameters: Array = np.zeros(self.size, dtype=dtype)
 
     def views(self, vector: Array) -> list[Views]:
         """Named views of a vector with the layout of :attr:`parameters`, one dictionary per layer."""
         if vector.shape != (self.size,):
             raise ValueError(f"Vector must be of shape {(self.size,)}, not {vector.shape!r}")
-        result, start = [], 0
-        for layer in self._layers:
+        result = []
+        for layer, start in zip(self._layers, self._bases, strict=False):
             views = {}
             for name, shape in layer.shapes.items():
                 stop = start + int(np.prod(shape))
@@ -177,8 +188,9 @@ class Model:
 MOST = 1 << 24
 
 
-def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32) -> Model:
-    """A model of linear layers of the given widths, with a ReLU between each two of them.
+def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.DTypeLike = np.float32,
+               align: int = 1) -> Model:
+    """A model of linear layers of the given widths, with a ReLU between each two of them; see :class:`Model`.
 
     Raises
     ------
@@ -195,4 +207,4 @@ def perceptron(inputs: int, hidden: Sequence[int], outputs: int, *, dtype: npt.D
         if n:
             layers.append(ReLU())
         layers.append(Linear(before, after))
-    return Model(layers, dtype=dtype)
+    return Model(layers, dtype=dtype, align=align)

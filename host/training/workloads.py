@@ -103,13 +103,21 @@ class Classifier(Workload):
     data : Dataset
     hidden : sequence of int
         Width of each hidden layer.
+    align : int
+        Elements of which each layer takes a multiple; see :class:`host.models.layers.Model`.
+
+    Members
+    -------
+    widths : list of int
+        Widths of all layers, inputs and outputs included.
     """
 
     name = WorkloadName.DIGITS
 
-    def __init__(self, data: Dataset, hidden: Sequence[int]):
+    def __init__(self, data: Dataset, hidden: Sequence[int], *, align: int = 1):
         self._data = data
-        self._model = perceptron(data.train_x.shape[1], hidden, data.classes)
+        self.widths = [data.train_x.shape[1], *hidden, data.classes]
+        self._model = perceptron(data.train_x.shape[1], hidden, data.classes, align=align)
         self.parameters = self._model.parameters
         self.examples = len(data.train_x)
 

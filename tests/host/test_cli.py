@@ -154,7 +154,8 @@ class TestTrain:
         (["--nodes", 0], "error: Ring must have between 1 and 16 nodes, not 0\n"),
         (["--nodes", 17], "error: Ring must have between 1 and 16 nodes, not 17\n"),
         (["--epochs", 0], "error: Epochs must be at least 1, not 0\n"),
-        (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers with commas between them, not 'a,3'\n"),
+        (["--hidden", "a,3"], "error: Widths of hidden layers must be numbers, or a number x a count as in 32x9, of "
+                              "at most 1,000 layers, with commas between them, not 'a,3'\n"),
         (["--optimizer", "sgd", "--compare"],
          "error: Optimizer to be compared with sgd must be another one, not sgd\n"),
         (["--optimizer", "adam", "--dampening", 0.5],

@@ -129,6 +129,30 @@ class TestModel:
         assert np.array_equal(first.parameters, second.parameters)
         assert not np.array_equal(first.parameters, third.parameters)
 
+    def test_aligned(self):
+        """Layers begin at multiples of 32; parameters and gradients are those of a model without gaps."""
+        generator = np.random.default_rng(4)
+        x, labels = generator.standard_normal((9, 5)), generator.integers(0, 4, 9)
+        model, other = (perceptron(5, (6, 7), 4, dtype=np.float64, align=align) for align in (32, 1))
+        for one in (model, other):
+            one.initialize(4)
+        assert model.size == 64 + 64 + 32
+        assert [view["weight"].__array_interface__["data"][0] for view in model.views(model.parameters)[::2]] == [
+            model.parameters[place:].__array_interface__["data"][0] for place in (0, 64, 128)]
+        assert np.array_equal(model.parameters[model.places], other.parameters)
+        loss, gradient = model.differentiate(x, labels)
+        expected = other.differentiate(x, labels)
+        assert loss == expected[0]
+        assert np.array_equal(gradient[model.places], expected[1])
+        gaps = np.setdiff1d(np.arange(model.size), model.places)
+        assert not model.parameters[gaps].any()
+        assert not gradient[gaps].any()
+        assert np.array_equal(other.places, np.arange(other.size))
+
+    def test_alignment_of_nothing(self):
+        with pytest.raises(ValueError, match=r"^Alignment must be at least 1, not 0$"):
+            Model([Linear(2, 2)], align=0)
+
     def test_accuracy(self):
         model = Model([Linear(2, 2)])
         model.views(model.parameters)[0]["weight"][...] = np.eye(2)

@@ -1,0 +1,223 @@
+"""Order of a program's commands: which must end before which, and which waits that takes.
+
+Commands of a queue run in order, one at a time. A wait of a command says which command of another queue, of this pass
+or of an earlier one, must have ended before it starts. A wait for a pass before the first one holds at once.
+
+Everything here counts commands by their place in the program; a pass takes all of them once. A :class:`Clock` has a
+number for each queue: the commands of it, over all passes, that have ended for certain before a command starts.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from host.program.region import Region
+
+__all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Touch", "Wait", "Waits", "clocks", "conflicts", "find_cycle",
+           "later", "needed", "places", "races", "reduced"]
+
+#: Passes over which commands are compared. Two commands of neighbouring passes meet in the first two. Where a region
+#: alternates, two that are two passes apart have to be looked at, in even passes and in odd ones: four passes. Any
+#: later pass repeats one of these, with more waits that hold.
+PASSES = 4
+
+#: Values of a lag: it has two bits.
+LAGS = 4
+
+#: Commands of each queue that have ended.
+Clock: TypeAlias = list[int]
+
+
+class Wait(NamedTuple):
+    """Wait for a queue: its first ``after`` commands of the pass ``lag`` before this one have ended; 0 for none."""
+
+    after: int = 0
+    lag: int = 0
+
+
+#: Waits of each command, by the number of the queue that is waited for.
+Waits: TypeAlias = Sequence[dict[int, Wait]]
+
+
+class Touch(NamedTuple):
+    """Queue of a command, and the regions that it reads and writes."""
+
+    queue: int
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Conflict:
+    """Two commands of different queues, of which the first must end before the second starts.
+
+    Members
+    -------
+    first, second : int
+        Places in the program.
+    lag : int
+        Passes from the first to the second.
+    odd : int, optional
+        Whether the pass of the second is odd (1) or even (0); None where that makes no difference.
+    region : Region
+        Region of the second that both touch and at least one writes.
+    """
+
+    first: int
+    second: int
+    lag: int
+    odd: int | None
+    region: Region
+
+
+def places(queues: Sequence[int]) -> list[int]:
+    """Place of each command in its own queue."""
+    count: dict[int, int] = {}
+    found = []
+    for queue in queues:
+        found.append(count.get(queue, 0))
+        count[queue] = found[-1] + 1
+    return found
+
+
+def _shared(first: Touch, second: Touch, first_odd: int, second_odd: int) -> Region | None:
+    """Region of the second command that both touch and that at least one of them writes."""
+    for regions, others in ((second.reads, first.writes), (second.writes, first.writes),
+                            (second.writes, first.reads)):
+        for region in regions:
+            if any(region.meets(other, second_odd, first_odd) for other in others):
+                return region
+    return None
+
+
+def conflicts(touches: Sequence[Touch]) -> list[Conflict]:
+    """The latest command of each other queue that each command must follow, for each distance in passes.
+
+    Earlier commands of that queue have ended when the latest one has. Commands further apart than two passes need
+    no look: the same command two passes later is between them.
+    """
+    found = []
+    alternating = any(region.alternate for touch in touches for region in (*touch.reads, *touch.writes))
+    for second, touch in enumerate(touches):
+        others = sorted({other.queue for other in touches} - {touch.queue})
+        for queue in others:
+            for lag in range(3 if alternating else 2):
+                for odd in (0, 1) if alternating else (None,):
+                    for first in reversed(range(second if lag == 0 else len(touches))):
+                        if touches[first].queue != queue:
+                            continue
+                        region = _shared(touches[first], touch, ((odd or 0) + lag) % 2, odd or 0)
+                        if region is not None:
+                            found.append(Conflict(first, second, lag, odd, region))
+                            break
+    return found
+
+
+def needed(queues: Sequence[int], found: Sequence[Conflict]) -> list[dict[int, Wait]]:
+    """The latest wait of each command for each other queue that its conflicts ask for."""
+    place = places(queues)
+    waits: list[dict[int, Wait]] = [{} for _ in queues]
+    for conflict in found:
+        wait = Wait(place[conflict.first] + 1, conflict.lag)
+        mine, queue = waits[conflict.second], queues[conflict.first]
+        mine[queue] = later(mine.get(queue, Wait()), wait)
+    return waits
+
+
+def later(one: Wait, other: Wait) -> Wait:
+    """The one of two waits for the same queue that holds later."""
+    return max(one, other, key=lambda wait: (wait.after > 0, -wait.lag, wait.after))
+
+
+def _before(queues: Sequence[int], waits: Waits) -> list[list[int]]:
+    """Commands of the same pass that each command has to follow."""
+    members = {queue: [place for place, other in enumerate(queues) if other == queue] for queue in set(queues)}
+    number = places(queues)
+    return [[*(members[queue][number[place] - 1:number[place]] if number[place] else []),
+             *(members[other][wait.after - 1] for other, wait in sorted(waits[place].items())
+               if wait.after and wait.lag == 0)]
+            for place, queue in enumerate(queues)]
+
+
+def _sorted(before: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Commands of a pass in an order in which each follows those it has to; and those that have no place in it."""
+    order: list[int] = []
+    left = list(range(len(before)))
+    done: set[int] = set()
+    while ready := [place for place in left if done.issuperset(before[place])]:
+        order += ready
+        done.update(ready)
+        left = [place for place in left if place not in done]
+    return order, left
+
+
+def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
+    """Commands each of which has to follow the next one, and the last one the first; empty if there are none.
+
+    Waits with a lag take no part, since they are for passes that come before.
+    """
+    before = _before(queues, waits)
+    _, left = _sorted(before)
+    if not left:
+        return []
+    # Each of those that are left has one before it that is left too: some way back there is one for the second time.
+    path = [left[0]]
+    while True:
+        path.append(next(place for place in before[path[-1]] if place in left))
+        if path[-1] in path[:-1]:
+            circle = path[path.index(path[-1]) + 1:]
+            first = circle.index(min(circle))
+            return circle[first:] + circle[:first]
+
+
+def clocks(queues: Sequence[int], waits: Waits, *, passes: int = PASSES) -> list[list[Clock]]:
+    """Clock of each command of each pass, by pass and place."""
+    number = places(queues)
+    width = max(queues, default=-1) + 1
+    lengths = [list(queues).count(queue) for queue in range(width)]
+    members = [[place for place, other in enumerate(queues) if other == queue] for queue in range(width)]
+    order, left = _sorted(_before(queues, waits))
+    if left:
+        raise ValueError("Program must not have a cycle")
+    found: list[list[Clock]] = [[[] for _ in queues] for _ in range(passes)]
+    latest = [[0] * width for _ in range(width)]  # of the command that each queue had last
+    for turn in range(passes):
+        for place in order:
+            queue = queues[place]
+            clock = list(latest[queue])
+            clock[queue] = turn * lengths[queue] + number[place]
+            for other, wait in waits[place].items():
+                if wait.after and wait.lag <= turn:
+                    awaited = found[turn - wait.lag][members[other][wait.after - 1]]
+                    clock = list(map(max, clock, awaited))
+                    clock[other] = max(clock[other], (turn - wait.lag) * lengths[other] + wait.after)
+            found[turn][place] = latest[queue] = clock
+    return found
+
+
+def races(queues: Sequence[int], waits: Waits, found: Sequence[Conflict]) -> Iterator[tuple[Conflict, int]]:
+    """Conflicts that the waits do not order, with the pass of the second command."""
+    number = places(queues)
+    lengths = {queue: list(queues).count(queue) for queue in set(queues)}
+    clock = clocks(queues, waits)
+    for conflict in found:
+        queue = queues[conflict.first]
+        for turn in range(conflict.lag, PASSES):
+            if conflict.odd not in (None, turn % 2):
+                continue
+            end = (turn - conflict.lag) * lengths[queue] + number[conflict.first] + 1
+            if clock[turn][conflict.second][queue] < end:
+                yield conflict, turn
+
+
+def reduced(queues: Sequence[int], waits: Waits, found: Sequence[Conflict], least: Waits) -> list[dict[int, Wait]]:
+    """The same waits without those that the others see to. Of each wait, that in ``least`` stays."""
+    result = [dict(mine) for mine in waits]
+    candidates = [(wait.lag, place, queue) for place, mine in enumerate(result) for queue, wait in mine.items()
+                  if wait != least[place].get(queue, Wait())]
+    for _, place, queue in sorted(candidates, reverse=True):
+        wait = result[place][queue]
+        result[place][queue] = least[place].get(queue, Wait())
+        if next(races(queues, result, found), None) is not None:
+            result[place][queue] = wait
+    return result

@@ -1,0 +1,307 @@
+"""Schedules of a training step: which layers travel together, and when.
+
+A pass has a forward command for each layer, from the first to the last, and a backward command for each, from the
+last to the first. Gradients of a layer are there when its backward command has ended, and its weights are free to
+change then. The last layer, which is the first in backward, is always sent alone where layers travel in parts.
+
+=========  ============================================================================================
+none       one fused update of all layers, after the last backward command
+strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
+layers     a fused update for each layer
+chunks:n   a fused update for every n layers
+=========  ============================================================================================
+"""
+
+import dataclasses
+import enum
+import itertools
+from collections.abc import Callable, Sequence
+
+from hdl.group import GROUP
+from host.program.estimate import Collective, Costs
+from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
+from host.program.region import Region
+from sim.golden.ring import groups_before
+
+__all__ = ["Dense", "Kind", "Schedule", "Search", "build", "chunks", "layers_of", "search"]
+
+#: Settings of the optimizer that all updates of a pass use.
+_SETTINGS = "settings"
+
+
+class Kind(enum.Enum):
+    """Kinds of schedules, by the names the command line knows them by."""
+
+    NONE = "none"
+    STRICT = "strict"
+    LAYERS = "layers"
+    CHUNKS = "chunks"
+    SEARCH = "search"
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """A schedule, as it is asked for.
+
+    Parameters
+    ----------
+    kind : Kind
+    layers : int
+        Layers that travel together, of kind ``chunks``.
+    """
+
+    kind: Kind
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError(f"Layers of a chunk must be at least 1, not {self.layers!r}")
+
+    def __str__(self) -> str:
+        return f"chunks:{self.layers}" if self.kind is Kind.CHUNKS else self.kind.value
+
+    @classmethod
+    def parse(cls, text: str) -> "Schedule":
+        """The schedule that a text names, as ``strict`` or ``chunks:2``."""
+        name, colon, number = text.partition(":")
+        try:
+            kind = Kind(name)
+            if (kind is Kind.CHUNKS) != bool(colon):
+                raise ValueError
+            return cls(kind, int(number)) if colon else cls(kind)
+        except ValueError:
+            names = ", ".join(f"{kind.value}:n" if kind is Kind.CHUNKS else kind.value for kind in Kind)
+            raise ValueError(f"Overlap must be one of {names} with n of at least 1, not {text!r}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A linear layer, and the place of its parameters in the vector of all.
+
+    Members
+    -------
+    number : int
+        Number of the layer, from 1.
+    inputs, outputs : int
+    base : int
+        Its first element; a multiple of 32.
+    """
+
+    number: int
+    inputs: int
+    outputs: int
+    base: int
+
+    @property
+    def length(self) -> int:
+        """Weights and biases, and zeros up to the next group."""
+        return int(-(-(self.inputs + 1) * self.outputs // GROUP) * GROUP)
+
+    def multiplications(self, *, backward: bool) -> int:
+        """Multiply-adds for each example: forward, or backward of weights and, but in the first layer, of inputs."""
+        return self.inputs * self.outputs * (2 if backward and self.number > 1 else 1)
+
+
+def layers_of(widths: Sequence[int]) -> list[Dense]:
+    """The layers of a perceptron of the given widths, inputs and outputs included, one behind the other."""
+    if len(widths) < 2:
+        raise ValueError(f"Widths must be two or more, not {list(widths)!r}")
+    found: list[Dense] = []
+    for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
+        found.append(Dense(number, before, after, found[-1].base + found[-1].length if found else 0))
+    return found
+
+
+def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
+    """Layers that travel together, in the order of backward: the last one alone, then ``size`` at a time."""
+    backward = list(reversed(layers))
+    return [backward[:1], *(backward[n:n + size] for n in range(1, len(backward), size))]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Builder:
+    """Commands of a pass for one ring of nodes.
+
+    Parameters
+    ----------
+    program : Program
+    layers : sequence of Dense
+    nodes : int
+    costs : Costs
+    staged : int
+        First element of the gradients that COMPUTE copies from.
+    """
+
+    program: Program
+    layers: Sequence[Dense]
+    nodes: int
+    costs: Costs
+    staged: int
+
+    def compute(self) -> None:
+        """All forward and backward commands."""
+        for layer in self.layers:
+            self._step(layer, "forward", reads=[_of("weights", [layer])], writes=[])
+        for layer in reversed(self.layers):
+            reads = [Region("gradients", self.staged + layer.base, layer.length)]
+            if layer.number > 1:
+                reads.append(_of("weights", [layer]))
+            self._step(layer, "backward", reads=reads, writes=[_of("gradients", [layer])])
+
+    def _step(self, layer: Dense, name: str, reads: list[Region], writes: list[Region]) -> None:
+        duration = self.costs.compute(layer.multiplications(backward=name == "backward"))
+        self.program.add(f"{name} {layer.number}", operation="COMPUTE", queue=Queue.COMPUTE, reads=reads,
+                         writes=writes, duration=duration,
+                         fields={"gradient_base": layer.base, "state_base": self.staged + layer.base,
+                                 "length": layer.length if writes else 0, "duration": duration})
+
+    def latch(self) -> None:
+        """LATCH, so that all updates of the pass have the same settings."""
+        self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
+                         duration=self.costs.latch)
+
+    def update(self, part: Sequence[Dense]) -> Task:
+        """A fused update of neighbouring layers."""
+        regions = [_of(space, part) for space in ("weights", "state")]
+        return self._collective("update", Collective.FUSED_UPDATE, part, writes=regions,
+                                reads=[_of("gradients", part), Region(_SETTINGS, 0, 1), *regions])
+
+    def strict(self) -> None:
+        """A reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
+        for layer in reversed(self.layers):
+            gradients = [_of("gradients", [layer])]
+            self._collective("sum", Collective.REDUCE_SCATTER, [layer], reads=gradients, writes=gradients)
+        base, length = _extent(self.layers)
+        first = [(rank + 1) % self.nodes for rank in range(self.nodes)]
+        groups = [len(range(one, length // GROUP, self.nodes)) for one in first]
+        bases = [base + GROUP * one if count else base for one, count in zip(first, groups, strict=True)]
+        regions = [_of(space, self.layers) for space in ("weights", "state")]
+        self.program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, writes=regions,
+                         reads=[_of("gradients", self.layers), Region(_SETTINGS, 0, 1), *regions],
+                         duration=self.costs.collective(Collective.FUSED_UPDATE, GROUP * max(groups), nodes=1),
+                         fields={"gradient_base": bases, "weight_base": bases, "state_base": 0,
+                                 "length": [GROUP * count for count in groups], "rank": 0, "size": 1,
+                                 "stride": self.nodes})
+        weights = [_of("weights", self.layers)]
+        self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
+
+    def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
+                    writes: list[Region]) -> Task:
+        base, length = _extent(part)
+        turn = base // GROUP % self.nodes
+        before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
+                  for rank in range(self.nodes)]
+        numbers = sorted(layer.number for layer in part)
+        label = name if len(part) == len(self.layers) > 1 else f"{name} {numbers[-1]}"
+        if 1 < len(part) < len(self.layers):
+            label += f"-{numbers[0]}"
+        return self.program.add(
+            label, operation=kind.name, queue=Queue.COMMUNICATE, reads=reads, writes=writes, collective=True,
+            duration=self.costs.collective(kind, length, nodes=self.nodes),
+            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn})
+
+
+def _extent(part: Sequence[Dense]) -> tuple[int, int]:
+    """First element and number of elements of neighbouring layers."""
+    base = min(layer.base for layer in part)
+    return base, max(layer.base + layer.length for layer in part) - base
+
+
+def _of(space: str, part: Sequence[Dense]) -> Region:
+    return Region(space, *_extent(part))
+
+
+def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int,
+          depth: int = DEPTH, packed_state: bool = False) -> CompiledProgram:
+    """The program of a training step.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Any but ``search``, which is a series of others: see :func:`search`.
+    layers : sequence of Dense
+    nodes : int
+    costs : Costs
+        Durations of commands.
+    staged : int
+        First element of the region that COMPUTE copies gradients from; behind all gradients.
+    depth : int
+        Commands that a queue has room for.
+    packed_state : bool
+        Whether state is stored as bfloat16.
+    """
+    if packed_state and schedule.kind in (Kind.LAYERS, Kind.CHUNKS):
+        raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {schedule}: state of a part "
+                         f"may begin inside a word")
+    if nodes < 1:
+        raise ValueError(f"Node count must be at least 1, not {nodes!r}")
+    if staged < sum(_extent(layers)):
+        raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
+    program = Program(depth=depth)
+    builder = _Builder(program, layers, nodes, costs, staged)
+    builder.compute()
+    builder.latch()
+    match schedule.kind:
+        case Kind.NONE:
+            builder.update(layers)
+        case Kind.STRICT:
+            builder.strict()
+        case Kind.LAYERS | Kind.CHUNKS:
+            for part in chunks(layers, schedule.layers):
+                builder.update(part)
+        case Kind.SEARCH:
+            raise ValueError("Schedule of a program must be one, not search: measure several and choose")
+    return program.compile()
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Outcome of a search for the best size of chunks.
+
+    Members
+    -------
+    trials : list of (int, int)
+        Sizes, in the order in which they were tried, and cycles of each.
+    chosen : int
+        The last size that was shorter than all before it.
+    claimed : int, optional
+        The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
+        which that search ends.
+    """
+
+    trials: list[tuple[int, int]]
+    chosen: int
+    claimed: int | None
+
+    def lines(self) -> list[str]:
+        """The log: a line for each trial, and one for both readings of the rule."""
+        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
+        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
+        return [*found, f"chosen: chunks:{self.chosen} (the first that is shorter than the one before: {literal})"]
+
+
+def search(most: int, measure: Callable[[int], int]) -> Search:
+    """Try chunks of 1, 2, 4, … layers, until a size is not shorter than the one before it.
+
+    Parameters
+    ----------
+    most : int
+        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
+    measure : callable
+        Cycles of a pass with chunks of a size.
+    """
+    if most < 1:
+        raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
+    trials: list[tuple[int, int]] = []
+    size = 1
+    while True:
+        trials.append((size, measure(size)))
+        if len(trials) > 1 and trials[-1][1] >= trials[-2][1]:
+            chosen = trials[-2][0]
+            break
+        if size >= most:
+            chosen = size
+            break
+        size *= 2
+    claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(trials) if cycles < before), None)
+    return Search(trials, chosen, claimed)

@@ -1,0 +1,122 @@
+"""Timeline of a program: what every queue of every node did, and when; as a trace and as a picture.
+
+The trace is in the JSON format of Chrome's tracing, which https://ui.perfetto.dev opens: a process for each node, a
+thread for each queue. A cycle is shown as a microsecond.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from host.output import replacing, write_json
+from host.reports.style import FAINT, INK, STYLE
+from sim.golden.program import Span
+
+__all__ = ["QUEUES", "busy", "draw", "trace", "write_trace"]
+
+#: Names of the queues.
+QUEUES = ("compute", "communicate", "move")
+
+#: Colours of commands, by the first word of their names; others take that of their queue.
+_COLOURS = {"forward": "#5b6f8a", "backward": "#0b7a75", "sum": "#e4a53a", "update": "#d1495b", "gather": "#7353ba"}
+_OTHERS = ("#8fa3b8", "#c98b96", "#b5a7d6")
+#: Height of a queue in the picture; 1 with the gap to the next one.
+_HEIGHT = 0.82
+#: Inches of a letter.
+_LETTER = 0.075
+
+
+def busy(spans: Sequence[Span]) -> dict[tuple[int, int], int]:
+    """Cycles in which each queue of each node ran a command."""
+    found: dict[tuple[int, int], int] = {}
+    for span in spans:
+        key = (span.node, span.queue)
+        found[key] = found.get(key, 0) + span.end - span.start
+    return found
+
+
+def trace(spans: Sequence[Span], *, compute: str = "modelled") -> dict[str, Any]:
+    """The trace of spans.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+    compute : str
+        What computed: ``modelled``, or ``engine``.
+    """
+    names = [{"ph": "M", "name": "process_name", "pid": node, "tid": 0, "args": {"name": f"node {node}"}}
+             for node in sorted({span.node for span in spans})]
+    names += [{"ph": "M", "name": "thread_name", "pid": node, "tid": queue, "args": {"name": QUEUES[queue]}}
+              for node, queue in sorted(busy(spans))]
+    events = [{"ph": "X", "name": span.name, "cat": QUEUES[span.queue], "pid": span.node, "tid": span.queue,
+               "ts": span.start, "dur": span.end - span.start, "args": {"pass": span.number}} for span in spans]
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ns",
+            "otherData": {"unit": "cycles, as microseconds", "compute": compute}}
+
+
+def write_trace(spans: Sequence[Span], path: pathlib.Path, *, compute: str = "modelled") -> None:
+    """Write the trace of spans; see :func:`trace`."""
+    write_json(path, trace(spans, compute=compute))
+
+
+def draw(spans: Sequence[Span], path: pathlib.Path, *, title: str, note: str = "compute: modelled") -> None:
+    """Draw both queues of all nodes, one above the other.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+    path : Path
+    title, note : str
+        The lines above; the note says what computed.
+
+    Raises
+    ------
+    ValueError
+        There is nothing to draw.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    if not spans:
+        raise ValueError("Spans must be at least one, not none")
+    rows = sorted(busy(spans))
+    end = max(span.end for span in spans)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(13, 1.7 + 0.36 * len(rows)), layout="constrained")
+        FigureCanvasAgg(figure)
+        figure.suptitle(" \n", fontsize=11)
+        figure.text(0.012, 0.985, title, fontsize=13, fontweight="bold", va="top")
+        figure.text(0.012, 0.985 - 0.32 / figure.get_size_inches()[1], note, fontsize=10, color=FAINT, va="top")
+        axes = figure.subplots()
+        axes.set_xlim(0, end or 1)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks(range(len(rows)), [f"node {node} {QUEUES[queue]}" for node, queue in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel("cycle")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        room = 10.5 / (end or 1)  # inches of a cycle, about
+        for span in spans:
+            row = rows.index((span.node, span.queue))
+            axes.broken_barh([(span.start, span.end - span.start)], (row - _HEIGHT / 2, _HEIGHT), linewidth=0.5,
+                             facecolor=_COLOURS.get(span.name.split(" ")[0], _OTHERS[span.queue]), edgecolor="white")
+            text = _label(span, room)
+            if text:
+                axes.text((span.start + span.end) / 2, row, text, ha="center", va="center", fontsize=7.5,
+                          color="white")
+        for row, (node, _) in enumerate(rows):
+            if row and node != rows[row - 1][0]:
+                axes.axhline(row - 0.5, color=INK, linewidth=0.6)
+        kinds = dict.fromkeys(span.name.split(" ")[0] for span in spans)
+        figure.legend(handles=[Patch(color=_COLOURS[kind], label=kind) for kind in _COLOURS if kind in kinds],
+                      loc="outside upper right", ncols=len(_COLOURS), fontsize=9)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=130)
+
+
+def _label(span: Span, room: float) -> str:
+    """The longest of a span's names for which there is room: the whole, its number, or nothing."""
+    width = (span.end - span.start) * room
+    return next((text for text in (span.name, span.name.split(" ")[-1]) if len(text) * _LETTER <= width), "")

@@ -1,0 +1,97 @@
+"""Training by a program on golden nodes: does a deep network learn, without any gateware?
+
+``python -m host.training.learning`` trains the network of the schedules, 64-32x9-10, with some seeds, and prints the
+test accuracy of each and their mean. No bit depends on the schedule.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hdl.group import GROUP
+from host.driver.masking import MaskJob, Matrices
+from host.models.digits import Dataset, digits
+from host.program.estimate import Costs
+from host.program.schedules import Kind, Schedule, build, layers_of
+from host.training.batches import Batches
+from host.training.optimizers import SGD
+from host.training.record import TrainingConfig
+from host.training.workloads import Classifier
+from sim.golden import ring
+from sim.golden.program_nodes import Nodes
+
+__all__ = ["DEEP", "RATE", "learn", "main"]
+
+#: Hidden layers of the deep network, and the learning rate that it learns with.
+DEEP = (32,) * 9
+RATE = 0.02
+
+
+def learn(data: Dataset, config: TrainingConfig, schedule: Schedule, *, nodes: int = 4,
+          on_step: Callable[[int, float], None] = lambda number, loss: None) -> float:
+    """Train a perceptron by a program on golden nodes, and return its test accuracy.
+
+    Parameters
+    ----------
+    data : Dataset
+    config : TrainingConfig
+    schedule : Schedule
+    nodes : int
+    on_step : callable
+        Called with the number of each step and its mean loss.
+    """
+    task = Classifier(data, config.hidden, align=GROUP)
+    task.initialize(config.seed)
+    length = task.parameters.size
+    batches = Batches(task.examples, config)
+    staged = 1 << (length - 1).bit_length()
+    costs = Costs(examples=-(-config.largest(task.examples) // nodes))
+    program = build(schedule, layers_of(task.widths), nodes=nodes, costs=costs, staged=staged).placed(nodes)
+    golden = Nodes(nodes, gradient_words=2 * staged, weights=ring.bits(task.parameters),
+                   planes=config.optimizer.planes)
+    for number in range(1, batches.total + 1):
+        batch = batches.take()
+        losses, gradients = zip(*task.differentiate(np.array_split(batch.examples, nodes), _no_masks), strict=True)
+        scalars = config.optimizer.settings(
+            number, gradient_scale=1 / len(batch.examples),
+            learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / batches.total))
+        golden.settings = ring.settings(**{name: value for name, value in dataclasses.asdict(scalars).items()
+                                           if name != "packed_state"})
+        golden.stage(ring.bits(np.stack(gradients)), staged)
+        golden.run(program, seed=number)
+        task.parameters[...] = ring.floats(golden.weights[0, :length])
+        on_step(number, sum(losses) / len(batch.examples))
+    return task.measure(nodes, _no_masks, last=True)
+
+
+def _no_masks(jobs: Sequence[Sequence[MaskJob]], alternative: float) -> list[list[Matrices]]:
+    raise ValueError("Workload must be one without masks")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code, 1 where the mean is below the least that is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m host.training.learning", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--overlap", default=str(Schedule(Kind.LAYERS)), help="schedule [layers]")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds, from 0 on [3]")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs [10]")
+    parser.add_argument("--batch", type=int, default=32, help="most examples in a step [32]")
+    parser.add_argument("--learning-rate", type=float, default=RATE, help=f"at the first step [{RATE}]")
+    parser.add_argument("--least", type=float, default=0.0, help="least mean accuracy, as a fraction [0]")
+    options = parser.parse_args(arguments)
+    data, schedule = digits(), Schedule.parse(options.overlap)
+    found = []
+    for seed in range(options.seeds):
+        config = TrainingConfig(epochs=options.epochs, batch=options.batch, hidden=DEEP, seed=seed,
+                                optimizer=SGD(learning_rate=options.learning_rate, momentum=0.9))
+        found.append(learn(data, config, schedule, nodes=options.nodes))
+        print(f"seed {seed}: test accuracy {found[-1]:.2%}", flush=True)
+    print(f"mean {np.mean(found):.2%}")
+    return int(np.mean(found) < options.least)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

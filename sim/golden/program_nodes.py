@@ -1,0 +1,222 @@
+"""Golden model of nodes that run a program: what their memories hold afterwards.
+
+Every command takes effect at once. Commands of different queues, and of different nodes, follow each other in an
+order that a seed chooses among those that queues and waits allow, with a collective when all nodes have come to it.
+A program without races ends with the same memories in every order.
+
+Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, and state planes and
+masters, of which each node has those of its own blocks alone, one behind the other.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import optimizer, ring
+from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
+
+__all__ = ["Nodes", "Placed"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A command of a program.
+
+    Members
+    -------
+    operation : str
+        Name of the operation.
+    fields : sequence of mapping
+        Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
+    collective : bool
+    waits : tuple of (int, int)
+        See :class:`sim.golden.program.Timed`.
+    """
+
+    operation: str
+    fields: Sequence[Mapping[str, int]]
+    collective: bool = False
+    waits: tuple[tuple[int, int], ...] = ()
+
+
+class Nodes:
+    """Memories of nodes, and the commands that change them.
+
+    Parameters
+    ----------
+    nodes : int
+    gradient_words : int
+        Elements of the gradient memory.
+    weights : array of uint32
+        First weights, which all nodes have from element 0 on; blocks and state are those of this vector.
+    planes : int
+        State planes, which are zeros at first.
+    weight_codec, gradient_codec : Codec
+    segment : int
+
+    Members
+    -------
+    gradients, residuals, weights : array of shape (nodes, words)
+    masters : array of shape (nodes, words)
+        Of each node's own blocks; without a weight codec nobody reads them.
+    state : list of array of shape (nodes, words)
+    settings : Settings
+        Settings that the host has written; LATCH has updates use them.
+    """
+
+    def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
+                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256):
+        self.nodes = nodes
+        self._weight_codec = weight_codec
+        self._gradient_codec = gradient_codec
+        self._segment = segment
+        self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
+        decoded = ring.distribute(weights, nodes, weight_codec=weight_codec, segment=segment)
+        self.weights = np.tile(decoded, (nodes, 1))
+        own = self.owned(0, len(weights), 0)
+        size = max(map(len, own))
+        self.masters = np.zeros((nodes, size), dtype=np.uint32)
+        for rank, index in enumerate(own):
+            self.masters[rank, :len(index)] = weights[index]
+        self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
+        self.settings: optimizer.Settings | None = None
+        self._latched: optimizer.Settings | None = None
+
+    def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of each node's block of a command on the whole ring."""
+        blocks = ring.block_indices(length, self.nodes, turn=turn)
+        return [base + blocks[(rank + 1) % self.nodes] for rank in range(self.nodes)]
+
+    def stage(self, gradients: Bits, base: int) -> None:
+        """Write gradients, one row for each node, to where COMPUTE copies them from."""
+        self.gradients[:, base:base + gradients.shape[1]] = gradients
+
+    def arrays(self) -> dict[str, Bits]:
+        """Copies of all memories but the gradients, which later commands write before they read them."""
+        return {"weights": self.weights.copy(), "masters": self.masters.copy(), "residuals": self.residuals.copy(),
+                **{f"state {number}": plane.copy() for number, plane in enumerate(self.state)}}
+
+    def restore(self, arrays: Mapping[str, Bits]) -> None:
+        """Go back to copies of the memories."""
+        self.weights, self.masters, self.residuals = (arrays[name].copy() for name in ("weights", "masters",
+                                                                                        "residuals"))
+        self.state = [arrays[f"state {number}"].copy() for number in range(len(self.state))]
+
+    # Commands.
+
+    def execute(self, command: Placed, ranks: Sequence[int]) -> None:
+        """Carry a command out on some nodes."""
+        fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
+                   "size": self.nodes, **command.fields[rank]} for rank in range(self.nodes)]
+        match command.operation:
+            case "COMPUTE":
+                for rank in ranks:
+                    self.gradients[rank, _place(fields[rank], "gradient_base")] = self.gradients[
+                        rank, _place(fields[rank], "state_base")]
+            case "LATCH":
+                self._latched = self.settings
+            case "FUSED_UPDATE":
+                groups = [[rank] for rank in ranks] if fields[ranks[0]]["size"] == 1 else [list(ranks)]
+                for group in groups:
+                    self._update(group, [fields[rank] for rank in group])
+            case "REDUCE_SCATTER":
+                place, turn = _place(fields[0], "gradient_base"), fields[0]["turn"]
+                self.gradients[:, place], _ = ring.reduce_scatter(
+                    self.gradients[:, place], gradient_codec=self._gradient_codec, segment=self._segment, turn=turn)
+            case "ALL_GATHER":
+                place, turn = _place(fields[0], "weight_base"), fields[0]["turn"]
+                self.weights[:, place], _ = ring.all_gather(self.weights[:, place], segment=self._segment, turn=turn)
+            case other:
+                raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+
+    def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> None:
+        """A fused update on nodes that form a ring."""
+        if self._latched is None:
+            raise ValueError("Settings must be latched before an update")
+        places, weights = _place(fields[0], "gradient_base"), _place(fields[0], "weight_base")
+        length, turn = fields[0]["length"], fields[0]["turn"]
+        blocks = ring.block_indices(length, len(ranks), turn=turn)
+        own = [blocks[(number + 1) % len(ranks)] for number in range(len(ranks))]
+        coded = self._weight_codec is not CODECS[RAW]
+        master = np.empty(length, dtype=np.uint32)
+        state = [np.empty(length, dtype=np.uint32) for _ in self.state]
+        dense = [slice(one["state_base"], one["state_base"] + len(index))
+                 for one, index in zip(fields, own, strict=True)]
+        for rank, index, part in zip(ranks, own, dense, strict=True):
+            master[index] = self.masters[rank, part] if coded else self.weights[rank, weights[index]]
+            for plane, mine in zip(state, self.state, strict=True):
+                plane[index] = mine[rank, part]
+        rows = np.array(ranks)[:, np.newaxis]
+        residuals = self.residuals[rows, places]
+        update = ring.fused_update(
+            self.gradients[rows, places], master, state, self._latched, weight_codec=self._weight_codec,
+            gradient_codec=self._gradient_codec, residuals=residuals, segment=self._segment, turn=turn)
+        self.residuals[rows, places] = residuals
+        self.weights[rows, weights] = update.weights
+        for rank, index, part in zip(ranks, own, dense, strict=True):
+            self.masters[rank, part] = update.master[index]
+            for plane, mine in zip(update.state, self.state, strict=True):
+                mine[rank, part] = plane[index]
+
+    # Programs.
+
+    def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0,
+            before: Callable[[int], None] = lambda number: None) -> None:
+        """Run a program, in an order that the seed chooses.
+
+        Parameters
+        ----------
+        queues : sequence of sequence of Placed
+            Commands of each queue.
+        passes, seed : int
+        before : callable
+            Called with the number of a pass before the first command of it.
+
+        Raises
+        ------
+        ValueError
+            Commands wait for ever.
+        """
+        generator = np.random.default_rng(seed)
+        done = [[0] * len(queues) for _ in range(self.nodes)]
+        begun = -1
+        while True:
+            ready = [(rank, queue) for rank in range(self.nodes) for queue, commands in enumerate(queues)
+                     if done[rank][queue] < passes * len(commands) and self._may_start(queues, done, rank, queue)]
+            if not ready:
+                break
+            rank, queue = ready[generator.integers(len(ready))]
+            number, place = divmod(done[rank][queue], len(queues[queue]))
+            while begun < number:
+                begun += 1
+                before(begun)
+            command = queues[queue][place]
+            ranks = list(range(self.nodes)) if command.collective else [rank]
+            self.execute(command, ranks)
+            for one in ranks:
+                done[one][queue] += 1
+        if any(counts != [passes * len(commands) for commands in queues] for counts in done):
+            raise ValueError(f"Commands must not wait for ever, not with {done} of them done")
+
+    def _may_start(self, queues: Sequence[Sequence[Placed]], done: list[list[int]], rank: int, queue: int) -> bool:
+        """Whether the next command of a queue may start; a collective, on all nodes."""
+        count = done[rank][queue]
+        number, place = divmod(count, len(queues[queue]))
+        command = queues[queue][place]
+        for one in range(self.nodes) if command.collective else [rank]:
+            if done[one][queue] != count:
+                return False
+            others = [other for other in range(len(queues)) if other != queue]
+            for other, (after, lag) in zip(others, command.waits, strict=False):
+                if after and number >= lag and done[one][other] < (number - lag) * len(queues[other]) + after:
+                    return False
+        return True
+
+
+def _place(fields: Mapping[str, int], base: str) -> npt.NDArray[np.int64]:
+    """Elements of a command's vector in a memory."""
+    return fields[base] + ring.places(fields["length"], stride=fields["stride"])
