@@ -222,8 +222,8 @@ _MEANINGS: dict[EventStatus, str] = {
                            "without an end",
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
-    EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in the "
-                            "low byte, then the stride)",
+    EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
+                            "the low byte, then the stride)",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.

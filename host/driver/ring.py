@@ -170,12 +170,12 @@ class Ring(RingCommands):
         if groups and packed and self._config.has_master:
             raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
                              "masters lie beside it and are never packed, not in bfloat16")
-        return groups * (GROUP // 2 if packed else GROUP)
+        return groups * int(GROUP // 2 if packed else GROUP)
 
     def _optimizer_field(self, name: str) -> int:
         """Field of register OPTIMIZER, as it was written last; 0 if it is unknown."""
         field = register("OPTIMIZER").field(name)
-        return int(self._settings.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1
+        return int(int(self._settings.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1)
 
     def _state_words(self, length: int) -> int:
         """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings

@@ -153,11 +153,12 @@ async def follows_the_model(dut):
             model.step(inputs, kind, fault, command=offered, taken=taken)
         if accepted:
             offered = None
-            kind = {"immediate": int(generator.random() < 0.1), "alone": int(generator.random() < 0.2),
-                    "updates": generator.getrandbits(1)}
+            kind = {"immediate": int(generator.random() < 0.1), "repeated": int(generator.random() < 0.1),
+                    "alone": int(generator.random() < 0.2), "updates": generator.getrandbits(1)}
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]
-    for status in (EventStatus.OK, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT):
+    for status in (EventStatus.OK, EventStatus.REPEATED, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
+                   EventStatus.EGRESS_TIMEOUT):
         assert statuses.count(status) > EXPECTED, f"{status.name}, seed {p['seed']}"
     assert {event["flags"] for event in ended} == {0, 1, 2, 3}
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)
