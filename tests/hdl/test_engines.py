@@ -101,23 +101,23 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True)
-    assert [engine.name for engine in engines(full)] == ["engine", "masking", "inference"]
+    full = NodeConfig(quantization=True, stand_in=True)
+    assert [engine.name for engine in engines(full)] == ["engine", "masking", "inference", "stand_in"]
     assert [operation.code for operation in operations(full)] == list(Operation)
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
-    lacking = {Operation.MASK, Operation.INFER}
+    lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 
 
 def test_engines_that_cannot_be_together():
     one = fill.describe(CONFIG)
-    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 9 twice$"):
+    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 10 twice$"):
         Node(CONFIG, [one, dataclasses.replace(one, name="other")])
-    other = dataclasses.replace(one, operations=(OperationDescription(code=10),))
+    other = dataclasses.replace(one, operations=(OperationDescription(code=20),))
     with pytest.raises(ValueError, match=r"^Engines of a node must have different names, not filler, filler$"):
         Node(CONFIG, [one, other])
-    lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=10, extents=(
+    lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=20, extents=(
         Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
         check_engines([lacking], CONFIG.memories)

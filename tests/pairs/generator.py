@@ -279,7 +279,7 @@ class Generator:
     def _rejected(self, kind: str) -> list[Command]:
         choose = self._random
         if kind == "unknown_operation":
-            operation = choose.choice([9, 10, 99, 255])
+            operation = choose.choice([9, 11, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
             return self._good(choose.choice(list(Operation)))
