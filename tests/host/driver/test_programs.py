@@ -215,6 +215,22 @@ def test_a_stand_in_alone():
             assert (event.cycles, event.queue) == (compute_cycles(length, duration, lanes=CONFIG.lanes), 0)
 
 
+def test_queued_commands_run_in_order_across_queues():
+    """A ring queues a command for one queue only when the other is empty, so that its order is that of the calls."""
+    generator = np.random.default_rng(4)
+    with open_nodes() as (ring, _):
+        expected = stage(ring, generator)[:100]
+        compute = Command(operation=Operation.COMPUTE, state_base=STAGED, length=100, duration=900)
+        computed = ring._submit_apart(dict.fromkeys(range(2), compute))
+        summed = ring.submit(Operation.ALL_REDUCE, 100)
+        again = ring._submit_apart({0: compute})
+        ring.wait(computed, summed, again)
+        found = ring.read_gradients(100)
+        np.testing.assert_array_equal(found[1], expected)
+        staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
+        np.testing.assert_array_equal(found[0], staged)
+
+
 def test_records():
     """A trace that has gone round begins with the oldest record that no new one can have replaced."""
     words = np.zeros(8, np.uint32)
