@@ -14,8 +14,9 @@ from hdl.control.pushed_commands import PushedCommands
 from hdl.control.register_file import queue_status_layout
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
-from hdl.control.trace import TRACE_WORDS, Trace
+from hdl.control.trace import Trace
 from hdl.memory import read_signature
+from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import connect_stream
 
 __all__ = ["CommandQueue", "program_status_layout"]
