@@ -269,6 +269,7 @@ UNITS = {
     "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
+    "control.pushed_commands": Unit("hdl.control.pushed_commands:PushedCommands", {}),
     "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
     "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
