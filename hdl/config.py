@@ -16,12 +16,15 @@ FP32, INT16 = "fp32", "int16"
 #: Parameters that a reduced node must have, with their names in messages.
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
-    "quantization": ("quantization", False), "weight_codec": ("Weight codec", RAW),
-    "gradient_codec": ("Gradient codec", ZERO_VALUE),
+    "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
+    "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
 _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_length()))
+
+#: Commands of the longest program: counts of commands are compared modulo 2^16.
+_MOST_COMMANDS = 1024
 
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
 _MOST_REDUCED = 1 << 14
@@ -59,6 +62,12 @@ class NodeConfig:
         Whether the node has the operation SPARSIFY.
     quantization : bool
         Whether the node has the operation INFER.
+    stand_in : bool
+        Whether the node has the operation COMPUTE, which stands for a computation.
+    queues : int
+        Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
+    program_depth : int
+        Commands of each queue's program, 1 to 1,024; without effect in a node with one queue.
     weight_codec : str
         Codec of new weights in a fused update: a name of :data:`hdl.compression.registry.WEIGHT_CODECS`. With any but
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
@@ -89,6 +98,9 @@ class NodeConfig:
     masking: bool = True
     error_feedback: bool = True
     quantization: bool = False
+    stand_in: bool = False
+    queues: int = 1
+    program_depth: int = 64
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
@@ -113,9 +125,13 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.queues not in (1, 2):
+            raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
+        if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:
+            raise ValueError(f"Program depth must be between 1 and {_MOST_COMMANDS}, not {self.program_depth!r}")
         if self.weight_codec not in WEIGHT_CODECS:
             raise ValueError(f"Weight codec must be one of {', '.join(WEIGHT_CODECS)}, not {self.weight_codec!r}")
         if self.gradient_codec not in GRADIENT_CODECS:

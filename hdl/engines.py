@@ -1,5 +1,7 @@
 """List of the engines of a node, by its configuration: a new engine is entered here."""
 
+from hdl.compute import description as compute
+from hdl.control import latched_settings
 from hdl.control.engine import operations_of
 from hdl.int16_node import description as int16_node
 from hdl.masking import description as masking
@@ -9,7 +11,8 @@ from hdl.ring import description as ring
 __all__ = ["engines", "operations"]
 
 #: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
-_DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe)
+_DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe, compute.describe,
+                 latched_settings.describe)
 
 
 def engines(config):

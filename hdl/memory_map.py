@@ -5,13 +5,17 @@ import enum
 
 from hdl.group import GROUP
 
-__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "MemoryMap", "MemorySpace", "Space", "memory_map"]
+__all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "TRACE_WORDS", "MemoryMap", "MemorySpace", "Space",
+           "memory_map"]
 
 #: Alignment of the base of a command, in elements, in every memory.
 BASE_ALIGNMENT = GROUP
 
 #: Field of a command that is the base in a region.
 REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base"}
+
+#: Words of a node's trace, in a node with programs.
+TRACE_WORDS = 512
 
 #: Spaces that a request of the host can name.
 MOST_SPACES = 16
@@ -112,7 +116,7 @@ def memory_map(config):
     """The memories of a node of this configuration: a :class:`MemoryMap`.
 
     Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
-    codec needs them, and the codebook where weights are coded by centroids.
+    codec needs them, the codebook where weights are coded by centroids, and the trace where there are programs.
     """
     planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
               for plane in range(config.state_planes)]
@@ -123,4 +127,5 @@ def memory_map(config):
         ("masters", config.state_words if config.has_master else 0, "master memory", "state"),
         ("codebook", config.codebook_words, "codebook memory", "codebook"),
         ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
+        ("trace", TRACE_WORDS if config.queues > 1 else 0, "trace", "trace"),
     ])

@@ -10,7 +10,9 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.command_queue import CommandQueue
 from hdl.control.engine import at, check_engines, operations_of
 from hdl.control.host_port import HostPort
-from hdl.control.host_side import connect_host_side, host_members
+from hdl.control.host_side import connect_host_side, connect_programs, host_members
+from hdl.control.immediate import ImmediateRunner
+from hdl.control.protocol import Operation
 from hdl.control.register_file import RegisterFile
 from hdl.control.registers import register
 from hdl.engines import engines as engines_of
@@ -67,37 +69,50 @@ class Node(wiring.Component):
 
     @property
     def memories(self):
-        """Name of the submodule that holds each memory space, in order."""
-        return self._config.memories.names
+        """Name of the submodule that holds each memory space, in order, but for the trace."""
+        return tuple(name for name in self._config.memories.names if name != "trace")
 
     def elaborate(self, platform):
         m = Module()
         config = self._config
         m.submodules.host_port = host_port = HostPort(config=config)
         m.submodules.registers = registers = RegisterFile(config=config)
-        m.submodules.queue = queue = CommandQueue(config=config, operations=operations_of(self._engines))
+        m.submodules.queue = queue = CommandQueue(
+            config=config, operations=operations_of(self._engines), queues=config.queues,
+            program_depth=config.program_depth)
         units = [(engine, engine.make()) for engine in self._engines]
         for engine, unit in units:
             m.submodules[engine.name] = unit
         m.submodules.access = access = HostAccess(
             rows=tuple(space.words // config.lanes for space in config.memories), lanes=config.lanes)
         for space in config.memories:
-            self._memory(m, space, units, access)
+            if space.name == "trace":
+                read, write = (getattr(access, f"{kind}_{space.number}") for kind in ("read", "write"))
+                wiring.connect(m, host=read, trace=queue.trace)
+                m.d.comb += write.ready.eq(1)  # the host port has refused the write
+            else:
+                self._memory(m, space, units, access)
 
-        self._commands(m, queue, units)
+        counted = [unit.count for _, unit in units]
+        for number in range(config.queues):
+            counted += self._commands(m, queue, number, units)
         for engine, unit in units:
             for port, path in engine.links.items():
                 wiring.connect(m, engine=at(unit, path), node=wiring.flipped(getattr(self, port)))
 
         fields = {field.name: registers.optimizer[field.bit:field.bit + field.width]
                   for field in register("OPTIMIZER").fields}
-        version = next((at(unit, engine.outputs["weight_version"]) for engine, unit in units
-                        if "weight_version" in engine.outputs), Const(0, 32))
-        roots = {"checked": queue.checked[0], "optimizer": fields}
+        found = {name: at(unit, path) for engine, unit in units for name, path in engine.outputs.items()}
+        version = found.get("weight_version", Const(0, 32))
+        roots = {"optimizer": fields, "programs": queue.program_status if config.queues > 1 else {}}
 
-        def source(path):
+        def source(engine, path):
             """Signal that feeds an engine's input."""
             root, _, name = path.partition(".")
+            if root == "checked":
+                return queue.checked[min(engine.queue or 0, config.queues - 1)][name]
+            if root == "latched":
+                return found[root][name] if root in found else getattr(registers, name)
             if name:
                 return roots[root][name]
             return version if root == "weight_version" else getattr(registers, root)
@@ -107,12 +122,16 @@ class Node(wiring.Component):
         m.d.comb += [
             queue.rule.eq(fields["rule"]),
             queue.packed_state.eq(fields["packed_state"]),
-            *(at(unit, path).eq(source(given)) for engine, unit in units for path, given in engine.inputs.items()),
+            *(at(unit, path).eq(source(engine, given)) for engine, unit in units
+              for path, given in engine.inputs.items()),
         ]
+        if config.queues > 1:
+            connect_programs(m, host_port=host_port, registers=registers, queue=queue)
+        # What two engines count, they count in one bit: the cycles in which any of them does something.
         counts = {}
-        for _, unit in units:
-            for name in unit.count.shape().members:
-                counts[name] = counts.get(name, 0) | unit.count[name]
+        for count in counted:
+            for name in count.shape().members:
+                counts[name] = counts.get(name, 0) | count[name]
         m.d.comb += [registers.count[name].eq(count) for name, count in counts.items()]
         return m
 
@@ -135,25 +154,35 @@ class Node(wiring.Component):
         for writer, port in zip(writers, memory.write, strict=True):
             wiring.connect(m, writer=writer, memory=port)
 
-    def _commands(self, m, queue, units):
-        """Give each command to the engine that has its operation; only one of them runs."""
-        (_, first), *others = units
+    def _commands(self, m, queue, number, units):
+        """Give each command of a queue to the engine that has its operation; only one of them runs."""
+        start, completion = queue.start[number], queue.completions[number]
+        last = self._config.queues - 1
+        mine = [(unit, [operation.code for operation in engine.operations]) for engine, unit in units
+                if (last if engine.queue is None else min(engine.queue, last)) == number]
+        counts = []
+        if last and not any(Operation.QUIESCE in codes for _, codes in mine):
+            m.submodules[f"quiesce_{number}"] = quiesce = ImmediateRunner()
+            m.d.comb += quiesce.weight_version.eq(queue.weight_version)
+            mine.insert(0, (quiesce, [Operation.QUIESCE]))
+            counts.append(quiesce.count)
+        (first, _), *others = mine
         if not others:
-            connect_stream(m, queue.start[0], first.command)
-            connect_stream(m, first.event, queue.completions[0])
-            return
-        given = queue.start[0].payload.operation
-        chosen = [functools.reduce(operator.or_, (given == operation.code for operation in engine.operations))
-                  for engine, _ in others]
+            connect_stream(m, start, first.command)
+            connect_stream(m, first.event, completion)
+            return counts
+        chosen = [functools.reduce(operator.or_, (start.payload.operation == code for code in codes))
+                  for _, codes in others]
         # An operation that none of the others has is for the first: the checker lets nothing else through.
-        for unit, mine in [(first, ~Cat(chosen).any()),
-                           *((unit, mine) for (_, unit), mine in zip(others, chosen, strict=True))]:
+        for unit, its in [(first, ~Cat(chosen).any()),
+                          *((unit, its) for (unit, _), its in zip(others, chosen, strict=True))]:
             m.d.comb += [
-                unit.command.payload.eq(queue.start[0].payload),
-                unit.command.valid.eq(queue.start[0].valid & mine),
-                unit.event.ready.eq(queue.completions[0].ready),
+                unit.command.payload.eq(start.payload),
+                unit.command.valid.eq(start.valid & its),
+                unit.event.ready.eq(completion.ready),
             ]
-            with m.If(mine):
-                m.d.comb += queue.start[0].ready.eq(unit.command.ready)
+            with m.If(its):
+                m.d.comb += start.ready.eq(unit.command.ready)
             with m.If(unit.event.valid):
-                m.d.comb += [queue.completions[0].valid.eq(1), queue.completions[0].payload.eq(unit.event.payload)]
+                m.d.comb += [completion.valid.eq(1), completion.payload.eq(unit.event.payload)]
+        return counts

@@ -66,8 +66,8 @@ class CommandControl(wiring.Component):
     reason : Out(Rejection)
     queued : In(1)
         The event of an engine, or of a rejection, is taken in this cycle.
-    waited : Out(32)
-        Cycles for which the command at the head has waited.
+    count : Out(32)
+        Cycles for which the command at the head has waited, and one.
     missing : Out(16)
         Flags that a rejected command has waited for.
     needs_flags : Out(1)
@@ -84,6 +84,14 @@ class CommandControl(wiring.Component):
         A command of the program ends well, or otherwise.
     tag : Out(16)
         Tag of the command that was started last.
+    loading : Out(1)
+        The loader is at work for this queue.
+    loaded : Out(1)
+        The command at the head has passed.
+    program : Out(1)
+        The command that runs is one of the program.
+    known : Out(1)
+        Its end was seen.
     busy : Out(1)
         A command of a program is at the head, or runs.
     running, waiting : Out(1)
@@ -115,7 +123,7 @@ class CommandControl(wiring.Component):
             "rejected": Out(1),
             "reason": Out(Rejection),
             "queued": In(1),
-            "waited": Out(32),
+            "count": Out(32, init=1),
             "missing": Out(16),
             "needs_flags": Out(1),
             "goes": Out(1),
@@ -127,6 +135,10 @@ class CommandControl(wiring.Component):
             "done": Out(1),
             "failed": Out(1),
             "tag": Out(16),
+            "loading": Out(1),
+            "loaded": Out(1),
+            "program": Out(1),
+            "known": Out(1),
             "busy": Out(1),
             "running": Out(1),
             "waiting": Out(1),
@@ -134,15 +146,11 @@ class CommandControl(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        loading = Signal()  # the loader is at work for this queue
-        loaded = Signal()  # the command at the head has passed
         again = Signal()  # it was refused while another one ran
         dropped = Signal()  # what is being loaded is not wanted any more
-        program = Signal()  # the command that runs is one of the program
-        known = Signal()  # its end was seen
         signal = Signal(16)
-        late = Signal()
-        following = Signal(32)
+        late, never = Signal(), Signal()
+        was_waiting = Signal()
         missing = Signal(16)
         alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
         reject = Signal()
@@ -151,31 +159,30 @@ class CommandControl(wiring.Component):
             self.start.payload.eq(self.head),
             missing.eq(self.head.wait & ~self.flags),
             self.needs_flags.eq(self.head.wait != 0),
-            self.wanted.eq(self.available & ~loading & ~loaded & (~again | alone) & ~self.stop),
+            self.wanted.eq(self.available & ~self.loading & ~self.loaded & (~again | alone) & ~self.stop),
             self.deliver.eq((alone & ~dropped) | (self.rejected & (self.reason == Rejection.VERDICT))),
             drop.eq(self.stop & self.head_of_program),
-            may.eq(loaded & self.holds & ~self.stale & ~self.link_reset & ~drop),
+            may.eq(self.loaded & self.holds & ~self.stale & ~self.link_reset & ~drop),
             direct.eq(may & ~self.needs_flags),
-            self.ended.eq(self.running & self.completion & ~known),
-            self.done.eq(self.ended & program & self.good),
-            self.failed.eq((self.ended & program & ~self.good) | (reject & self.head_of_program)),
-            self.busy.eq((self.running & program) | (self.head_of_program & (loading | loaded))),
-            following.eq(self.waited),
+            self.ended.eq(self.running & self.completion & ~self.known),
+            self.done.eq(self.ended & self.program & self.good),
+            self.failed.eq((self.ended & self.program & ~self.good) | (reject & self.head_of_program)),
+            self.busy.eq((self.running & self.program) | (self.head_of_program & (self.loading | self.loaded))),
         ]
-        # One cycle later than the count, which is therefore compared before it is there.
-        m.d.sync += [self.waited.eq(following), late.eq(following >= self.timeout)]
+        # A comparison takes a cycle, and the count is ahead by one for that: not before it has begun.
+        m.d.sync += [late.eq(self.count >= self.timeout), never.eq(self.timeout == 0), was_waiting.eq(self.waiting)]
         with m.If(self.ended):
-            m.d.sync += known.eq(1)
+            m.d.sync += self.known.eq(1)
         with m.If(~self.rejected):
             m.d.sync += self.missing.eq(missing)
 
         with m.If(self.granted):
-            m.d.sync += [loading.eq(1), again.eq(0), self.head_of_program.eq(self.of_program)]
+            m.d.sync += [self.loading.eq(1), again.eq(0), self.head_of_program.eq(self.of_program)]
         with m.If(self.passed):
-            m.d.sync += [loading.eq(0), loaded.eq(~dropped & ~drop), dropped.eq(0)]
+            m.d.sync += [self.loading.eq(0), self.loaded.eq(~dropped & ~drop), dropped.eq(0)]
         with m.Elif(self.deferred):
-            m.d.sync += [loading.eq(0), again.eq(~dropped & ~drop), dropped.eq(0)]
-        with m.Elif(loading & drop & ~self.rejected):
+            m.d.sync += [self.loading.eq(0), again.eq(~dropped & ~drop), dropped.eq(0)]
+        with m.Elif(self.loading & drop & ~self.rejected):
             m.d.sync += dropped.eq(1)
         with m.If(drop):
             m.d.sync += again.eq(0)
@@ -186,8 +193,8 @@ class CommandControl(wiring.Component):
 
         def leave():
             """Free the head for the next command."""
-            m.d.comb += [self.removed.eq(1), following.eq(0)]
-            m.d.sync += loaded.eq(0)
+            m.d.comb += self.removed.eq(1)
+            m.d.sync += [self.loaded.eq(0), self.count.eq(1)]
 
         def refuse(reason):
             m.d.comb += reject.eq(1)
@@ -199,22 +206,21 @@ class CommandControl(wiring.Component):
                 m.d.comb += alone.eq(1)
                 with m.If(self.refused & ~drop):
                     refuse(Rejection.VERDICT)
-                with m.Elif(loaded):
+                with m.Elif(self.loaded):
                     with m.If(drop):
-                        m.d.comb += following.eq(0)
-                        m.d.sync += loaded.eq(0)
+                        m.d.sync += [self.loaded.eq(0), self.count.eq(1)]
                     with m.Elif(self.stale):
-                        m.d.sync += loaded.eq(0)
+                        m.d.sync += self.loaded.eq(0)
                     with m.Elif(self.link_reset):
                         refuse(Rejection.LINK_RESET)
                     with m.Elif(may & (missing == 0) & ~self.blocked):
                         start()
                     with m.Else():
                         m.d.comb += self.waiting.eq(1)
-                        with m.If(late & ((missing != 0) | ~self.holds)):
+                        with m.If(((late & was_waiting) | never) & ((missing != 0) | ~self.holds)):
                             refuse(Mux(missing != 0, Rejection.FLAGS, Rejection.AFTER))
                         with m.Else():
-                            m.d.comb += following.eq(self.waited + 1)
+                            m.d.sync += self.count.eq(self.count + 1)
 
             with m.State("Start"):
                 m.d.comb += self.start.valid.eq(1)
@@ -222,15 +228,15 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.comb += [self.started.eq(1), self.taken.eq(self.head.wait)]
                     m.d.sync += [
-                        signal.eq(self.head.signal), self.tag.eq(self.head.tag), program.eq(self.head_of_program),
-                        known.eq(0),
+                        signal.eq(self.head.signal), self.tag.eq(self.head.tag), self.known.eq(0),
+                        self.program.eq(self.head_of_program),
                     ]
                     m.next = "Run"
 
             with m.State("Run"):
                 m.d.comb += self.running.eq(1)
                 with m.If(drop):
-                    m.d.sync += loaded.eq(0)
+                    m.d.sync += self.loaded.eq(0)
                 with m.If(self.completion & self.queued):
                     with m.If(self.good):
                         m.d.comb += self.given.eq(signal)
@@ -242,6 +248,6 @@ class CommandControl(wiring.Component):
                 m.d.comb += [self.rejected.eq(1), self.release.eq(self.queued & (self.reason == Rejection.VERDICT))]
                 with m.If(self.queued):
                     leave()
-                    m.d.sync += [loading.eq(0), dropped.eq(0)]
+                    m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
         return m

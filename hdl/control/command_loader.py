@@ -1,6 +1,6 @@
 """Loader of commands, from memory to the heads of their queues, where each is checked."""
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -23,8 +23,9 @@ class CommandLoader(wiring.Component):
 
     One loader and one checker serve all queues, since a command is loaded while its predecessor runs. A command that
     is ``wanted`` by an idle loader is ``granted`` in the same cycle, and its words are asked for from the next cycle
-    on. Words of a command of a program change on their way: the number of the collective is that of the pass, and in
-    odd passes ``weight_stride`` is added to the weight base of a command with ``alternate``.
+    on. Words of a command of a program change on their way: in the last queue, which has the ring, the pass adds to
+    the number of the collective, and in odd passes ``weight_stride`` is added to the weight base of a command with
+    ``alternate``.
 
     The verdict is one of three, :attr:`latency` cycles after the grant for a QUIESCE, and later by the checker's
     latency less one at most for any other command:
@@ -111,8 +112,7 @@ class CommandLoader(wiring.Component):
         stages = [(Signal(name=f"valid_{n}"), Signal.like(self.word, name=f"word_{n}")) for n in range(2)]
         value = Signal(32)  # word of the last stage
         shifted = Signal(32)
-        # The checker has a copy of the head that is being loaded; a single head needs none.
-        copy = Signal(command_layout()) if self._queues > 1 else self.heads[0]
+        copy = Signal(command_layout())  # of the head that is being loaded, for the checker
 
         before = (asked, self.word)
         for valid, word in stages:
@@ -125,8 +125,7 @@ class CommandLoader(wiring.Component):
                 for n in range(WORDS):
                     place = slice(32 * n, 32 * n + 32)
                     with m.Case(n):
-                        if self._queues > 1:
-                            m.d.sync += copy.as_value()[place].eq(shifted)
+                        m.d.sync += copy.as_value()[place].eq(shifted)
                         for queue in range(self._queues):
                             with m.If(chosen[queue]):
                                 m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
@@ -181,19 +180,18 @@ class CommandLoader(wiring.Component):
         addend = Signal(32)
         alternate = Signal()
         of_program = (chosen & self.program).any()
-        current = Signal(pass_layout())
+        odd = Signal()
         layout = command_layout()
-        for n in range(self._queues):
-            with m.If(chosen[n]):
-                m.d.comb += current.eq(self.passes[n])
+        m.d.comb += odd.eq((chosen & Cat(current.odd for current in self.passes)).any())
         m.d.sync += [value.eq(Mux(of_program, self.program_data, self.pushed_data)), addend.eq(0)]
         with m.If(following == layout["alternate"].offset // 32):
             m.d.sync += alternate.eq(self.program_data[layout["alternate"].offset % 32])
         with m.If(of_program):
-            with m.If((following == layout["weight_base"].offset // 32) & alternate & current.odd):
+            with m.If((following == layout["weight_base"].offset // 32) & alternate & odd):
                 m.d.sync += addend.eq(self.weight_stride)
-            with m.If(following == layout["collective"].offset // 32):
-                m.d.sync += addend.eq(current.collective << layout["collective"].offset % 32)
+            # Only the last queue has collectives.
+            with m.If((following == layout["collective"].offset // 32) & chosen[-1]):
+                m.d.sync += addend.eq(self.passes[-1].collective << layout["collective"].offset % 32)
         m.d.comb += shifted.eq(value + addend)
 
     def _choose(self, m, chosen):

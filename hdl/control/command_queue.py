@@ -14,8 +14,9 @@ from hdl.control.pushed_commands import PushedCommands
 from hdl.control.register_file import queue_status_layout
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
-from hdl.control.trace import TRACE_WORDS, Trace
+from hdl.control.trace import Trace
 from hdl.memory import read_signature
+from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import connect_stream
 
 __all__ = ["CommandQueue", "program_status_layout"]
@@ -44,10 +45,10 @@ class CommandQueue(wiring.Component):
     ends with ``WAIT_TIMEOUT``; the detail is the flags that are missing, and none is taken.
 
     With two queues each has a program, which ``run`` plays for a number of passes, behind the commands that were
-    pushed before; those pushed later wait until the program of their queue is over. A command of a program also waits for those of the
-    other program that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end in time; the detail is
-    ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end with OK ends the run:
-    what is not offered to an engine by then is not started, and has no event.
+    pushed before; those pushed later wait until the program of their queue is over. A command of a program also
+    waits for those of the other program that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end
+    in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
+    with OK ends the run: what is not offered to an engine by then is not started, and has no event.
 
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
     this empties the queues, and ends a run.
@@ -254,7 +255,7 @@ class CommandQueue(wiring.Component):
         chosen, kept = Signal(range(max(self._queues, 2))), Signal(range(max(self._queues, 2)))
         held = Signal()
         event = ended.rejected.payload
-        tag, status, detail, cycles = Signal(16), Signal(8), Signal(32), Signal(32)
+        tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
         m.d.comb += chosen.eq(kept)
         with m.If(~held):
             for n in reversed(range(self._queues)):
@@ -263,7 +264,7 @@ class CommandQueue(wiring.Component):
         m.d.sync += [kept.eq(chosen), held.eq(ended.rejected.valid & ~ended.rejected.ready)]
         m.d.comb += [
             event.queue.eq(chosen), event.weight_version.eq(self.weight_version),
-            event.tag.eq(tag), event.status.eq(status), event.detail.eq(detail), event.cycles.eq(cycles),
+            event.tag.eq(tag), event.status.eq(status), event.detail.eq(detail), event.cycles.eq(count - 1),
         ]
         with m.Switch(chosen):
             for n, control in enumerate(controls):
@@ -271,7 +272,7 @@ class CommandQueue(wiring.Component):
                     m.d.comb += [
                         ended.rejected.valid.eq(control.rejected),
                         tag.eq(loader.heads[n].tag),
-                        cycles.eq(control.waited),
+                        count.eq(control.count),
                     ]
                     with m.Switch(control.reason):
                         with m.Case(Rejection.VERDICT):

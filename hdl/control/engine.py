@@ -121,11 +121,13 @@ class EngineDescription:
         Paths of its ports at each memory: a port, or an array of ports. Writers of engines at the front of a node's
         list are served first, readers of all engines take turns, and the host comes last.
     inputs : mapping of str to str
-        Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), a
-        field of register OPTIMIZER (``optimizer.nesterov``), a setting that the command was checked with
-        (``checked.rule``), or ``weight_version``.
+        Source of each further input: a setting's port of the register file (``timeout``, ``mask_threshold``), what
+        updates use of it (``latched.clip``), a field of register OPTIMIZER (``optimizer.nesterov``), a setting that
+        the command was checked with (``checked.rule``), the state of programs (``programs.running``), or
+        ``weight_version``.
     outputs : mapping of str to str
-        Outputs that the node takes: ``weight_version``, from one engine at most.
+        Outputs that the node takes, each from one engine at most: ``weight_version``, and ``latched``, a struct of
+        the settings that updates use, without which these are those of the register file.
     links : mapping of str to str
         Path of its port at each port of the node, ``ring_i`` and ``ring_o``.
     """
@@ -138,6 +140,11 @@ class EngineDescription:
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     links: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def queue(self):
+        """Queue of the operations, in a node with several; None if any may carry them out."""
+        return next((operation.queue for operation in self.operations if operation.queue is not None), None)
 
 
 def at(component, path):
@@ -170,6 +177,10 @@ def check_engines(engines, memories):
     if len(set(names)) != len(names):
         raise ValueError(f"Engines of a node must have different names, not {', '.join(names)}")
     for engine in engines:
+        queues = {operation.queue for operation in engine.operations} - {None}
+        if len(queues) > 1:
+            raise ValueError(f"Operations of engine {engine.name} must be of one queue, not "
+                             f"{' and '.join(map(str, sorted(queues)))}")
         used = {*engine.reads, *engine.writes,
                 *(extent.memory for operation in engine.operations for extent in operation.extents)}
         missing = sorted(used - set(memories.names))

@@ -66,7 +66,8 @@ class EventQueue(wiring.Component):
         held = Signal()  # an event has been chosen, and is on its way
         kept = Signal(range(len(sources)))
         source = Signal(range(len(sources)))
-        event = Signal(event_layout())
+        word = Signal(32)
+        first, bad = Signal(32), Signal()  # the first word of the event, and whether it is not OK
         queued, popped = Signal(), Signal()  # with its last word
 
         connect_stream(m, ended.o, self.events)
@@ -79,12 +80,14 @@ class EventQueue(wiring.Component):
             for n, given in enumerate(sources):
                 with m.Case(n):
                     m.d.comb += [
-                        event.eq(given.payload), ended.i.valid.eq(given.valid), given.ready.eq(queued),
+                        word.eq(given.payload.as_value().word_select(place, 32)), ended.i.valid.eq(given.valid),
+                        given.ready.eq(queued), bad.eq(given.payload.status != EventStatus.OK),
                     ]
                     if n < self._queues:
-                        m.d.comb += event.queue.eq(n)
+                        with m.If(place == 0):
+                            m.d.comb += word[-len(given.payload.queue):].eq(n)
         m.d.comb += [
-            ended.i.payload.eq(event.as_value().word_select(place, 32)),
+            ended.i.payload.eq(word),
             queued.eq(ended.i.valid & ended.i.ready & (place == EVENT_WORDS - 1)),
             popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
         ]
@@ -95,6 +98,8 @@ class EventQueue(wiring.Component):
             popped_place.eq(popped_place + (ended.o.valid & ended.o.ready)),
             self.level.eq(self.level + queued - popped),
         ]
-        with m.If(queued & (event.status != EventStatus.OK)):
-            m.d.sync += self.last_error.eq(event.as_value()[:32])
+        with m.If(place == 0):
+            m.d.sync += first.eq(word)
+        with m.If(queued & bad):
+            m.d.sync += self.last_error.eq(first)
         return m

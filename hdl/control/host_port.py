@@ -4,12 +4,16 @@ from amaranth.hdl import Array, Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
+from hdl.control.command_queue import program_status_layout
+from hdl.control.program_memory import program_header_layout, program_word_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
     PING_WORDS,
     RESPONSE,
+    RUN_WORDS,
     Opcode,
     Status,
     access_layout,
@@ -18,6 +22,7 @@ from hdl.control.protocol import (
 )
 from hdl.control.register_file import RegisterBus
 from hdl.control.registers import REGISTERS
+from hdl.control.sequencer import run_layout
 from hdl.memory_map import MOST_SPACES
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 
@@ -61,6 +66,12 @@ class HostPort(wiring.Component):
         The command queue has no room.
     events : In(stream of 32 bits)
         The words of events.
+    program : Out(stream of program_word_layout()), with two queues
+        Headers and words of programs, which are never kept waiting. No program runs meanwhile, the queue is one of
+        the node's, and every command has a slot.
+    run : Out(stream of run_layout()), with two queues
+        Runs of a model that is loaded, while no program runs.
+    program_status : In(program_status_layout()), with two queues
     """
 
     latency = 7
@@ -78,12 +89,23 @@ class HostPort(wiring.Component):
             "commands": Out(stream.Signature(descriptor_layout())),
             "commands_full": In(1),
             "events": In(stream.Signature(32)),
+            **({
+                "program": Out(stream.Signature(program_word_layout())),
+                "run": Out(stream.Signature(run_layout())),
+                "program_status": In(program_status_layout()),
+            } if config.queues > 1 else {}),
         })
 
     def _capacities(self):
-        """Words in each memory space that a request can name, and in the register file, which is put behind them."""
+        """Words in each memory space that a request can name, in the register file, and in a queue's program."""
         words = self._config.memories.words
-        return [*words, *[0] * (MOST_SPACES - len(words)), len(REGISTERS)]
+        programs = [DESCRIPTOR_WORDS * self._config.program_depth] if self._programs else []
+        return [*words, *[0] * (MOST_SPACES - len(words)), len(REGISTERS), *programs]
+
+    @property
+    def _programs(self):
+        """Whether the node has programs."""
+        return self._config.queues > 1
 
     def elaborate(self, platform):
         m = Module()
@@ -120,6 +142,7 @@ class HostPort(wiring.Component):
         final = Signal()
         access = Signal(access_layout())
         registers = Signal()
+        loads = Signal()  # a program
 
         m.d.comb += [
             take.eq(word.valid & word.ready),
@@ -132,7 +155,7 @@ class HostPort(wiring.Component):
             self.memory_write.data.payload.data.eq(word.payload.data),
             self.memory_write.data.payload.last.eq(word.payload.last | final),
             self.commands.payload.data.eq(word.payload.data),
-            self.commands.payload.first.eq(taken[:DESCRIPTOR_WORDS.bit_length() - 1] == 0),
+            self.commands.payload.first.eq(taken[:exact_log2(DESCRIPTOR_WORDS)] == 0),
             self.commands.payload.last.eq(final),
             # Only one of the counts is not zero.
             self.bus.address.eq(address[:16] + (taken | sent)),
@@ -142,6 +165,15 @@ class HostPort(wiring.Component):
             echo_read.addr.eq(sent),
         ]
         m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
+        if self._programs:
+            asked, run = Signal(program_header_layout()), Signal(run_layout())
+            m.d.comb += [
+                loads.eq(header.opcode == Opcode.LOAD_PROGRAM),
+                asked.eq(address),
+                run.eq(Cat(address, word.payload.data)),
+                self.program.payload.data.eq(word.payload.data),
+                self.run.payload.eq(run),
+            ]
         with m.If(take):
             m.d.sync += ended.eq(word.payload.last)
 
@@ -191,6 +223,16 @@ class HostPort(wiring.Component):
                             refuse(Status.BAD_LENGTH)
                         with m.Else():
                             m.next = "Address"
+                    if self._programs:
+                        with m.Case(Opcode.LOAD_PROGRAM):
+                            m.d.sync += size.eq(1)
+                            m.next = "Address"
+                            with m.If(header.count[:exact_log2(DESCRIPTOR_WORDS)].any() | ended):
+                                refuse(Status.BAD_LENGTH)
+                        with m.Case(Opcode.RUN):
+                            m.next = "Address"
+                            with m.If((header.count != RUN_WORDS) | ended):
+                                refuse(Status.BAD_LENGTH)
                     with m.Case(Opcode.READ_REGISTER, Opcode.READ_MEMORY):
                         with m.If((header.count == 0) | ended):
                             refuse(Status.BAD_LENGTH)
@@ -231,7 +273,10 @@ class HostPort(wiring.Component):
 
             with m.State("Range"):
                 first = Mux(registers, address, address[:28])
-                space = Mux(registers, len(self._capacities()) - 1, address[28:])
+                space = Mux(registers, MOST_SPACES, address[28:])
+                if self._programs:
+                    first = Mux(loads, asked.slot << exact_log2(DESCRIPTOR_WORDS), first)
+                    space = Mux(loads, MOST_SPACES + 1, space)
                 m.d.sync += [end.eq(first + header.count), capacity.eq(Array(self._capacities())[space])]
                 m.next = "Compare"
 
@@ -254,11 +299,35 @@ class HostPort(wiring.Component):
                             respond(header.count)
                         with m.Else():
                             m.next = "Read-Memory"
+                    if self._programs:
+                        with m.Case(Opcode.LOAD_PROGRAM):
+                            with m.If(ended != (header.count == 0)):
+                                refuse(Status.BAD_LENGTH)
+                            with m.Elif(asked.queue >= self._config.queues):
+                                refuse(Status.BAD_ADDRESS)
+                            with m.Elif(outside):
+                                refuse(Status.TOO_LONG)
+                            with m.Elif(self.program_status.running):
+                                refuse(Status.BUSY)
+                            with m.Else():
+                                m.next = "Load-Header"
+                        with m.Case(Opcode.RUN):
+                            with m.If(ended):
+                                refuse(Status.BAD_LENGTH)
+                            with m.Elif(self.program_status.running):
+                                refuse(Status.BUSY)
+                            with m.Elif(~self.program_status.loaded | (self.program_status.model != run.model)):
+                                refuse(Status.NOT_LOADED)
+                            with m.Else():
+                                m.next = "Run"
                     with m.Default():
                         with m.If(ended):
                             refuse(Status.BAD_LENGTH)
                         with m.Elif(outside):
                             refuse(Status.BAD_ADDRESS)
+                        if self._programs:
+                            with m.Elif(~registers & (address[28:] == self._config.memories["trace"].number)):
+                                refuse(Status.READ_ONLY)
                         with m.Elif(registers):
                             m.next = "Write-Registers"
                         with m.Else():
@@ -297,6 +366,26 @@ class HostPort(wiring.Component):
                 ]
                 with m.If(take):
                     expect_end(lambda: respond(1))
+
+            if self._programs:
+                with m.State("Load-Header"):
+                    m.d.comb += [self.program.valid.eq(1), self.program.payload.first.eq(1),
+                                 self.program.payload.data.eq(address)]
+                    m.next = "Load-Words"
+                    with m.If(header.count == 0):
+                        respond(1)
+
+                with m.State("Load-Words"):
+                    m.d.comb += [self.program.valid.eq(word.valid), word.ready.eq(1)]
+                    with m.If(take):
+                        expect_end(lambda: respond(1))
+
+                with m.State("Run"):
+                    m.d.comb += [self.run.valid.eq(word.valid & word.payload.last), word.ready.eq(1)]
+                    with m.If(take):
+                        respond()
+                        with m.If(~word.payload.last):
+                            refuse(Status.BAD_LENGTH)
 
             with m.State("Drain"):
                 m.d.comb += word.ready.eq(~ended)

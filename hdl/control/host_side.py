@@ -5,7 +5,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import connect_stream, word_layout
 
-__all__ = ["connect_host_side", "host_members"]
+__all__ = ["connect_host_side", "connect_programs", "host_members"]
 
 
 def host_members():
@@ -49,4 +49,29 @@ def connect_host_side(m, node, *, host_port, registers, queue, access, weight_ve
         registers.last_error.eq(queue.last_error),
         registers.queue_status.eq(queue.queue_status),
         registers.weight_version.eq(weight_version),
+    ]
+
+
+def connect_programs(m, *, host_port, registers, queue):
+    """Join host port, registers and command queue of a node with programs, beside :func:`connect_host_side`.
+
+    Parameters
+    ----------
+    m : Module
+    host_port : HostPort
+    registers : RegisterFile
+    queue : CommandQueue
+    """
+    connect_stream(m, host_port.program, queue.program)
+    connect_stream(m, host_port.run, queue.run)
+    header = host_port.program.payload
+    m.d.comb += [
+        host_port.program_status.eq(queue.program_status),
+        queue.weight_stride.eq(registers.weight_stride),
+        registers.program_status.eq(queue.program_status),
+        registers.node_time.eq(queue.node_time),
+        registers.trace_pointer.eq(queue.trace_pointer),
+        # A header of slot 0 of queue 0, whatever its model.
+        registers.count.program_loads.eq(host_port.program.valid & header.first & ~header.data[:24].any()),
+        registers.count.program_runs.eq(host_port.run.valid & host_port.run.ready),
     ]

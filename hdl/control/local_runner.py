@@ -13,7 +13,7 @@ class CommandRunner(wiring.Component):
     """Run commands on a datapath, one after the other, and report each by one event.
 
     The datapath is held in reset between commands, and has a cycle between the end of its reset and :attr:`start`. A
-    command without length ends well at once, and never starts it.
+    command without length ends well at once, and never starts it, unless ``always``.
 
     The acceptance of a command and :attr:`start` are two cycles apart, :attr:`done` or :attr:`bad` and the
     offer of the event one; the next command is accepted in the cycle after that of the event. The cycles of the event
@@ -26,6 +26,8 @@ class CommandRunner(wiring.Component):
         Status of a command that the datapath finds to be wrong.
     most : int
         Largest :attr:`progress` in one cycle.
+    always : bool
+        Whether a command without length starts the datapath as any other does.
 
     Members
     -------
@@ -49,12 +51,13 @@ class CommandRunner(wiring.Component):
         A cycle of the command, as its event counts them.
     """
 
-    def __init__(self, *, failure, most=1):
+    def __init__(self, *, failure, most=1, always=False):
         if failure not in list(EventStatus) or failure == EventStatus.OK:
             raise ValueError(f"Failure must be an EventStatus other than OK, not {failure!r}")
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ValueError(f"Most progress in a cycle must be at least 1, not {most!r}")
         self._failure = EventStatus(failure)
+        self._always = always
         super().__init__({
             "command": In(stream.Signature(command_layout())),
             "event": Out(stream.Signature(event_layout())),
@@ -89,8 +92,9 @@ class CommandRunner(wiring.Component):
                 ]
                 with m.If(self.command.valid):
                     m.next = "Settle"
-                    with m.If(self.command.payload.length == 0):
-                        m.next = "Report"
+                    if not self._always:
+                        with m.If(self.command.payload.length == 0):
+                            m.next = "Report"
 
             # A memory's answers to the command before have passed when the datapath leaves its reset.
             with m.State("Settle"):

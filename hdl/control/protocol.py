@@ -11,9 +11,9 @@ from amaranth.lib import data
 from hdl.memory_map import Space
 
 __all__ = [
-    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "EventFlag", "EventStatus", "Opcode",
-    "Operation", "Space", "Status", "access_layout", "command_layout", "descriptor_layout", "event_layout",
-    "header_layout",
+    "DESCRIPTOR_WORDS", "EVENT_WORDS", "PING_WORDS", "QUEUE_DEPTH", "RESPONSE", "RUN_WORDS", "EventFlag",
+    "EventStatus", "Opcode", "Operation", "Space", "Status", "access_layout", "command_layout", "descriptor_layout",
+    "event_layout", "header_layout",
 ]
 
 DESCRIPTOR_WORDS = 16
@@ -27,6 +27,9 @@ QUEUE_DEPTH = 8
 
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
+
+RUN_WORDS = 2
+"""Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
 
 RESPONSE = 0x80
 """Bit that is set in the opcode of every response."""
@@ -42,6 +45,8 @@ class Opcode(enum.IntEnum):
     WRITE_MEMORY = 5
     PUSH_COMMAND = 6
     POP_EVENT = 7
+    LOAD_PROGRAM = 8
+    RUN = 9
 
 
 class Status(enum.IntEnum):
@@ -54,6 +59,9 @@ class Status(enum.IntEnum):
     READ_ONLY = 4
     QUEUE_FULL = 5
     EMPTY = 6
+    TOO_LONG = 7
+    BUSY = 8
+    NOT_LOADED = 9
 
 
 class Operation(enum.IntEnum):
@@ -68,6 +76,8 @@ class Operation(enum.IntEnum):
     MASK = 6
     SPARSIFY = 7
     INFER = 8
+    COMPUTE = 9
+    LATCH = 10
 
 
 class EventStatus(enum.IntEnum):

@@ -15,6 +15,9 @@ _REDUCED_COUNTERS = ("CYCLES", "COMPRESSED_WORDS", "ELEMENTS_ENCODED", "COMMAND_
 _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "LEARNING_RATE": 0,
                      "MASK_ALTERNATIVE": 1 << 15, "MASK_THRESHOLD": 0, "TIMEOUT": 1 << 20}
 
+#: Registers that a node without programs lacks.
+_PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -71,7 +74,8 @@ class RegisterFile(wiring.Component):
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
-    A reduced node lacks some counters and settings: they have no ports, read zero, and ignore what is written.
+    A reduced node lacks some counters and settings, and a node with one queue what programs need: they have no ports,
+    read zero, and ignore what is written.
 
     Parameters
     ----------
@@ -95,6 +99,8 @@ class RegisterFile(wiring.Component):
     flags : In(16)
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
+    weight_stride : Out(32)
+    program_status, node_time, trace_pointer : In(32)
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -130,6 +136,8 @@ class RegisterFile(wiring.Component):
         return self._VISIT * len(REGISTERS)
 
     def _lacks(self, entry):
+        if entry.name in _PROGRAMS and self._config.queues == 1:
+            return True
         if not self._config.reduced:
             return False
         present = {Access.COUNTER: _REDUCED_COUNTERS, Access.SETTING: _REDUCED_SETTINGS}.get(entry.access)
@@ -152,6 +160,8 @@ class RegisterFile(wiring.Component):
             "STATE_WORDS": config.state_words,
             "STATE_PLANES": config.state_planes,
             "SEGMENT_ELEMENTS": config.segment,
+            "QUEUES": config.queues,
+            "PROGRAM_DEPTH": config.program_depth if config.queues > 1 else 0,
         }
 
     def elaborate(self, platform):

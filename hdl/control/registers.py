@@ -8,7 +8,8 @@ import dataclasses
 import enum
 import struct
 
-__all__ = ["COUNTERS", "IDENTIFIER", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register", "register"]
+__all__ = ["COUNTERS", "IDENTIFIER", "LATCHED", "REGISTERS", "STALLS", "Access", "Field", "Kind", "Register",
+           "register"]
 
 IDENTIFIER = 0x67726472
 """Value of register ID: "grdr" in ASCII, the first letter in the highest byte."""
@@ -131,6 +132,10 @@ def _counter(name, doc, **options):
     return {"name": name, "access": Access.COUNTER, "doc": doc, **options}
 
 
+LATCHED = ("GRADIENT_SCALE", "CLIP", "WEIGHT_FACTOR", "LEARNING_RATE", "FIRST_DECAY", "FIRST_GAIN", "SECOND_DECAY",
+           "SECOND_GAIN", "EPSILON")
+"""Settings that LATCH copies during a run."""
+
 STALLS = ("no_credit", "ingress_empty", "encoder", "optimizer", "memory")
 """Causes of a stall: for each of them a bit of STATUS, and a counter STALL_*."""
 
@@ -144,6 +149,8 @@ REGISTERS = _table(
     _constant("STATE_WORDS", "Elements in each state plane."),
     _constant("STATE_PLANES", "State planes of the optimizer."),
     _constant("SEGMENT_ELEMENTS", "Elements in a ring segment, and in a burst of the optimizer."),
+    _constant("QUEUES", "Queues of commands; with 2, the node has programs."),
+    _constant("PROGRAM_DEPTH", "Commands of each queue's program; 0 without programs."),
     _status(
         "STATUS", "Activity of the node in this cycle.", kind=Kind.BITFIELD,
         fields=(
@@ -192,6 +199,7 @@ REGISTERS = _table(
         "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",
         reset=1 << 20,
     ),
+    _setting("WEIGHT_STRIDE", "Distance of the weights of odd passes, for commands of a program with `alternate`."),
     {
         "name": "FLAGS", "access": Access.SET, "kind": Kind.BITFIELD, "width": 16,
         "fields": (Field(name="flags", bit=0, width=16, doc="One bit per flag."),),
@@ -199,6 +207,18 @@ REGISTERS = _table(
     },
     _status("WEIGHT_VERSION", "Updates that the weights have seen since reset."),
     _status("LAST_ERROR", "First word of the latest event that was not OK: tag, status, flags. Zero without any."),
+    _status(
+        "PROGRAM_STATUS", "State of the programs; zero without programs.", kind=Kind.BITFIELD,
+        fields=(
+            Field(name="running", bit=0, doc="A run is on, to the end of its last command."),
+            Field(name="stopped", bit=1, doc="The last run was ended by a command that was not OK."),
+            Field(name="loaded", bit=2, doc="The program of some queue is not empty."),
+            Field(name="model", bit=8, width=8, doc="Number of the program that was loaded last."),
+            Field(name="passes", bit=16, width=16, doc="Passes to go in the last queue, the current one included."),
+        ),
+    ),
+    _status("NODE_TIME", "Cycles since reset, modulo 2^32, as in the trace; zero without programs."),
+    _status("TRACE_POINTER", "Records of the trace since reset, modulo 2^32; zero without programs."),
     _counter("CYCLES", "Cycles."),
     _counter("WORDS_SENT", "Words sent on the ring, headers and CRCs included."),
     _counter("WORDS_RECEIVED", "Words received from the ring, headers and CRCs included."),
@@ -212,7 +232,7 @@ REGISTERS = _table(
     _counter("DECODES", "Segments decoded."),
     _counter("OPTIMIZER_BURSTS", "Bursts of the optimizer."),
     _counter("SCATTER_REDUCE_CYCLES", "Cycles of the scatter-reduce phase of commands."),
-    _counter("COMMAND_CYCLES", "Cycles in which the engine was busy with a command."),
+    _counter("COMMAND_CYCLES", "Cycles in which an engine was busy with a command."),
     _counter("STALL_NO_CREDIT", "Cycles in which a packet was ready and the successor had given no credit."),
     _counter("STALL_INGRESS_EMPTY", "Cycles in which the engine waited for a word of its predecessor."),
     _counter("STALL_ENCODER", "Cycles in which the engine waited for the encoder."),
@@ -221,6 +241,8 @@ REGISTERS = _table(
     _counter("PACKETS_REFUSED", "Packets refused."),
     _counter("MASK_WORDS_FETCHED", "Words of external masks that MASK has taken; masks made by the node take none."),
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
+    _counter("PROGRAM_LOADS", "Loads of a program's first command: LOAD_PROGRAM of slot 0 of queue 0."),
+    _counter("PROGRAM_RUNS", "Runs of programs."),
 )
 
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)

@@ -63,6 +63,10 @@ class Scoreboard(wiring.Component):
     held : Out(queues)
     counts : Out(array of 16 bits)
         Commands done in each queue.
+    early : Out(array of 2 bits)
+        Passes that each queue has begun before its current one; 3 or more as 3.
+    bases : Out(array of arrays of 16 bits)
+        Commands that the others do in those passes.
     """
 
     settling = 3
@@ -82,6 +86,8 @@ class Scoreboard(wiring.Component):
             "missing": Out(data.ArrayLayout(queues - 1, queues)),
             "held": Out(queues),
             "counts": Out(data.ArrayLayout(16, queues)),
+            "early": Out(data.ArrayLayout(2, queues)),
+            "bases": Out(data.ArrayLayout(data.ArrayLayout(16, queues - 1), queues)),
         })
 
     def elaborate(self, platform):
@@ -90,7 +96,7 @@ class Scoreboard(wiring.Component):
         for n in queues:
             m.d.sync += self.counts[n].eq(Mux(self.clear, 0, self.counts[n] + self.done[n]))
         for queue in queues:
-            early = Signal(2, name=f"early_{queue}")  # passes before this one, 3 or more as 3
+            early = self.early[queue]
             with m.If(self.clear):
                 m.d.sync += early.eq(0)
             with m.Elif(self.begins[queue] & ~early.all()):
@@ -110,7 +116,7 @@ class Scoreboard(wiring.Component):
         """Compare the count of another queue with what the command at the head of a queue needs."""
         suffix = f"{queue}_{other}"
         pair = self.after[queue][place]
-        base = Signal(16, name=f"base_{suffix}")  # of the other queue, at the begin of this queue's pass
+        base = self.bases[queue][place]
         back = Signal(16, name=f"back_{suffix}")
         target = Signal(16, name=f"target_{suffix}")
         free, never = Signal(name=f"free_{suffix}"), Signal(name=f"never_{suffix}")
@@ -123,7 +129,7 @@ class Scoreboard(wiring.Component):
             back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
             target.eq(base + pair.after - back),
             free.eq((pair.after == 0) | (early < pair.lag)),
-            never.eq(pair.after > AFTER_MAX),
+            never.eq(pair.after[AFTER_MAX.bit_length():].any()),
             self.missing[queue][place].eq(~free & (never | (self.counts[other] - target)[15])),
         ]
 

@@ -7,12 +7,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.program_memory import check_queues
 from hdl.memory import read_signature
+from hdl.memory_map import TRACE_WORDS
 from hdl.streams.stream import check_lanes
 
-__all__ = ["TRACE_WORDS", "Trace", "trace_record_layout"]
-
-#: Words of the memory space: 256 records.
-TRACE_WORDS = 512
+__all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():

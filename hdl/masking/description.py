@@ -16,12 +16,12 @@ def describe(config):
     gradients = Extent(base="gradient_base", memory="gradients")
     operations = []
     if config.masking:
-        operations.append(OperationDescription(code=Operation.MASK, extents=(
+        operations.append(OperationDescription(code=Operation.MASK, queue=0, extents=(
             gradients,
             Extent(base="weight_base", memory="weights", reach=Reach.START),
             Extent(base="state_base", memory="weights", reach=Reach.START))))
     if config.error_feedback:
-        operations.append(OperationDescription(code=Operation.SPARSIFY, extents=(
+        operations.append(OperationDescription(code=Operation.SPARSIFY, queue=0, extents=(
             gradients, Extent(base="weight_base", memory="weights"))))
     if not operations:
         return None

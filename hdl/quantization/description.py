@@ -17,7 +17,7 @@ def describe(config):
     return EngineDescription(
         name="inference",
         make=lambda: InferenceEngine(config=config),
-        operations=(OperationDescription(code=Operation.INFER, extents=(
+        operations=(OperationDescription(code=Operation.INFER, queue=0, extents=(
             Extent(base="weight_base", memory="weights", reach=Reach.START),)),),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",)},
         writes={"gradients": ("gradient_write",)},

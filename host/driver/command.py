@@ -3,11 +3,9 @@
 import dataclasses
 from typing import Any
 
-import numpy as np
-
-from hdl.control.protocol import DESCRIPTOR_WORDS, EventFlag, EventStatus, Operation, command_layout, event_layout
+from hdl.control.protocol import EventFlag, EventStatus, Operation, command_layout, event_layout
 from host.driver.errors import DeviceError
-from host.driver.words import Words, fields, places
+from host.driver.words import Words, fields, pack, places
 
 __all__ = ["REFUSED", "CollectiveError", "Command", "Event"]
 
@@ -99,13 +97,7 @@ class Command:
         ValueError
             A field does not fit into its bits.
         """
-        bits = 0
-        for name, (offset, width) in _COMMAND.items():
-            value = getattr(self, name, 0)  # 0 for the reserved bits
-            if not 0 <= value < 1 << width:
-                raise ValueError(f"Command's {name} must be a number of {width} bits, not {value!r}")
-            bits |= int(value) << offset
-        return np.frombuffer(bits.to_bytes(4 * DESCRIPTOR_WORDS, "little"), "<u4").astype(np.uint32)
+        return pack(_COMMAND, vars(self), "Command's")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,6 +137,16 @@ class Event:
     def low(self) -> int:
         """Lower half of the detail: the value expected, for a refused packet; packets sent, for a time-out."""
         return self.detail & 0xFFFF
+
+    @property
+    def lag(self) -> int:
+        """Passes by which the command is earlier that an AFTER_TIMEOUT waited for."""
+        return self.detail >> 16 & 3
+
+    @property
+    def other_queue(self) -> int:
+        """Queue of the command that an AFTER_TIMEOUT waited for."""
+        return self.detail >> 24 & 3
 
     @classmethod
     def from_words(cls, words: Words) -> "Event":
@@ -217,6 +219,9 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_MASK: "job {event.detail} is wrong: zero or too large a number of rows, columns or matrices, "
                           "elements that its shape does not take or that exceed what is left of the length, or a "
                           "list of jobs or words that runs beyond the end of the weight memory",
+    EventStatus.AFTER_TIMEOUT: "command {event.low} of the program of queue {event.other_queue}, {event.lag} passes "
+                               "before, did not end within {event.cycles} cycles; check the order of the programs, "
+                               "or raise TIMEOUT",
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
@@ -224,6 +229,8 @@ _MEANINGS: dict[EventStatus, str] = {
                           "than the last",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
+    EventStatus.AFTER_TIMEOUT: "command {event.low} of the other queue's program, which it comes after, did not end "
+                               "within {event.cycles} cycles; check the program, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.

@@ -19,82 +19,48 @@ Example
     event = device.pop_event(timeout=1_000_000)
 """
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hdl.config import NodeConfig
+from hdl.control.program_memory import program_header_layout
 from hdl.control.protocol import (
     DESCRIPTOR_WORDS,
     EVENT_WORDS,
     PING_WORDS,
-    RESPONSE,
+    RUN_WORDS,
     Opcode,
     Space,
-    Status,
-    header_layout,
 )
 from hdl.control.registers import COUNTERS, IDENTIFIER, Kind, Register, register
+from hdl.control.sequencer import run_layout
 from host.driver.command import Command, Event
-from host.driver.errors import REFUSALS, ConfigurationError, DeviceError, DeviceTimeoutError, ProtocolError
-from host.driver.transport import Pending, Request, Transport
-from host.driver.words import Words, fields, places
+from host.driver.errors import ConfigurationError, ProtocolError
+from host.driver.register_values import from_bits, to_bits
+from host.driver.requests import Requests
+from host.driver.trace import TraceRecord, records
+from host.driver.transport import Pending
+from host.driver.words import Words, pack, places
 
 __all__ = ["Device"]
 
-_HEADER = places(header_layout())
+_LOAD = places(program_header_layout())
+_RUN = places(run_layout())
 
 PACKET_WORDS = 16_384
 """Payload words of the largest packet: longer transfers take several."""
 
-TIMEOUT = 1_000_000
-"""Cycles that an answer may take beyond what was asked for."""
 
-
-class Device:
+class Device(Requests):
     """The driver of one node.
 
     Parameters
     ----------
-    transport : Transport
-        The way to the node.
-    config : NodeConfig
-        Configuration that the node was built with; see :meth:`connect`.
-    name : str
-        Name of the node in messages.
-    timeout : int
-        Cycles of the node's clock that an answer may take, in addition to the cycles of the request itself.
+    transport, config, name, timeout
+        Parameters of :class:`~host.driver.requests.Requests`.
     """
-
-    def __init__(self, transport: Transport, config: NodeConfig, *, name: str = "node",
-                 timeout: int = TIMEOUT) -> None:
-        if timeout < 1:
-            raise ValueError(f"Timeout must be at least 1 cycle, not {timeout!r}")
-        self._transport = transport
-        self._config = config
-        self._name = name
-        self._timeout = timeout
-        self._outstanding: deque[Request] = deque()
-        self._tag = 0
-
-    @property
-    def config(self) -> NodeConfig:
-        return self._config
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def transport(self) -> Transport:
-        return self._transport
-
-    def close(self) -> None:
-        """Close the transport."""
-        self._transport.close()
 
     def connect(self) -> None:
         """Check that a node answers and that it has this configuration.
@@ -112,63 +78,6 @@ class Device:
             raise ConfigurationError(
                 f"{self._name}: configuration hash must be 0x{self._config.hash:08x}, that of {self._config}, not "
                 f"0x{configuration:08x}: rebuild the node, or set the driver up with the node's configuration")
-
-    # Requests and responses.
-
-    def _submit(self, opcode: Opcode, asked: str, *, count: int, words: Sequence[Words], answer: int,
-                patience: int = 0) -> Request:
-        header = opcode << _HEADER["opcode"][0] | self._tag << _HEADER["tag"][0] | count << _HEADER["count"][0]
-        request = Request(opcode, self._tag, asked, answer, self._timeout + patience)
-        self._tag = (self._tag + 1) % 256
-        self._transport.send(np.concatenate([np.array([header], np.uint32), *words]))
-        self._outstanding.append(request)
-        return request
-
-    def complete(self, request: Request) -> None:
-        """Take responses in their order, up to the response to this request."""
-        while not request.done:
-            first = self._outstanding[0]
-            try:
-                response = self._transport.receive(first.patience)
-            except TimeoutError as error:
-                raise DeviceTimeoutError(
-                    f"{self._name}: no response to {first.asked} in {first.patience} cycles\n{error}") from error
-            self._outstanding.popleft()
-            self._settle(first, response)
-
-    def _settle(self, request: Request, response: Words) -> None:
-        """Check a response against its request, and settle the request."""
-        def mismatch(what: str) -> ProtocolError:
-            return ProtocolError(f"{self._name}: response to {request.asked} {what}; the transport has lost or "
-                                 f"changed words, open it again")
-
-        if response.size < 2:
-            request.error = mismatch(f"must have at least 2 words, not {response.size}")
-            return
-        header = fields(_HEADER, int(response[0]))
-        opcode, tag, count = header["opcode"], header["tag"], header["count"]
-        payload = response[2:]
-        if opcode != request.opcode | RESPONSE:
-            request.error = mismatch(f"must have opcode 0x{request.opcode | RESPONSE:02x}, not 0x{opcode:02x}")
-        elif tag != request.tag:
-            request.error = mismatch(f"must have tag {request.tag}, not {tag}")
-        elif count != payload.size:
-            request.error = mismatch(f"must have the {count} payload words of its header, not {payload.size}")
-        elif response[1] in REFUSALS:
-            request.error = self._refusal(request, Status(response[1]), payload)
-        elif response[1] == Status.EMPTY and opcode == Opcode.POP_EVENT | RESPONSE:
-            request.payload = payload
-        elif response[1] != Status.OK:
-            request.error = mismatch(f"must have another status than {response[1]}")
-        elif count != request.answer:
-            request.error = mismatch(f"must have {request.answer} payload words, not {count}")
-        else:
-            request.payload = payload
-
-    def _refusal(self, request: Request, status: Status, payload: Words) -> DeviceError:
-        kind, advice = REFUSALS[status]
-        written = f" after {payload[0]} words were written" if payload.size else ""
-        return kind(f"{self._name}: {request.asked} was refused with {status.name}{written}; {advice}")
 
     # Ping.
 
@@ -197,7 +106,7 @@ class Device:
         entry = register(name)
         pending = self._read_registers(entry, 1)
         integers = bool(self._config.reduced)
-        return Pending(self, pending._requests, lambda payloads: _from_bits(entry, payloads[0], integers=integers))
+        return Pending(self, pending._requests, lambda payloads: from_bits(entry, payloads[0], integers=integers))
 
     def read_register(self, name: str) -> int | float:
         """Read a register: a float if its kind is float32, else a number of 32 bits. A node of 16-bit integers
@@ -213,7 +122,7 @@ class Device:
     def submit_write_register(self, name: str, value: float) -> Pending[None]:
         """See :meth:`write_register`."""
         entry = register(name)
-        bits = _to_bits(entry, value, integers=bool(self._config.reduced))
+        bits = to_bits(entry, value, integers=bool(self._config.reduced))
         request = self._submit(Opcode.WRITE_REGISTER, f"a write of {value!r} to register {name}", count=1,
                                words=[np.array([entry.address, bits], np.uint32)], answer=1)
         return Pending(self, [request], _nothing)
@@ -356,6 +265,85 @@ class Device:
         """
         return self.submit_pop_event(timeout).result()
 
+    # Programs.
+
+    def submit_load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0,
+                            model: int = 0) -> Pending[None]:
+        """See :meth:`load_program`."""
+        header = pack(_LOAD, {"queue": queue, "slot": slot, "model": model}, "Program's")
+        request = self._submit(
+            Opcode.LOAD_PROGRAM, f"a load of {len(commands)} commands from slot {slot} of queue {queue} on",
+            count=DESCRIPTOR_WORDS * len(commands), words=[header, *(command.words() for command in commands)],
+            answer=1, patience=DESCRIPTOR_WORDS * len(commands))
+        return Pending(self, [request], _nothing)
+
+    def load_program(self, queue: int, commands: Sequence[Command], *, slot: int = 0, model: int = 0) -> None:
+        """Load commands of a queue's program, which ends behind them.
+
+        Parameters
+        ----------
+        queue : int
+            0 computes, 1 communicates.
+        commands : sequence of Command
+            Commands; a load of none at slot 0 empties the program.
+        slot : int
+            Place of the first one in the program.
+        model : int
+            Number of the program, which :meth:`run` names; that of the latest load holds for all queues.
+
+        Raises
+        ------
+        ProgramTooLongError
+            The program has no room for all of them.
+        ProgramRunningError
+            A program runs.
+        """
+        self.submit_load_program(queue, commands, slot=slot, model=model).result()
+
+    def submit_run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
+                   collectives: int = 0) -> Pending[None]:
+        """See :meth:`run`."""
+        words = pack(_RUN, {"passes": passes, "model": model, "parity": parity, "collective": collective,
+                            "collectives": collectives}, "Run's")
+        request = self._submit(Opcode.RUN, f"a run of {passes} passes of program {model}", count=RUN_WORDS,
+                               words=[words], answer=0)
+        return Pending(self, [request], _nothing)
+
+    def run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
+            collectives: int = 0) -> None:
+        """Start the programs of all queues; each of their commands gives an event in each pass.
+
+        A node keeps few events, and starts no command while it has no place for another.
+
+        Parameters
+        ----------
+        passes : int
+        model : int
+            Number of the program that is loaded.
+        parity : int
+            Copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``.
+        collective, collectives : int
+            Number that is added to those of collectives in the first pass, and what it grows by from pass to pass.
+
+        Raises
+        ------
+        ProgramNotLoadedError
+            Another program is loaded, or none.
+        ProgramRunningError
+            A program runs already.
+        """
+        self.submit_run(passes, model=model, parity=parity, collective=collective,
+                        collectives=collectives).result()
+
+    def trace(self) -> list[TraceRecord]:
+        """Read starts and ends of the latest commands, in the order in which the node recorded them.
+
+        Of the 256 that a node keeps, those that it has overwritten while they were read are missing.
+        """
+        space = self._config.memories["trace"]
+        words = self.read_memory(space.number, 0, space.words)
+        return records(words, int(self.read_register("TRACE_POINTER")))
+
     def _event(self, words: Words) -> Event:
         try:
             return Event.from_words(words)
@@ -388,23 +376,3 @@ def _range(space: int, address: int, count: int) -> str:
 
 def _access(space: int, address: int) -> Words:
     return np.array([space << 28 | address], np.uint32)
-
-
-def _to_bits(entry: Register, value: float, *, integers: bool) -> int:
-    signed = entry.kind is Kind.FLOAT32
-    if signed and not integers:
-        return int(np.float32(value).view(np.uint32))
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"Value of register {entry.name} must be an integer, not {value!r}")
-    least = -(1 << entry.width - 1) if signed else 0
-    if not least <= value < least + (1 << entry.width):
-        kind = "signed number" if signed else "number"
-        raise ValueError(f"Value of register {entry.name} must be a {kind} of {entry.width} bits, not {value!r}")
-    bits: int = int(value) & (1 << entry.width) - 1
-    return bits
-
-
-def _from_bits(entry: Register, payload: Words, *, integers: bool) -> int | float:
-    if entry.kind is not Kind.FLOAT32:
-        return int(payload[0])
-    return int(payload.view(np.int32)[0]) if integers else float(payload.view(np.float32)[0])

@@ -4,7 +4,8 @@ from hdl.control.protocol import Status
 
 __all__ = [
     "REFUSALS", "BadAddressError", "BadLengthError", "ConfigurationError", "DeviceError", "DeviceTimeoutError",
-    "ProtocolError", "QueueFullError", "ReadOnlyError", "UnknownOpcodeError",
+    "ProgramNotLoadedError", "ProgramRunningError", "ProgramTooLongError", "ProtocolError", "QueueFullError",
+    "ReadOnlyError", "UnknownOpcodeError",
 ]
 
 
@@ -25,11 +26,23 @@ class BadAddressError(DeviceError):
 
 
 class ReadOnlyError(DeviceError):
-    """The register cannot be written."""
+    """The register or memory cannot be written."""
 
 
 class QueueFullError(DeviceError):
     """The node's command queue is full."""
+
+
+class ProgramTooLongError(DeviceError):
+    """The node's program memory has no room for the commands."""
+
+
+class ProgramRunningError(DeviceError):
+    """The node runs a program."""
+
+
+class ProgramNotLoadedError(DeviceError):
+    """The node has another program, or none."""
 
 
 class ProtocolError(DeviceError):
@@ -50,5 +63,8 @@ REFUSALS: dict[Status, tuple[type[DeviceError], str]] = {
     Status.BAD_ADDRESS: (BadAddressError, "check the range against the node's configuration"),
     Status.READ_ONLY: (ReadOnlyError, "write settings only; docs/registers.md lists them"),
     Status.QUEUE_FULL: (QueueFullError, "pop events until a command has ended, then push again"),
+    Status.TOO_LONG: (ProgramTooLongError, "load a shorter program, or nodes with a larger program_depth"),
+    Status.BUSY: (ProgramRunningError, "wait until PROGRAM_STATUS.running is 0, or reset the link"),
+    Status.NOT_LOADED: (ProgramNotLoadedError, "load the program first, with the number that the run names"),
 }
 """Exception and advice for each status of a response."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation
+from hdl.engines import operations
 from hdl.ring.topology import RingTopology
 from host.driver.command import Command, Event
 from host.driver.device import Device
@@ -110,6 +111,10 @@ class RingCommands(RingVectors):
         self._epoch = 0
         self._latest = 0
         self._queued: list[PendingCommand[Any]] = []
+        # Of each operation, in nodes with several; one that may be in any is pushed to the last.
+        last = self._config.queues - 1
+        self._queues = {operation.code: last if operation.queue is None else min(operation.queue, last)
+                        for operation in operations(self._config)}
 
     def connect(self) -> None:
         """Check that every device is a node of the expected configuration, and put the ring in order.
@@ -184,8 +189,13 @@ class RingCommands(RingVectors):
 
     def _push(self, operation: Operation, commands: dict[int, Command], *, patience: int, on_ring: bool,
               conclude: Callable[[PendingCommand[T]], T]) -> PendingCommand[T]:
-        """Queue a command on the nodes that have one; if their queues are full, wait for the oldest first."""
-        while len(self._queued) >= QUEUE_DEPTH:
+        """Queue a command on the nodes that have one, and wait for the oldest first if their queues are full.
+
+        Two queues of a node do not wait for each other, so a command for the other one waits until this one is empty.
+        """
+        queue = self._queues.get(operation)
+        while self._queued and (len(self._queued) >= QUEUE_DEPTH
+                                or self._queues.get(self._queued[0].operation) != queue):
             self._collect()
         self._all(lambda rank, device: device.submit_push(commands[rank]), commands)
         pending = PendingCommand(self, operation, commands, patience=patience, on_ring=on_ring,

@@ -34,6 +34,10 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"masking": 1}, r"^masking must be True or False, not 1$"),
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"quantization": 0}, r"^quantization must be True or False, not 0$"),
+        ({"stand_in": 1}, r"^stand_in must be True or False, not 1$"),
+        ({"queues": 3}, r"^Queue count must be 1 or 2, not 3$"),
+        ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
+        ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
         ({"weight_codec": "mx7"}, r"^Weight codec must be one of raw, bf16, mx9, mx6, mx4, bfp8, mxint8, mxfp8_e4m3, "
                                   r"mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, table32, "
                                   r"centroid16, centroid64, not 'mx7'$"),
@@ -47,6 +51,9 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         (INT16 | ALONE, r"^State plane count of an int16 node must be 0, not 2$"),
         (INT16 | ALONE | {"state_planes": 0, "quantization": True},
          r"^quantization of an int16 node must be False, not True$"),
+        (INT16 | ALONE | {"state_planes": 0, "stand_in": True},
+         r"^stand_in of an int16 node must be False, not True$"),
+        (INT16 | ALONE | {"state_planes": 0, "queues": 2}, r"^Queue count of an int16 node must be 1, not 2$"),
         (INT16 | ALONE | {"state_planes": 0, "weight_codec": "mx9"},
          r"^Weight codec of an int16 node must be raw, not 'mx9'$"),
         (INT16 | ALONE | {"state_planes": 0, "gradient_codec": "raw"},
@@ -87,7 +94,7 @@ def test_hash_covers_every_parameter():
                "ingress_segments": 5, "nodes_max": 8, "state_planes": 1,
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
-               "gradient_codec": "raw"}
+               "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}

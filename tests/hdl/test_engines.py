@@ -101,26 +101,33 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True)
-    assert [engine.name for engine in engines(full)] == ["engine", "masking", "inference"]
+    full = NodeConfig(quantization=True, stand_in=True, queues=2)
+    assert [engine.name for engine in engines(full)] == [
+        "engine", "masking", "inference", "stand_in", "latched_settings"]
+    assert [engine.queue for engine in engines(full)] == [1, 0, 0, 0, 1]
     assert [operation.code for operation in operations(full)] == list(Operation)
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
-    lacking = {Operation.MASK, Operation.INFER}
+    lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 
 
 def test_engines_that_cannot_be_together():
     one = fill.describe(CONFIG)
-    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 9 twice$"):
+    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 11 twice$"):
         Node(CONFIG, [one, dataclasses.replace(one, name="other")])
-    other = dataclasses.replace(one, operations=(OperationDescription(code=10),))
+    other = dataclasses.replace(one, operations=(OperationDescription(code=20),))
     with pytest.raises(ValueError, match=r"^Engines of a node must have different names, not filler, filler$"):
         Node(CONFIG, [one, other])
-    lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=10, extents=(
+    lacking = EngineDescription(name="x", make=None, operations=(OperationDescription(code=20, extents=(
         Extent(base="state_base", memory="state_0", reach=Reach.BLOCK),)),))
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
         check_engines([lacking], CONFIG.memories)
+    torn = EngineDescription(name="x", make=None, operations=(
+        OperationDescription(code=20, queue=0), OperationDescription(code=21),
+        OperationDescription(code=22, queue=1)))
+    with pytest.raises(ValueError, match=r"^Operations of engine x must be of one queue, not 0 and 1$"):
+        check_engines([torn], CONFIG.memories)
 
 
 def test_impossible_descriptions():
@@ -128,16 +135,19 @@ def test_impossible_descriptions():
         Extent(base="base", memory="weights")
     with pytest.raises(ValueError, match=r"^Code of an operation must be between 0 and 255, not 256$"):
         OperationDescription(code=256)
+    with pytest.raises(ValueError, match=r"^Queue of an operation must be 0, 1, 2 or None, not 3$"):
+        OperationDescription(code=9, queue=3)
     twice = Extent(base="weight_base", memory="weights")
     with pytest.raises(ValueError, match=r"^Extents of an operation must have different bases, not weight_base, wei"):
         OperationDescription(code=9, extents=(twice, twice))
 
 
 def test_control_knows_no_engine():
-    """Modules of hdl/control import each other, streams and the memory map alone."""
+    """Modules of hdl/control import each other, streams, ports of memories and the memory map alone."""
     imported = set()
     for path in Path(hdl.control.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module.startswith("hdl"):
                 imported.add(node.module)
-    assert {name for name in imported if not name.startswith(("hdl.control.", "hdl.streams."))} == {"hdl.memory_map"}
+    assert {name for name in imported if not name.startswith(("hdl.control.", "hdl.streams."))} == {
+        "hdl.memory", "hdl.memory_map"}

@@ -84,18 +84,18 @@ class TinyNode(wiring.Component):
             registers.flags.eq(queue.flags),
             registers.last_error.eq(queue.last_error),
             registers.queue_status.eq(queue.queue_status),
-            queue.start.ready.eq(~queue.completions.valid),
-            registers.count.encodes.eq(queue.start.valid & queue.start.ready),
+            queue.start[0].ready.eq(~queue.completions[0].valid),
+            registers.count.encodes.eq(queue.start[0].valid & queue.start[0].ready),
         ]
-        event = queue.completions.payload
-        with m.If(queue.completions.ready):
-            m.d.sync += queue.completions.valid.eq(0)
-        with m.If(queue.start.valid & queue.start.ready):
+        event = queue.completions[0].payload
+        with m.If(queue.completions[0].ready):
+            m.d.sync += queue.completions[0].valid.eq(0)
+        with m.If(queue.start[0].valid & queue.start[0].ready):
             m.d.sync += [
-                queue.completions.valid.eq(1),
-                event.tag.eq(queue.start.payload.tag),
+                queue.completions[0].valid.eq(1),
+                event.tag.eq(queue.start[0].payload.tag),
                 event.status.eq(EventStatus.OK),
-                event.detail.eq(queue.start.payload.length),
+                event.detail.eq(queue.start[0].payload.length),
             ]
         return m
 

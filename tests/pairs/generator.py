@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space, command_layout
+from hdl.engines import operations
 from hdl.masking.mask import KINDS as MASK_KINDS
 from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
@@ -28,7 +29,7 @@ Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, one state plane, segments short enough for several in a block.
 CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
-                    quantization=True)
+                    quantization=True, stand_in=True)
 
 #: Elements of the gradient and the weight memory that commands change.
 DATA = 768
@@ -39,7 +40,8 @@ _LAYER = 64  # words of a list of one layer, with its codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
 
 #: Kinds of commands that end with OK, and of those that end with a status of their own on every node.
-_GOOD = [operation.name.lower() for operation in Operation]
+_OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG)]
+_GOOD = [operation.name.lower() for operation in _OPERATIONS]
 _REJECTED = {
     "unknown_operation": EventStatus.UNKNOWN_OPERATION,
     "bad_base": EventStatus.BAD_BASE,
@@ -285,6 +287,13 @@ class Generator:
                 bases = [self._extent(start, DATA) for _ in range(2)]
                 used = {"gradient_base": bases[0][0], "weight_base": bases[1][0],
                         "length": min(length for _, length in bases)}
+            elif operation is Operation.COMPUTE:
+                bases = [self._extent(start, DATA) for _ in range(2)]
+                (target, _), (source, _) = bases
+                length = min(length for _, length in bases)
+                # The two regions are the same, or do not overlap.
+                used = {"gradient_base": target, "state_base": source, "duration": choose.randrange(400),
+                        "length": min(length, abs(target - source)) if target != source else length}
             elif operation is Operation.INFER:
                 used["weight_base"], (_, source, target) = choose.choice(list(self.programs.layers.items()))
                 # Rows of inputs and rows of outputs take 8 elements each, and may not overlap.
@@ -295,10 +304,10 @@ class Generator:
     def _rejected(self, kind: str) -> list[Command]:
         choose = self._random
         if kind == "unknown_operation":
-            operation = choose.choice([9, 10, 99, 255])
+            operation = choose.choice([10, 11, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
-            return self._good(choose.choice(list(Operation)))
+            return self._good(choose.choice(_OPERATIONS))
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
             used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,

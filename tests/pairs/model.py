@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from hdl.control.protocol import Operation
 from host.driver.command import Command
-from sim.golden import masking, optimizer, quantization
+from sim.golden import masking, optimizer, quantization, stand_in
 from sim.golden import ring as golden
 
 __all__ = ["Change", "Model", "Programs"]
@@ -70,13 +70,19 @@ class Model:
         """Compute the changes of one command per node, and the details of its events, if they count elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
-        if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
+        if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE):
             changes = []
             for node, command in enumerate(commands):
                 if operation is Operation.MASK:
                     mine, details[node] = self._mask(node, command, programs, alternative)
                 elif operation is Operation.SPARSIFY:
                     mine, details[node] = self._sparsify(node, command, threshold)
+                elif operation is Operation.COMPUTE:
+                    memory = stand_in.compute(
+                        self.memories[GRADIENT][node], gradient_base=command.gradient_base,
+                        state_base=command.state_base, length=command.length)
+                    base, end = command.gradient_base, command.gradient_base + command.length
+                    mine, details[node] = [Change(GRADIENT, node, base, memory[base:end])], command.length
                 else:
                     mine, details[node] = self._infer(node, command, programs)
                 changes += mine

@@ -201,7 +201,8 @@ class Player:
                 self._model.apply(changes, well)
                 yield from (change for change in changes if change.node not in well)
                 for node in well:
-                    local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER)
+                    local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER,
+                                                              Operation.COMPUTE)
                     if local and mine[node].detail != details[node]:
                         raise MismatchError(f"{step.kind} has detail {mine[node].detail} on node {node}, and not "
                                             f"{details[node]}")

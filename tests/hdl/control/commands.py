@@ -1,5 +1,7 @@
 """Random commands at and around the limits of a node, and the golden verdict on each."""
 
+import random
+
 from amaranth.hdl import Shape
 
 from hdl.config import NodeConfig
@@ -16,19 +18,20 @@ def verdict(command, config, rule, packed):
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
-        (Operation.INFER, config.quantization)) if not there]
+        (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
+        (Operation.LATCH, config.queues > 1)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
-    if operation == Operation.QUIESCE:
+    if operation in (Operation.QUIESCE, Operation.LATCH):
         return EventStatus.OK, 0
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
     if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
         return EventStatus.BAD_RULE, getattr(rule, "value", rule)
     outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
-    if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER):
+    on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE)
+    if on_ring and outside:
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
-    on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER)
     turn, stride = command["turn"], command["stride"]
     if on_ring and (turn >= size or stride == 0):
         return EventStatus.BAD_STRIDE, turn | stride << 8
@@ -39,8 +42,11 @@ def verdict(command, config, rule, packed):
         memories.append((command["weight_base"], CONFIG.weight_words, 1))
     if operation == Operation.FUSED_UPDATE and (planes or config.has_master):
         memories.append((command["state_base"], CONFIG.state_words, size))
+    if operation == Operation.COMPUTE:
+        memories.append((command["state_base"], CONFIG.gradient_words, 1))
     for place, (base, capacity, shares) in enumerate(memories):
-        elements = 2 if packed and place == 2 and not config.has_master else 1  # elements per word
+        packs = operation == Operation.FUSED_UPDATE and place == 2 and not config.has_master
+        elements = 2 if packed and packs else 1  # elements per word
         if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
         groups, room = -(-length // 32), (capacity - base) * elements
@@ -66,10 +72,11 @@ def random_command(generator, tag, **options):
         return generator.choice([0, 0, good, good, capacity, generator.choice([
             good + generator.randrange(32), good + 16, capacity + 32, 1 << generator.randrange(32)])])
 
-    noise = {name: generator.getrandbits(Shape.cast(shape).width) for name, shape in command_layout().members.items()}
+    noisy = random.Random(tag)
+    noise = {name: noisy.getrandbits(Shape.cast(shape).width) for name, shape in command_layout().members.items()}
     command = {
         **noise,
-        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 9, 255]),
+        "operation": generator.choice([*Operation, Operation.FUSED_UPDATE, Operation.FUSED_UPDATE, 99, 255]),
         "rank": generator.choice([0, max(0, size - 1), min(size, 255)] + [0] * 5),
         "size": size,
         "port": generator.choice([0] * 20 + [1, 128]),

@@ -63,8 +63,10 @@ def issued(programs, run, stride):
         for number in range(run["passes"]):
             for command in program:
                 odd = command["alternate"] & (number ^ run["parity"]) & 1
+                # Only the last queue has collectives.
+                ahead = run["collective"] + number * run["collectives"] if queue == len(programs) - 1 else 0
                 changed = {
-                    "collective": (command["collective"] + run["collective"] + number * run["collectives"]) & 0xFFFF,
+                    "collective": (command["collective"] + ahead) & 0xFFFF,
                     "weight_base": (command["weight_base"] + stride * odd) & 0xFFFFFFFF,
                 }
                 early = number - command["lag_0"]

@@ -1,6 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """Two command queues and their programs, against a model: every start, its time, every event and every record."""
 
+import itertools
 import random
 
 import cocotb
@@ -246,7 +247,7 @@ async def starts_in_time(dut):
     assert all(record["reserved"] == 0 for record in records)
     assert sorted(kept) == sorted(seen)[-len(kept):]
     # Records are written in the order of time, but for those of one moment.
-    assert all(b[0] - a[0] >= -3 for a, b in zip(kept, kept[1:], strict=False))
+    assert all(b[0] - a[0] >= -3 for a, b in itertools.pairwise(kept))
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
@@ -388,7 +389,8 @@ async def pushed_commands_keep_their_place(dut):
         assert int(dut.queue_status.value) >> 2 == (1 if tags == 1 else 0)
 
 
-@pytest.mark.parametrize(("start", "sink", "trials", "seed"), [("none", "none", 24, 1), ("geometric", "geometric", 8, 2)])
+@pytest.mark.parametrize(("start", "sink", "trials", "seed"), [
+    ("none", "none", 24, 1), ("geometric", "geometric", 8, 2)])
 def test_programs(start, sink, trials, seed):
     depth = 16
     queue = CommandQueue(config=CONFIG, operations=OPERATIONS, queues=QUEUES, program_depth=depth)

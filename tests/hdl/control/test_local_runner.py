@@ -20,7 +20,8 @@ EXPECTED = 50
 class Model:
     """Model of the runner's docstring: the outputs of a cycle, and the effect of its inputs on the next one."""
 
-    def __init__(self):
+    def __init__(self, always):
+        self.always = always
         self.state, self.age = "idle", 0
         self.event = None
 
@@ -32,7 +33,7 @@ class Model:
     def step(self, *, command, taken, progress, done, bad, number, link_reset):
         if self.state == "idle" and command is not None:
             self.event = {"tag": command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
-            self.state, self.age = ("run", 0) if command["length"] else ("report", 0)
+            self.state, self.age = ("run", 0) if command["length"] or self.always else ("report", 0)
         elif self.state == "run":
             self.event["cycles"] += 1
             self.age += 1
@@ -55,7 +56,7 @@ async def follows_the_model(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    model, ended, offered = Model(), [], None
+    model, ended, offered = Model(p["always"]), [], None
     for _ in range(8_000):
         if offered is None and generator.random() < p["given"]:
             offered = {"operation": Operation.MASK, "tag": generator.getrandbits(16),
@@ -85,7 +86,7 @@ async def follows_the_model(dut):
             if taken and not reset:
                 ended.append(expected["event"])
         if reset:
-            model = Model()
+            model = Model(p["always"])
         else:
             model.step(command=offered, taken=taken, **inputs)
             if expected["command"]:
@@ -94,13 +95,14 @@ async def follows_the_model(dut):
     statuses = [event["status"] for event in ended]
     for status in (EventStatus.OK, EventStatus.BAD_MASK, EventStatus.LINK_RESET):
         assert statuses.count(status) > EXPECTED, f"seed {p['seed']}"
-    assert any(event["cycles"] == 0 for event in ended)
+    assert any(event["cycles"] == 0 for event in ended) is not p["always"]
 
 
-@pytest.mark.parametrize(("given", "taken"), [(1.0, 1.0), (0.3, 0.2)])
-def test_runner(given, taken):
-    regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST), module=__name__,
-                   testcase="follows_the_model", parameters={"given": given, "taken": taken, "seed": 23})
+@pytest.mark.parametrize(("given", "taken", "always"), [(1.0, 1.0, False), (0.3, 0.2, False), (0.5, 0.9, True)])
+def test_runner(given, taken, always):
+    regression.run(CommandRunner(failure=EventStatus.BAD_MASK, most=MOST, always=always), module=__name__,
+                   testcase="follows_the_model", parameters={
+                       "given": given, "taken": taken, "always": always, "seed": 23})
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -1,5 +1,6 @@
 """The register table, and the register file against a model of it."""
 
+import dataclasses
 import random
 import re
 
@@ -15,11 +16,15 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
+#: Configuration by number of queues, and what the node with one queue lacks.
+CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100)}
+PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
 CONSTANTS = {
-    "ID": IDENTIFIER, "CONFIGURATION_HASH": CONFIG.hash, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
+    "ID": IDENTIFIER, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
     "WEIGHT_WORDS": 64, "STATE_WORDS": 32, "STATE_PLANES": 2, "SEGMENT_ELEMENTS": 64,
 }
 COUNTERS = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
+STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer")
 STALLS = ["STALL_NO_CREDIT", "STALL_INGRESS_EMPTY", "STALL_ENCODER", "STALL_OPTIMIZER", "STALL_MEMORY"]
 
 
@@ -48,9 +53,17 @@ def test_unknown_name():
 
 
 class Model:
-    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one."""
+    """Model of the register file: :meth:`step` takes the inputs of a cycle, and makes the state of the next one.
 
-    def __init__(self):
+    Parameters
+    ----------
+    queues : int
+    """
+
+    def __init__(self, queues):
+        self.lacking = PROGRAMS if queues == 1 else ()
+        self.constants = {**CONSTANTS, "CONFIGURATION_HASH": CONFIGS[queues].hash, "QUEUES": queues,
+                          "PROGRAM_DEPTH": 100 if queues == 2 else 0}
         self.settings = {entry.name: entry.reset for entry in REGISTERS if entry.access is Access.SETTING}
         self.counters = {entry.name: 0 for entry in COUNTERS}
         self.increments = {entry.name: 0 for entry in COUNTERS}
@@ -70,7 +83,7 @@ class Model:
     def write(self, address, data):
         """Write a value, which is on its port in the next cycle; call this after :meth:`step`."""
         entry = REGISTERS[address] if address < len(REGISTERS) else None
-        if entry is None:
+        if entry is None or entry.name in self.lacking:
             return
         if entry.name == "CONTROL":
             self.settings["CONTROL"] = data & 1
@@ -86,7 +99,9 @@ class Model:
             stalls = sum(self.increments[name] << n for n, name in enumerate(STALLS))
             return (queue["running"] | queue["waiting"] << 1 | stalls << 8 | queue["commands"] << 16
                     | queue["events"] << 24)
-        for values in (CONSTANTS, self.settings, self.counters):
+        if entry.name in self.lacking:
+            return 0
+        for values in (self.constants, self.settings, self.counters):
             if entry.name in values:
                 return values[entry.name]
         return inputs[entry.port]
@@ -96,17 +111,19 @@ class Model:
 async def behaves_as_the_table_says(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
-    layout = RegisterFile(config=CONFIG).count.shape()
+    layout = RegisterFile(config=CONFIGS[p["queues"]]).count.shape()
+    control, learning_rate = register("CONTROL").address, register("LEARNING_RATE").address
     edge = RisingEdge(dut.clk)
     for number in range(2):
         # The second time, a reset restores the initial values.
         await start(dut) if number == 0 else await reset(dut)
         dut.bus__request.value = 0
         dut.count.value = 0
-        model = Model()
+        model = Model(p["queues"])
+        statuses = [port for port in STATUSES if port.upper() not in model.lacking]
         zero = {"queue_status": dict.fromkeys(("running", "waiting", "commands", "events"), 0),
-                "flags": 0, "weight_version": 0, "last_error": 0}
-        for port in zero:
+                **dict.fromkeys(STATUSES, 0)}
+        for port in ["queue_status", *statuses]:
             getattr(dut, port).value = 0
         # The first edge after reset sees the inputs all zero, and so does the model.
         await edge
@@ -119,17 +136,16 @@ async def behaves_as_the_table_says(dut):
             if cycle % 500 == 0:
                 density = generator.choice([0.0, 0.5, 1.0, 1.0])
             if request is None and generator.random() < p["rate"]:
-                address = generator.choice([generator.randrange(len(REGISTERS)), generator.randrange(35, 62), 10, 16,
-                                            generator.randrange(64)])
+                address = generator.choice([generator.randrange(len(REGISTERS)), generator.randrange(35, 62), control,
+                                            learning_rate, generator.randrange(64)])
                 request = address, generator.random() < 0.3, generator.getrandbits(32)
-                if address == 10 and generator.random() < 0.9:
+                if address == control and generator.random() < 0.9:
                     request = address, False, 0
                 asked = max(cycle, ready)
             inputs = {
                 "queue_status": {"running": generator.getrandbits(1), "waiting": generator.getrandbits(1),
                                  "commands": generator.getrandbits(8), "events": generator.getrandbits(8)},
-                "flags": generator.getrandbits(16), "weight_version": generator.getrandbits(32),
-                "last_error": generator.getrandbits(32),
+                **{port: generator.getrandbits(32) for port in statuses}, "flags": generator.getrandbits(16),
             }
             increments = {entry.name: (1 << entry.increment) - 1 if density == 1.0 else
                           generator.getrandbits(entry.increment) if generator.random() < 2 * density else 0
@@ -140,10 +156,10 @@ async def behaves_as_the_table_says(dut):
             dut.bus__write.value = write
             dut.bus__write_data.value = write_data
             dut.queue_status.value = to_int(queue_status_layout(), inputs["queue_status"])
-            for port in ("flags", "weight_version", "last_error"):
+            for port in statuses:
                 getattr(dut, port).value = inputs[port]
             dut.count.value = to_int(layout, {
-                entry.port: increments[entry.name] for entry in COUNTERS if entry.name != "CYCLES"})
+                entry.port: increments[entry.name] for entry in COUNTERS if entry.port in layout.members})
             await edge
             where = f"in cycle {cycle} of seed {p['seed']}"
             if dut.bus__done.value:
@@ -167,7 +183,8 @@ async def behaves_as_the_table_says(dut):
                 assert cycle - asked < RegisterFile.latency or request is None, where
             expected = {
                 "set_flags": model.set_flags, "link_reset": model.settings["CONTROL"],
-                **{name.lower(): value for name, value in model.settings.items() if name != "CONTROL"},
+                **{name.lower(): value for name, value in model.settings.items()
+                   if name not in ("CONTROL", *model.lacking)},
             }
             for port, value in expected.items():
                 assert int(getattr(dut, port).value) == value, f"{port} {where}"
@@ -180,9 +197,9 @@ async def reset(dut):
     dut.rst.value = 0
 
 
-@pytest.mark.parametrize(("rate", "seed"), [(1.0, 1), (0.1, 2)])
-def test_register_file(rate, seed):
-    registers = RegisterFile(config=CONFIG)
+@pytest.mark.parametrize(("rate", "seed", "queues"), [(1.0, 1, 2), (0.1, 2, 1)])
+def test_register_file(rate, seed, queues):
+    registers = RegisterFile(config=CONFIGS[queues])
     regression.run(registers, module=__name__, parameters={
-        "seed": seed, "rate": rate, "initialisation": registers.initialisation,
+        "seed": seed, "rate": rate, "queues": queues, "initialisation": registers.initialisation,
         "clearing": 4 * len(COUNTERS)})

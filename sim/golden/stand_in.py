@@ -1,0 +1,176 @@
+"""Golden model of the stand-in for a compute engine: its results, and every cycle of it."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import EventStatus
+
+__all__ = ["Inputs", "Outputs", "StandIn", "compute", "compute_cycles"]
+
+#: Cycles from the grant of a read to its row.
+_READ = 2
+#: Rows that are read ahead.
+_DEPTH = 9
+
+
+def compute(memory: npt.NDArray[np.uint32], *, gradient_base: int, state_base: int,
+            length: int) -> npt.NDArray[np.uint32]:
+    """Gradient memory after a COMPUTE: ``length`` elements from ``state_base`` on are at ``gradient_base`` too."""
+    result = memory.copy()
+    result[gradient_base:gradient_base + length] = memory[state_base:state_base + length]
+    return result
+
+
+def compute_cycles(length: int, duration: int, *, lanes: int) -> int:
+    """Cycles of a COMPUTE, if nothing makes its memory ports wait."""
+    rows = -(-length // lanes)
+    return max(duration, rows + 7 if rows else 5)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Inputs of the stand-in in one cycle.
+
+    Members
+    -------
+    command : dict or None
+        The command on offer.
+    event_ready, read_ready, write_ready, link_reset : bool
+    """
+
+    command: dict[str, int] | None
+    event_ready: bool
+    read_ready: bool
+    write_ready: bool
+    link_reset: bool
+
+
+@dataclasses.dataclass(kw_only=True)
+class Outputs:
+    """Outputs of the stand-in in one cycle.
+
+    Members
+    -------
+    command_ready : bool
+    event : dict or None
+        Tag, status, detail and cycles of the event on offer.
+    read : int or None
+        Row that is asked for.
+    write : tuple of (int, int, int) or None
+        Row on offer to the memory, the row that its elements come from, and how many of them are kept.
+    busy : bool
+    """
+
+    command_ready: bool
+    event: dict[str, int] | None
+    read: int | None
+    write: tuple[int, int, int] | None
+    busy: bool
+
+
+class StandIn:
+    """Model of the unit of :mod:`hdl.compute.stand_in`, one cycle after the other.
+
+    Parameters
+    ----------
+    lanes : int
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._state = "idle"
+        self._trails = False
+        self._command: dict[str, int] = {}
+        self._event = {"tag": 0, "status": 0, "detail": 0, "cycles": 0}
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget the rows under way."""
+        self._step = 0  # steps of the pace that are over
+        self._left = 0  # rows to ask for
+        self._waiting: collections.deque[int] = collections.deque()  # rows that have been read
+        self._coming: collections.deque[tuple[int, int]] = collections.deque()  # rows, and cycles until they come
+        self._taken = 0  # rows that have left for the writer
+        self._writes = False
+        self._offered: tuple[int, int, int] | None = None
+        self._ending = False  # the last row is on offer, or has nothing to write
+        self._done = False
+
+    @property
+    def _rows(self) -> int:
+        return -(-self._command["length"] // self._lanes)
+
+    def outputs(self) -> Outputs:
+        """Outputs in this cycle."""
+        active = self._state in ("launch", "run")
+        asks = (active or self._trails) and self._left > 0 and len(self._waiting) + len(self._coming) < _DEPTH
+        row = (self._command["state_base"] // self._lanes + self._rows - self._left) if asks else None
+        return Outputs(command_ready=self._state == "idle", event=self._event if self._state == "report" else None,
+                       read=row, write=self._offered if active or self._trails else None,
+                       busy=active or self._state == "settle")
+
+    def step(self, given: Inputs) -> None:
+        """Advance by one cycle."""
+        outputs = self.outputs()
+        state, done = self._state, self._done
+        # What a link reset breaks off is still at the ports in the cycle after it.
+        self._trails = state in ("launch", "run")
+        if outputs.busy:
+            self._event["cycles"] += 1
+        if state in ("launch", "run"):
+            self._advance(outputs, given, launch=state == "launch")
+        if state == "idle":
+            if given.command is not None:
+                self._command = given.command
+                self._event = {"tag": given.command["tag"], "status": EventStatus.OK, "detail": 0, "cycles": 0}
+                self._clear()
+                self._state = "settle"
+        elif state == "report":
+            if given.event_ready:
+                self._state = "idle"
+        elif state == "run" and done:
+            self._state = "report"
+        elif given.link_reset:
+            self._event["status"] = EventStatus.LINK_RESET
+            self._state = "report"
+        else:
+            self._state = {"settle": "launch", "launch": "run", "run": "run"}[state]
+
+    def _due(self) -> bool:
+        """Whether the next row may leave in this cycle, by the pace."""
+        rows, steps = max(self._rows, 1), self._command["duration"] - 4
+        if rows >= steps:
+            return True
+        # Step k is over k + 1 cycles after the start, and row n due after ceil(n * steps / rows) of them.
+        return (self._step - 1) * rows // steps > self._taken
+
+    def _advance(self, outputs: Outputs, given: Inputs, *, launch: bool) -> None:
+        self._step += 1
+        rows, length = self._rows, self._command["length"]
+        total = max(rows, 1)
+        leaves = (self._writes and (self._offered is None or given.write_ready) and self._due()
+                  and (len(self._waiting) > 0 or length == 0))
+        self._done = self._ending and (self._offered is None or given.write_ready)
+        if self._offered is None or given.write_ready:
+            self._offered, self._ending = None, False
+        if leaves:
+            self._taken += 1
+            if length:
+                source = self._waiting.popleft()
+                kept = min(self._lanes, length - self._lanes * (self._taken - 1))
+                self._offered = self._command["gradient_base"] // self._lanes + self._taken - 1, source, kept
+                if not launch:
+                    self._event["detail"] += kept
+            if self._taken == total:
+                self._writes, self._ending = False, True
+        if self._coming and self._coming[0][1] == 0:
+            self._waiting.append(self._coming.popleft()[0])
+        self._coming = collections.deque((row, left - 1) for row, left in self._coming)
+        if outputs.read is not None and given.read_ready:
+            self._coming.append((outputs.read, _READ - 1))
+            self._left -= 1
+        if launch:
+            self._left, self._writes = rows, True

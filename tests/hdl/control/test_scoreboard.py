@@ -1,0 +1,216 @@
+# amaranth: UnusedElaboratable=no
+"""The scoreboard, against a model that counts without an end, and a proof that it compares what it should."""
+
+import random
+
+import cocotb
+import pytest
+from amaranth.hdl import Assert, Assume, Module, ResetSignal, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In
+
+from hdl.control.program_memory import DEPTH_MAX
+from hdl.control.scoreboard import AFTER_MAX, LEAD_MAX, Scoreboard, after_layout, others
+from sim import formal, regression
+from sim.payload import to_int
+from sim.streams import start
+from tests.hdl.control.units import lockstep, simulate
+
+
+class Model:
+    """Model of a scoreboard: numbers of passes and of commands, which never wrap."""
+
+    def __init__(self, queues):
+        self.queues = queues
+        self.passes, self.done = [0] * queues, [0] * queues
+        self.stable = 0  # cycles since something else than a count has changed
+        self.before = None
+
+    def needed(self, inputs, queue, place, other):
+        """Commands of the other queue that a head needs; None if there cannot be so many."""
+        pair = inputs["pairs"][queue][place]
+        number = self.passes[queue] - pair["lag"]
+        if not pair["after"] or number < 0:
+            return 0
+        return number * inputs["sizes"][other] + pair["after"] if pair["after"] <= AFTER_MAX else None
+
+    def missing(self, inputs):
+        """Bit of each dependency that does not hold, for each queue."""
+        result = []
+        for queue in range(self.queues):
+            bits = 0
+            for place, other in enumerate(others(queue, self.queues)):
+                needed = self.needed(inputs, queue, place, other)
+                bits |= (needed is None or self.done[other] < needed) << place
+            result.append(bits)
+        return result
+
+    def outputs(self, inputs):
+        held = 0
+        for queue in range(self.queues):
+            held |= any(self.passes[queue] - self.passes[other] == LEAD_MAX and inputs["active"] >> other & 1
+                        for other in others(queue, self.queues)) << queue
+        known = self.stable >= Scoreboard.settling
+        missing = self.before
+        return {
+            "held": held,
+            "counts": sum((count & 0xFFFF) << 16 * n for n, count in enumerate(self.done)),
+            "missing": sum(bits << (self.queues - 1) * n for n, bits in enumerate(missing)) if known else None,
+            "holds": sum((bits == 0) << n for n, bits in enumerate(missing)) if known else None,
+        }
+
+    def step(self, inputs):
+        # What is known in the next cycle is what holds in this one.
+        self.before = self.missing(inputs)
+        self.stable += 1
+        for queue in range(self.queues):
+            self.done[queue] += inputs["done"] >> queue & 1
+        if inputs["clear"]:
+            self.passes, self.done = [0] * self.queues, [0] * self.queues
+            self.stable = 0
+        elif inputs["begins"]:
+            for queue in range(self.queues):
+                self.passes[queue] += inputs["begins"] >> queue & 1
+            self.stable = 0
+
+
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def counts_and_compares(dut):
+    """Queues of programs that run on and on, in every order that the scoreboard allows."""
+    p = regression.parameters()
+    queues, generator = p["queues"], random.Random(p["seed"])
+    prefix = "scoreboard" if queues == 2 else "scoreboard_3"
+    await start(dut)
+    model = Model(queues)
+    state = {"sizes": [3] * queues, "pairs": None, "clear": 1, "pace": [1] * queues}
+    seen, leads = set(), set()
+
+    def new_pairs():
+        bounds = (1, 2, 8, 60, 1 << 16)
+        return [[{"after": generator.randrange(generator.choice(bounds)), "lag": generator.randrange(4)}
+                 for _ in range(queues - 1)] for _ in range(queues)]
+
+    def drive():
+        clear = state["clear"]
+        state["clear"] = 0
+        begins = done = 0
+        if clear or generator.random() < 0.001:
+            clear = 1
+            state["sizes"] = [generator.choice([1, 2, generator.randrange(1, 30)]) for _ in range(queues)]
+            state["pace"] = [generator.choice([0.02, 0.3, 0.9]) for _ in range(queues)]
+        elif model.stable > 6 and generator.random() < 0.3:
+            held = model.outputs({"active": (1 << queues) - 1})["held"]
+            # A pass begins with the start of the last command of the one before.
+            for queue in range(queues):
+                if model.done[queue] >= (model.passes[queue] + 1) * state["sizes"][queue] - 1:
+                    begins |= generator.getrandbits(1) << queue
+            begins &= ~held
+        if clear or begins or state["pairs"] is None:
+            state["pairs"] = new_pairs()
+        if not clear:
+            for queue in range(queues):
+                if model.done[queue] < (model.passes[queue] + 1) * state["sizes"][queue]:
+                    done |= (generator.random() < state["pace"][queue]) << queue
+        seen.add(tuple(model.before or ()))
+        leads.add(max(model.passes) - min(model.passes))
+        lengths = sum(size << 16 * n for n, size in enumerate(state["sizes"]))
+        layout = data.ArrayLayout(data.ArrayLayout(after_layout(), queues - 1), queues)
+        return {"clear": clear, "active": (1 << queues) - 1, "begins": begins, "done": done, "lengths": lengths,
+                "after": to_int(layout, state["pairs"])}
+
+    class Packed:
+        """The model, for ports that are numbers."""
+
+        @staticmethod
+        def outputs(inputs):
+            return model.outputs({**inputs, **state}) if model.before is not None else {}
+
+        @staticmethod
+        def step(inputs):
+            model.step({**inputs, **state, "clear": inputs["clear"]})
+
+    await lockstep(dut, prefix, Packed, drive, p["cycles"])
+    assert len(seen) == (1 << queues - 1) ** queues + 1
+    assert max(leads) == LEAD_MAX
+
+
+class Comparison(wiring.Component):
+    """Specification: a head that has not changed for three cycles is held exactly by what it needs."""
+
+    clear: In(1)
+    begins: In(2)
+    done: In(2)
+    after: In(after_layout())
+    length: In(16)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.unit = unit = Scoreboard(queues=2)
+        pair, length = Signal(after_layout()), Signal(16)  # of the head, and the same for ever
+        base, early = Signal(16), Signal(2)
+        counts = Signal(16), Signal(16)
+        stable = Signal(range(Scoreboard.settling + 1))
+        holds = Signal()
+        m.d.comb += [
+            unit.clear.eq(self.clear), unit.begins.eq(self.begins), unit.done.eq(self.done), unit.active.eq(0b11),
+            unit.lengths[1].eq(self.length), unit.after[0][0].eq(self.after),
+        ]
+        m.d.sync += [pair.eq(self.after), length.eq(self.length)]
+        changed = self.clear | self.begins[0] | (pair != self.after) | (length != self.length)
+        with m.If(changed):
+            m.d.sync += stable.eq(0)
+        with m.Elif(stable != Scoreboard.settling):
+            m.d.sync += stable.eq(stable + 1)
+        with m.If(self.clear):
+            m.d.sync += [base.eq(0), early.eq(0)]
+        with m.Elif(self.begins[0]):
+            m.d.sync += [base.eq(base + length), early.eq(early + (early != 3))]
+        for n, count in enumerate(counts):
+            with m.If(self.clear):
+                m.d.sync += count.eq(0)
+            with m.Elif(self.done[n]):
+                m.d.sync += count.eq(count + 1)
+        distance = (counts[1] - (base + self.after.after - self.after.lag * self.length))[:16]
+        m.d.sync += holds.eq((self.after.after == 0) | (early < self.after.lag) | (
+            (self.after.after <= AFTER_MAX) & ~distance[15]))
+        m.d.comb += [
+            Assume(~ResetSignal()),
+            # Lengths change between runs, with which counts begin anew.
+            Assume((length == self.length) | self.clear),
+            Assert(unit.bases[0][0] == base),
+            Assert(unit.early[0] == early),
+            # No count is lost or added.
+            Assert(unit.counts[0] == counts[0]),
+            Assert(unit.counts[1] == counts[1]),
+            Assert((stable != Scoreboard.settling) | (unit.holds[0] == holds)),
+            Assert((unit.holds[0] == 1) == (unit.missing[0] == 0)),
+        ]
+        return m
+
+
+def test_comparison():
+    """Counts are those of all commands that have ended, and the comparison is with them: by induction."""
+    formal.prove(Comparison(), depth=5)
+
+
+@pytest.mark.parametrize(("queues", "cycles", "seed"), [(2, 6000, 1), (3, 6000, 2)])
+def test_scoreboard(queues, cycles, seed):
+    simulate(__name__, "counts_and_compares", queues=queues, cycles=cycles, seed=seed)
+
+
+def test_counts_are_never_too_far_apart():
+    """Whatever passes two queues are in, and however long their programs, the sign of the difference is right."""
+    for length in (1, 2, 1000, DEPTH_MAX):
+        for lead in (-LEAD_MAX, -1, 0, LEAD_MAX):
+            for part in (0, length):
+                for lag in range(4):
+                    for after in (1, length, AFTER_MAX):
+                        done = (20 + lead) * length + part
+                        difference = done - ((20 - lag) * length + after)
+                        assert (difference % (1 << 16) < 1 << 15) == (difference >= 0)
+
+
+@pytest.mark.parametrize("queues", [1, 4, "2"])
+def test_queues_are_checked(queues):
+    with pytest.raises(ValueError, match=f"^Queue count must be between 2 and 3, not {queues!r}$"):
+        Scoreboard(queues=queues)

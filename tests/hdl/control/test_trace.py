@@ -1,0 +1,88 @@
+# amaranth: UnusedElaboratable=no
+"""The trace, against a list of all that started and ended: every record, its time, and its place in the memory."""
+
+import random
+
+import cocotb
+import pytest
+
+from hdl.control.trace import TRACE_WORDS, Trace, trace_record_layout
+from sim import regression
+from sim.payload import from_int
+from sim.streams import cycles, start
+from tests.hdl.control.units import QUEUES, simulate
+
+RECORDS = TRACE_WORDS // 2
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def records_all(dut):
+    """Commands of all lengths from one cycle on, as close to each other as they can be; all together at first."""
+    p = regression.parameters()
+    generator, lanes = random.Random(p["seed"]), p["lanes"]
+    ports = {name: getattr(dut, f"trace_{lanes}__{name}") for name in (
+        "started", "ended", "tags", "node_time", "pointer", "read__valid", "read__row", "read__ready",
+        "read__response", "read__elements")}
+    ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
+    await start(dut)
+    tags, new = [0] * QUEUES, [0] * QUEUES
+    follows = [("started", 1)] * QUEUES  # what comes next of each queue, and in how many cycles
+    expected = []
+    for cycle in range(2500):
+        pulses = {"started": 0, "ended": 0}
+        for queue in range(QUEUES):
+            kind, left = follows[queue]
+            if left:
+                follows[queue] = kind, left - 1
+                continue
+            pulses[kind] |= 1 << queue
+            if kind == "started":
+                new[queue] = generator.getrandbits(16)
+                expected.append((cycle, 0, queue, new[queue]))
+                follows[queue] = "ended", generator.choice([0, 0, 0, 3, 40])
+            else:
+                expected.append((cycle, 1, queue, new[queue]))
+                follows[queue] = "started", generator.choice([3, 3, 3, 4, 20]) if cycle > 200 else 3
+        ports["started"].value, ports["ended"].value = pulses["started"], pulses["ended"]
+        ports["tags"].value = sum(tag << 16 * n for n, tag in enumerate(tags))
+        if cycle == 0:
+            begin = int(ports["node_time"].value)
+        await cycles(dut, 1)
+        tags = list(new)
+    ports["started"].value = ports["ended"].value = 0
+    ports["tags"].value = sum(tag << 16 * n for n, tag in enumerate(tags))
+    await cycles(dut, 8)
+    count = int(ports["pointer"].value)
+    assert count == len(expected) > 2 * RECORDS
+    words = []
+    for row in range(TRACE_WORDS // lanes):
+        ports["read__valid"].value, ports["read__row"].value = 1, row
+        await cycles(dut, 1)
+        assert int(ports["read__ready"].value) == 1
+        ports["read__valid"].value = 0
+        await cycles(dut, 2)
+        assert int(ports["read__response"].value) == 1
+        elements = int(ports["read__elements"].value)
+        words += [elements >> 32 * n & 0xFFFFFFFF for n in range(lanes)]
+    records = [from_int(trace_record_layout(), words[2 * (n % RECORDS)] | words[2 * (n % RECORDS) + 1] << 32)
+               for n in range(count - RECORDS, count)]
+    offset = records[-1]["time"] - expected[-1][0]
+    assert 0 <= offset - begin <= 2
+    found = [(record["time"] - offset, record["end"], record["queue"], record["tag"]) for record in records]
+    assert all(record["reserved"] == 0 for record in records)
+    assert sorted(found) == sorted(sorted(expected)[-RECORDS:])
+
+
+@pytest.mark.parametrize(("lanes", "seed"), [(1, 1), (2, 2), (8, 3)])
+def test_trace(lanes, seed):
+    simulate(__name__, "records_all", lanes=lanes, seed=seed)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"queues": 0, "lanes": 4}, "Queue count must be between 1 and 3, not 0"),
+    ({"queues": 3, "lanes": 4}, "Queue count of a trace must be 1 or 2, not 3"),
+    ({"queues": 2, "lanes": 3}, "Lane count must be 1, 2, 4 or 8, not 3"),
+])
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Trace(**options)

@@ -1,0 +1,74 @@
+"""Units of the command queue in one design, so that their tests share a simulator, and a comparison by the cycle."""
+
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+from cocotb.triggers import FallingEdge
+
+from hdl.control.program_memory import ProgramMemory
+from hdl.control.pushed_commands import PushedCommands
+from hdl.control.scoreboard import Scoreboard
+from hdl.control.sequencer import Sequencer
+from hdl.control.trace import Trace
+from sim import regression
+from sim.streams import cycles
+from tests.hdl.control.programs import OPERATIONS
+
+__all__ = ["PROGRAM_DEPTH", "PUSHED_DEPTH", "QUEUES", "Units", "lockstep", "simulate"]
+
+QUEUES = 2
+PROGRAM_DEPTH = 5
+PUSHED_DEPTH = 3
+
+
+class Units(wiring.Component):
+    """Independent units, each with its ports under its name."""
+
+    def __init__(self):
+        self._units = {
+            "programs": ProgramMemory(queues=QUEUES, depth=PROGRAM_DEPTH),
+            "pushed": PushedCommands(operations=OPERATIONS, queues=QUEUES, depth=PUSHED_DEPTH),
+            "sequencer": Sequencer(depth=PROGRAM_DEPTH),
+            "scoreboard": Scoreboard(queues=QUEUES),
+            "scoreboard_3": Scoreboard(queues=3),
+            **{f"trace_{lanes}": Trace(queues=QUEUES, lanes=lanes) for lanes in (1, 2, 8)},
+        }
+        super().__init__({name: Out(unit.signature) for name, unit in self._units.items()})
+
+    def elaborate(self, platform):
+        m = Module()
+        for name, unit in self._units.items():
+            m.submodules[name] = unit
+            wiring.connect(m, wiring.flipped(getattr(self, name)), unit)
+        return m
+
+
+def simulate(module, *tests, **parameters):
+    """Run cocotb tests of a module on the units."""
+    regression.run(Units(), module=module, testcase=list(tests), parameters=parameters)
+
+
+async def lockstep(dut, prefix, model, drive, count):
+    """Compare a unit with its model in each of ``count`` cycles.
+
+    Parameters
+    ----------
+    prefix : str
+        Beginning of the names of the unit's ports.
+    model : object
+        ``outputs(inputs)`` gives the outputs of a cycle, by port, of which those that are None are not compared;
+        ``step(inputs)`` goes on to the next cycle.
+    drive : callable
+        Gives the inputs of the next cycle, by port.
+    """
+    for cycle in range(count):
+        inputs = drive()
+        for name, value in inputs.items():
+            getattr(dut, f"{prefix}__{name}").value = value
+        await FallingEdge(dut.clk)
+        for name, value in model.outputs(inputs).items():
+            found = int(getattr(dut, f"{prefix}__{name}").value)
+            assert value is None or found == value, f"cycle {cycle}: {name} is {found}, not {value}, with {inputs}"
+        model.step(inputs)
+        await cycles(dut, 1)
+

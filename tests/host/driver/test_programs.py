@@ -1,0 +1,243 @@
+"""Programs of nodes with two queues, on simulated rings: loads, runs, order, traces, and refusals."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
+from host.driver.command import Command
+from host.driver.errors import (
+    BadAddressError,
+    ProgramNotLoadedError,
+    ProgramRunningError,
+    ProgramTooLongError,
+    ReadOnlyError,
+)
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.trace import TraceRecord, records
+from sim.golden.stand_in import compute_cycles
+from tests.host import rings
+
+CONFIG = rings.CONFIGS["centroid"]
+open_nodes = functools.partial(rings.open_nodes, nodes=2, config=CONFIG)
+
+#: Two layers of gradients, as (base, length), and where they are staged.
+LAYERS = ((256, 224), (0, 256))
+STAGED = 1024
+PASSES = 3
+
+
+def pop(device, count):
+    """The next events."""
+    events = [device.pop_event(20 * rings.TIMEOUT) for _ in range(count)]
+    assert None not in events, f"{device.name}: {events}"
+    return events
+
+
+def layers(rank, *, durations=(700, 600), ordered=True):
+    """Programs of both queues: each layer is computed, and summed over the ring when it is there."""
+    compute = [Command(operation=Operation.COMPUTE, gradient_base=base, state_base=STAGED + base, length=length,
+                       duration=duration, after_0=place + 1, lag_0=1, tag=10 + place)
+               for place, ((base, length), duration) in enumerate(zip(LAYERS, durations, strict=True))]
+    communicate = [Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, gradient_base=base, length=length,
+                           collective=1 + place, after_0=(place + 1) * ordered, tag=20 + place)
+                   for place, (base, length) in enumerate(LAYERS)]
+    return compute, communicate
+
+
+def load(device, programs, **options):
+    for queue, program in enumerate(programs):
+        device.load_program(queue, program, **options)
+
+
+def stage(ring, generator):
+    """Put random gradients where COMPUTE takes them from, and NaNs where it puts them; return their sum."""
+    gradients = [rings.random(generator, 512) for _ in ring.devices]
+    for device, own in zip(ring.devices, gradients, strict=True):
+        device.write_memory(Space.GRADIENT, STAGED, own)
+        device.write_memory(Space.GRADIENT, 0, np.full(512, np.nan, np.float32))
+    return gradients[0] + gradients[1]
+
+
+def test_sums_travel_while_layers_are_computed():
+    """Each layer is summed while the next is computed, pass after pass, in the order that the programs say."""
+    with open_nodes() as (ring, _):
+        expected = stage(ring, np.random.default_rng(1))
+        for rank, device in enumerate(ring.devices):
+            load(device, layers(rank), model=7)
+        for device in ring.devices:
+            device.run(PASSES, model=7, collective=100, collectives=2)
+        # A node whose events nobody takes starts nothing more, and makes the others wait.
+        found = [[pop(device, 1)[0] for device in ring.devices] for _ in range(4 * PASSES)]
+        for device, events in zip(ring.devices, zip(*found, strict=True), strict=True):
+            assert [(event.status, event.flags) for event in events] == [(EventStatus.OK, EventFlag(0))] * 4 * PASSES
+            for queue, tags in enumerate(((10, 11), (20, 21))):
+                assert [event.tag for event in events if event.queue == queue] == list(tags) * PASSES
+            assert [event.cycles for event in events if event.queue == 0] == [700, 600] * PASSES
+            found = device.read_memory(Space.GRADIENT, 0, 480).view(np.float32)
+            np.testing.assert_array_equal(found, expected[:480])
+            assert device.read_register("PROGRAM_LOADS") == device.read_register("PROGRAM_RUNS") == 1
+            assert device.read_fields("PROGRAM_STATUS") == {
+                "running": 0, "stopped": 0, "loaded": 1, "model": 7, "passes": 0}
+            check_trace(device.trace(), {(0, place): event.cycles for place, event in enumerate(
+                event for event in events if event.queue == 0)})
+
+
+def check_trace(trace, durations):
+    """Commands of a queue follow each other closely, and a sum begins when its layer is there, beside the next."""
+    starts, ends = ({(queue, place): record.time for queue in (0, 1) for place, record in enumerate(
+        record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
+    assert len(trace) == 8 * PASSES
+    for key, cycles in durations.items():
+        assert 0 <= ends[key] - starts[key] - cycles <= 3
+    for place in range(2 * PASSES):
+        assert 0 <= starts[1, place] - ends[0, place] <= 3
+        if place + 1 < 2 * PASSES:
+            assert starts[0, place + 1] - ends[0, place] <= 8
+    for turn in range(PASSES):
+        assert ends[0, 2 * turn] < starts[1, 2 * turn] < ends[1, 2 * turn] < ends[0, 2 * turn + 1]
+
+
+def test_a_dependency_that_is_missing_is_seen():
+    """Without ``after``, the ring takes gradients that are not there: NaNs, which the event tells of."""
+    with open_nodes() as (ring, _):
+        stage(ring, np.random.default_rng(2))
+        for rank, device in enumerate(ring.devices):
+            load(device, layers(rank, ordered=False))
+        for device in ring.devices:
+            device.run(1)
+        for device in ring.devices:
+            sums = [event for event in pop(device, 4) if event.queue == 1]
+            assert EventFlag.LOCAL_NAN in sums[0].flags
+
+
+def test_updates_have_the_settings_that_were_latched():
+    """A learning rate that is written during a run counts from the next LATCH on, and at once without a run."""
+    generator = np.random.default_rng(3)
+    length, space = 64, CONFIG.memories["masters"].number
+    gradients, masters = rings.random(generator, length), rings.random(generator, length)
+    update = Command(operation=Operation.FUSED_UPDATE, length=length)
+    with open_nodes(nodes=1) as (ring, _):
+        (device,) = ring.devices
+        ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1.0, learning_rate=0.5))
+        device.write_memory(Space.GRADIENT, 0, gradients)
+        device.write_memory(space, 0, masters)
+        wait = Command(operation=Operation.COMPUTE, duration=3000)
+        numbered = [Command(**{**vars(update), "collective": n, "after_0": 1 if n == 1 else 0}) for n in (1, 2, 3)]
+        load(device, ([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]]))
+        device.run(1)
+        device.write_register("LEARNING_RATE", 0.25)
+        assert device.read_fields("PROGRAM_STATUS")["running"]
+        assert {event.status for event in pop(device, 5)} == {EventStatus.OK}
+        for rate in (0.5, 0.5, 0.25):
+            masters = masters - np.float32(rate) * gradients
+        np.testing.assert_array_equal(device.read_memory(space, 0, length).view(np.float32), masters)
+        device.write_register("LEARNING_RATE", 2.0)
+        device.push(Command(**{**vars(update), "collective": 9}))
+        assert pop(device, 1)[0].status is EventStatus.OK
+        masters = masters - np.float32(2.0) * gradients
+        np.testing.assert_array_equal(device.read_memory(space, 0, length).view(np.float32), masters)
+
+
+def test_bad_programs_are_refused():
+    """A refused request changes nothing, and its error says what is wrong."""
+    quiesce = Command(operation=Operation.QUIESCE)
+    with open_nodes(nodes=1) as (ring, _):
+        (device,) = ring.devices
+        with pytest.raises(ProgramNotLoadedError, match="a run of 1 passes of program 0 was refused with NOT_LOADED"):
+            device.run(1)
+        with pytest.raises(ProgramTooLongError, match=r"a load of 21 commands from slot 0 of queue 1 on was refused"):
+            device.load_program(1, [quiesce] * 21)
+        with pytest.raises(ProgramTooLongError, match=r"after 0 words were written; load a shorter program"):
+            device.load_program(0, [quiesce] * 2, slot=19)
+        with pytest.raises(BadAddressError):
+            device.load_program(2, [quiesce])
+        with pytest.raises(ValueError, match=r"^Program's slot must be a number of 16 bits, not 65536$"):
+            device.load_program(0, [], slot=1 << 16)
+        with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
+            device.run(-1)
+        assert device.read_fields("PROGRAM_STATUS")["loaded"] == 0
+        load(device, ([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce]), model=3)
+        with pytest.raises(ProgramNotLoadedError, match="load the program first, with the number that the run names"):
+            device.run(1, model=4)
+        device.run(2, model=3)
+        with pytest.raises(ProgramRunningError, match=r"wait until PROGRAM_STATUS.running is 0"):
+            device.load_program(0, [])
+        with pytest.raises(ProgramRunningError):
+            device.run(1, model=3)
+        with pytest.raises(ReadOnlyError, match=r"refused with READ_ONLY after 0 words"):
+            device.write_memory(CONFIG.memories["trace"].number, 0, np.zeros(2, np.uint32))
+        events = pop(device, 4)
+        assert [(event.queue, event.status) for event in events] == [
+            (1, EventStatus.OK), (1, EventStatus.OK), (0, EventStatus.OK), (0, EventStatus.OK)]
+        assert device.read_register("PROGRAM_LOADS") == device.read_register("PROGRAM_RUNS") == 1
+
+
+def test_a_program_that_fails_leaves_the_node_usable():
+    """A wrong command ends the run with an event that names what was wrong; the next run is like any other."""
+    quiesce, unknown = Command(operation=Operation.QUIESCE, tag=1), Command(operation=99, tag=2)
+    never = Command(operation=Operation.QUIESCE, tag=3, after_0=2)
+    wait = Command(operation=Operation.COMPUTE, duration=100, tag=4)
+    cases = {
+        "unknown": (([wait], [quiesce, unknown, quiesce]), (EventStatus.UNKNOWN_OPERATION, 99, 1)),
+        "queue": (([Command(operation=Operation.ALL_REDUCE, tag=2)], [wait]), None),
+        "never": (([wait], [quiesce, never]), (EventStatus.AFTER_TIMEOUT, 2 | 0 << 24, 1)),
+    }
+    with open_nodes(nodes=1) as (ring, _):
+        (device,) = ring.devices
+        for name, (programs, expected) in cases.items():
+            load(device, programs)
+            device.run(1)
+            events = []
+            while event := device.pop_event(2 * rings.TIMEOUT):
+                events.append(event)
+            assert device.read_fields("PROGRAM_STATUS") == {
+                "running": 0, "stopped": 1, "loaded": 1, "model": 0, "passes": 0}, name
+            failed = [event for event in events if event.status is not EventStatus.OK]
+            if expected is None:
+                assert {event.status for event in failed} == {EventStatus.UNKNOWN_OPERATION}, name
+            else:
+                assert [(event.status, event.detail, event.queue) for event in failed] == [expected], name
+            load(device, ([quiesce], [quiesce]))
+            device.run(2)
+            assert sorted((event.queue, event.status) for event in pop(device, 4)) == [
+                (0, EventStatus.OK), (0, EventStatus.OK), (1, EventStatus.OK), (1, EventStatus.OK)], name
+
+
+def test_a_stand_in_alone():
+    """COMPUTE that is pushed takes its duration, as the golden model says."""
+    with open_nodes(nodes=1) as (ring, _):
+        (device,) = ring.devices
+        for length, duration in ((100, 0), (100, 500), (0, 77)):
+            device.push(Command(operation=Operation.COMPUTE, state_base=512, length=length, duration=duration))
+            (event,) = pop(device, 1)
+            assert (event.cycles, event.queue) == (compute_cycles(length, duration, lanes=CONFIG.lanes), 0)
+
+
+def test_queued_commands_run_in_order_across_queues():
+    """A ring queues a command for one queue only when the other is empty, so that its order is that of the calls."""
+    generator = np.random.default_rng(4)
+    with open_nodes() as (ring, _):
+        expected = stage(ring, generator)[:100]
+        compute = Command(operation=Operation.COMPUTE, state_base=STAGED, length=100, duration=900)
+        computed = ring._submit_apart(dict.fromkeys(range(2), compute))
+        summed = ring.submit(Operation.ALL_REDUCE, 100)
+        again = ring._submit_apart({0: compute})
+        ring.wait(computed, summed, again)
+        found = ring.read_gradients(100)
+        np.testing.assert_array_equal(found[1], expected)
+        staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
+        np.testing.assert_array_equal(found[0], staged)
+
+
+def test_records():
+    """A trace that has gone round begins with the oldest record that no new one can have replaced."""
+    words = np.zeros(8, np.uint32)
+    for number in range(6):
+        place = number % 4
+        words[2 * place:2 * place + 2] = number | (number % 2) << 29 | (number % 2) << 30, 100 * number
+    assert [record.time for record in records(words, 2)] == [400, 500]
+    assert records(words, 6) == [
+        TraceRecord(queue=number % 2, tag=number, end=bool(number % 2), time=100 * number) for number in (3, 4, 5)]
+    assert records(words, 0) == []
