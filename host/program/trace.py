@@ -1,0 +1,100 @@
+"""Trace of a program's run on a node, read back as the spans of its commands."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hdl.control.trace import TRACE_WORDS, trace_record_layout
+from host.driver.words import Words, fields, places
+from host.program.program import CompiledProgram
+from sim.golden.program import Span
+
+__all__ = ["RECORDS", "Record", "TraceError", "origin_of", "records", "spans"]
+
+_RECORD = places(trace_record_layout())
+
+#: Records that a node keeps.
+RECORDS = TRACE_WORDS // 2
+
+_TIMES = 1 << 32
+
+
+class TraceError(Exception):
+    """A trace that is not that of the program."""
+
+
+class Record(NamedTuple):
+    """Start or end of a command, with the cycle in which it came, modulo 2^32."""
+
+    queue: int
+    tag: int
+    end: bool
+    time: int
+
+
+def records(words: Words, pointer: int, since: int) -> list[Record]:
+    """Records of a node's trace, in order.
+
+    Parameters
+    ----------
+    words : array of uint32
+        The whole memory space.
+    pointer : int
+        Register TRACE_POINTER.
+    since : int
+        What it was before the run.
+
+    Raises
+    ------
+    TraceError
+        There were more records than a node keeps.
+    """
+    count = (pointer - since) % _TIMES
+    if count > RECORDS:
+        raise TraceError(f"Trace must have at most {RECORDS} records, not {count:,}: run fewer passes at a time")
+    found = []
+    for number in range(count):
+        place = 2 * ((since + number) % RECORDS)
+        values = fields(_RECORD, int(words[place]) | int(words[place + 1]) << 32)
+        found.append(Record(values["queue"], values["tag"], bool(values["end"]), values["time"]))
+    return found
+
+
+def origin_of(traces: Sequence[Sequence[Record]]) -> int:
+    """Time of the earliest record of all nodes, whose clocks agree; the least difference counts, as times wrap."""
+    times = [record.time for trace in traces for record in trace]
+    if not times:
+        return 0
+    return (times[0] + min((time - times[0] + _TIMES // 2) % _TIMES - _TIMES // 2 for time in times)) % _TIMES
+
+
+def spans(trace: Sequence[Record], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
+    """Spans of a run, in order of their starts.
+
+    Parameters
+    ----------
+    trace : sequence of Record
+    program : CompiledProgram
+        Its commands have their places in the program as tags.
+    node : int
+    origin : int
+        Time that counts as 0.
+
+    Raises
+    ------
+    TraceError
+        Records are not those of commands of this program, each with its start and its end, in the order of its queue.
+    """
+    found = []
+    for queue, commands in enumerate(program.queues):
+        mine = [record for record in trace if record.queue == queue]
+        for count, (start, end) in enumerate(zip(mine[::2], mine[1::2], strict=False)):
+            number, place = divmod(count, max(len(commands), 1))
+            expected = commands[place].task.place if commands else None
+            if (start.tag, start.end, end.tag, end.end) != (expected, False, expected, True):
+                raise TraceError(f"Trace must have start and end of command {expected} of pass {number} in queue "
+                                 f"{queue}, not {start} and {end}")
+            found.append(Span(node, queue, commands[place].task.name, (start.time - origin) % _TIMES,
+                              (end.time - origin) % _TIMES, number, place))
+        if len(mine) % 2:
+            raise TraceError(f"Trace must have the end of every command, and {mine[-1]} has none")
+    return sorted(found, key=lambda span: (span.start, span.queue))
