@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.arithmetic.library import addresses, library
+from sim.arithmetic.library import address, library
 from sim.golden import summation
 from sim.golden.summation import canonical
 
@@ -19,6 +19,7 @@ __all__ = ["canonical", "column_sums", "cross_entropy", "exp", "gather_sums", "l
 
 Array = npt.NDArray[np.floating]
 
+_SINGLE, _DOUBLE = {np.dtype(np.float32)}, {np.dtype(np.float64)}
 #: Columns of the panel that a kernel copies factors into.
 _PANEL = 16
 
@@ -26,19 +27,20 @@ _PANEL = 16
 def _compiled(*arrays: Array) -> bool:
     """Whether arrays are of binary32, which kernels compute with, and not of binary64."""
     types = {array.dtype for array in arrays}
-    if types == {np.dtype(np.float32)}:
+    if types == _SINGLE:
         return True
-    if types == {np.dtype(np.float64)}:
+    if types == _DOUBLE:
         return False
     raise ValueError(f"Arrays must be all of float32 or all of float64, not {', '.join(sorted(map(str, types)))}")
 
 
-def _batch(x: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+def _batch(x: Array) -> tuple[Array, list[int]]:
     """A matrix or a batch of them with one axis in front, and its strides in elements."""
-    x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+    if x.ndim != 3:
+        x = x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if any(stride % x.itemsize for stride in x.strides) or not x.flags.aligned:
         x = np.ascontiguousarray(x)
-    return x, np.array(x.strides, np.int64) // x.itemsize
+    return x, [stride // x.itemsize for stride in x.strides]
 
 
 def product(a: Array, b: Array, initial: Array | None = None) -> Array:
@@ -58,8 +60,8 @@ def product(a: Array, b: Array, initial: Array | None = None) -> Array:
     right, right_strides = _batch(b)
     batch, rows, depth = left.shape
     panel = np.empty((depth, _PANEL), np.float32)
-    library().product(*addresses(batch, rows, depth, shape[-1], left, left_strides, right, right_strides, output,
-                                 panel))
+    library().product(batch, rows, depth, shape[-1], address(left), *left_strides, address(right), *right_strides,
+                      address(output), address(panel))
     return output
 
 
@@ -69,7 +71,7 @@ def row_sums(x: Array) -> Array:
         return summation.row_sums(x)
     x = np.ascontiguousarray(x)
     output = np.zeros((*x.shape[:-1], 1), np.float32)
-    library().row_sums(*addresses(output.size, x.shape[-1], x, output))
+    library().row_sums(output.size, x.shape[-1], address(x), address(output))
     return output
 
 
@@ -84,7 +86,7 @@ def gather_sums(x: Array, places: npt.NDArray[np.integer], count: int) -> Array:
         return summation.gather_sums(x, places, count)
     x, places = np.ascontiguousarray(x), np.ascontiguousarray(places, np.int64)
     output = np.zeros((count, x.shape[1]), np.float32)
-    library().gather_sums(*addresses(len(x), x.shape[1], x, places, count, output))
+    library().gather_sums(len(x), x.shape[1], address(x), address(places), count, address(output))
     return output
 
 
@@ -102,7 +104,7 @@ def exp(x: Array) -> Array:
         raise ValueError(f"Argument of exp must be at most zero, not {x[x > 0][0]!s}")
     x = np.ascontiguousarray(x)
     output = np.empty_like(x)
-    library().exponentials(*addresses(x.size, x, output))
+    library().exponentials(x.size, address(x), address(output))
     return output
 
 
@@ -115,7 +117,7 @@ def log(x: Array) -> Array:
         raise ValueError(f"Argument of log must be finite and at least 1, not {x[wrong][0]!s}")
     x = np.ascontiguousarray(x)
     output = np.empty_like(x)
-    library().logarithms(*addresses(x.size, x, output))
+    library().logarithms(x.size, address(x), address(output))
     return output
 
 
@@ -124,7 +126,8 @@ def _powers(scores: Array) -> tuple[Array, Array, Array]:
     scores = np.ascontiguousarray(scores)
     shifted, powers = np.empty_like(scores), np.empty_like(scores)
     totals = np.empty((*scores.shape[:-1], 1), np.float32)
-    library().softmax_parts(*addresses(totals.size, scores.shape[-1], scores, shifted, powers, totals))
+    library().softmax_parts(totals.size, scores.shape[-1], address(scores), address(shifted), address(powers),
+                            address(totals))
     return shifted, powers, totals
 
 

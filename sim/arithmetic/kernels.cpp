@@ -128,25 +128,26 @@ INLINE void sums(const float* x, std::ptrdiff_t columns, float* output) {
 extern "C" {
 
 // output[i] += a[i] * b[i], matrices of (rows, depth) and (depth, columns), for each i of a batch. The output is
-// contiguous; `panel` has room for depth * 16 floats.
+// contiguous; `panel` has room for depth * 16 floats. Strides of a batch, a row and a column are in elements.
 VERSIONS void product(std::int64_t batch, std::int64_t rows, std::int64_t depth, std::int64_t columns,
-                      const float* a, const std::int64_t* a_strides, const float* b, const std::int64_t* b_strides,
+                      const float* a, std::int64_t a_batch, std::int64_t a_row, std::int64_t a_column,
+                      const float* b, std::int64_t b_batch, std::int64_t b_row, std::int64_t b_column,
                       float* output, float* panel) {
     for (std::int64_t n = 0; n < batch; ++n) {
-        const float* right = b + n * b_strides[0];
+        const float* right = b + n * b_batch;
         float* result = output + n * rows * columns;
         for (std::int64_t j = 0; j < columns; j += PANEL) {
             const std::int64_t width = columns - j < PANEL ? columns - j : PANEL;
             for (std::int64_t k = 0; k < depth; ++k) {
-                const float* from = right + k * b_strides[1] + j * b_strides[2];
+                const float* from = right + k * b_row + j * b_column;
                 float* to = panel + k * PANEL;
-                if (width == PANEL && b_strides[2] == 1) {
+                if (width == PANEL && b_column == 1) {
                     std::memcpy(to, from, PANEL * sizeof(float));
                 } else {
-                    for (std::int64_t c = 0; c < PANEL; ++c) to[c] = c < width ? from[c * b_strides[2]] : 0.0f;
+                    for (std::int64_t c = 0; c < PANEL; ++c) to[c] = c < width ? from[c * b_column] : 0.0f;
                 }
             }
-            const Matrix left{a + n * a_strides[0], a_strides[1], a_strides[2]};
+            const Matrix left{a + n * a_batch, a_row, a_column};
             std::int64_t i = 0;
             for (; i + ROWS <= rows; i += ROWS) {
                 tile<ROWS>({left.data + i * left.row, left.row, left.column}, panel, depth,

@@ -16,16 +16,13 @@ import numpy.typing as npt
 from sim.golden import exponential
 from sim.verilated.toolchain import ToolError, cache_folder, cached, compiler, digest, run, source, target
 
-__all__ = ["FLAGS", "KERNELS", "addresses", "build", "check", "library", "load"]
+__all__ = ["FLAGS", "KERNELS", "address", "build", "check", "library", "load"]
 
 #: C++ source of the kernels.
 KERNELS = (Path(__file__).parent / "kernels.cpp").read_text()
 
 #: Of the compiler. A product and a sum are never fused, whatever the processor could do.
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=default", "-std=c++17", "-Wno-psabi")
-
-#: Strides of a batch of contiguous matrices, in elements: 4 rows of 2 factors, 2 rows of 17 columns.
-_LEFT, _RIGHT = (8, 2, 1), (34, 17, 1)
 
 
 def _coefficients() -> str:
@@ -50,21 +47,28 @@ def build(*, flags: Sequence[str] = FLAGS, text: str = KERNELS) -> Path:
         (folder / "coefficients.h").write_text(header)
         run([compiler(), *flags, "-I.", "-shared", "kernels.cpp", "-o", "library.so"], cwd=folder)
 
-    return cached(cache_folder("verilated") / f"arithmetic-{key}", make) / "library.so"
+    return cached(cache_folder("arithmetic") / f"kernels-{key}", make) / "library.so"
+
+
+#: Arguments of each kernel: N is a number of 64 bits, A the address of an array.
+_ARGUMENTS = {"product": "NNNNANNNANNNAA", "row_sums": "NNAA", "gather_sums": "NNAANA", "exponentials": "NAA",
+              "logarithms": "NAA", "softmax_parts": "NNAAAA"}
 
 
 def load(path: Path) -> ctypes.CDLL:
     """Load a library of kernels, all of which return nothing."""
     found = ctypes.CDLL(str(path))
-    for name in ("product", "row_sums", "gather_sums", "exponentials", "logarithms", "softmax_parts"):
-        getattr(found, name).restype = None
+    for name, kinds in _ARGUMENTS.items():
+        kernel = getattr(found, name)
+        kernel.restype = None
+        kernel.argtypes = [ctypes.c_int64 if kind == "N" else ctypes.c_void_p for kind in kinds]
     return found
 
 
-def addresses(*values: int | npt.NDArray[Any]) -> list[Any]:
-    """Arguments of a kernel: numbers of 64 bits, and addresses of arrays."""
-    return [ctypes.c_int64(value) if isinstance(value, int) else ctypes.c_void_p(value.ctypes.data)
-            for value in values]
+def address(x: npt.NDArray[Any]) -> int:
+    """Address of an array's first element; ``x.ctypes`` has it too, and takes several times as long."""
+    found: int = x.__array_interface__["data"][0]
+    return found
 
 
 def check(found: ctypes.CDLL) -> list[str]:
@@ -74,18 +78,18 @@ def check(found: ctypes.CDLL) -> list[str]:
         left, right = (np.array(one, np.float32) for one in zip(*pairs, strict=True))
         a, b = np.tile(left, (4, 1)), np.tile(right[:, None], (1, 17))
         output, panel = np.zeros((4, 17), np.float32), np.zeros((2, 16), np.float32)
-        found.product(*addresses(1, 4, 2, 17, a, np.array(_LEFT), b, np.array(_RIGHT), output, panel))
+        found.product(1, 4, 2, 17, address(a), 8, 2, 1, address(b), 34, 17, 1, address(output), address(panel))
         return output
 
     def values(name: str, x: npt.NDArray[np.float32]) -> bytes:
         output = np.zeros_like(x)
-        getattr(found, name)(*addresses(len(x), x, output))
+        getattr(found, name)(len(x), address(x), address(output))
         return output.tobytes()
 
     near = 1 + 2**-12
     below, above = (np.arange(1 << 12, dtype=np.float32) / np.float32(scale) for scale in (-40, 2048))
     row, total = np.array([1e8, 1, -1e8], np.float32), np.zeros(1, np.float32)
-    found.row_sums(*addresses(1, 3, row, total))
+    found.row_sums(1, 3, address(row), address(total))
     rules = {
         "rounds products before it adds them": (products([(-1 - 2**-11, 1), (near, near)]) == 0).all(),
         "keeps subnormal numbers": (products([(2**-70, 2**-70), (0, 0)]) == np.float32(2**-140)).all(),

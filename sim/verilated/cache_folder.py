@@ -22,6 +22,7 @@ VARIABLE, LIMIT = "GRADRING_CACHE", "GRADRING_CACHE_LIMIT"
 KINDS = {
     "verilog": "Verilog of components",
     "verilated": "simulated rings, boards and units",
+    "arithmetic": "arithmetic of the host",
     "regression": "simulators for cocotb",
     "formal": "proofs",
     "netlist": "netlists of tests",
