@@ -164,7 +164,8 @@ def _zero_value() -> dict[str, Any]:
 def _compute() -> dict[str, Any]:
     from hdl.compute.product import MatrixProduct
 
-    return {"narrow": MatrixProduct(rows=1, columns=4, dsps=1, blocks=32), "square": MatrixProduct(rows=4, columns=4)}
+    return {"narrow": MatrixProduct(rows=1, columns=4, dsps=1, blocks=32),
+            "square": MatrixProduct(rows=2, columns=2, blocks=4)}
 
 
 def _burst() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hdl.compute.loop_nest import job_layout, tile_layout
 from hdl.compute.multiply_accumulate import product_latency
 from hdl.compute.panel import fill_layout
 from hdl.compute.product import MatrixProduct, initial_layout
+from sim import formal
 from sim.bench import product as bench
 from sim.golden import loop_nest, product
 from sim.payload import pack, unpack
@@ -179,6 +180,10 @@ def test_orders_and_factors_change_no_bit():
     for k in range(11):
         want += a.view(np.float32)[:, k, None] * b.view(np.float32)[k]
     assert found == {want.tobytes()}
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(formal.Offers(MatrixProduct(rows=1, columns=2, blocks=2)), depth=2)
 
 
 def test_bench(monkeypatch):
