@@ -191,7 +191,7 @@ def node_rows(ring: Ring) -> list[Row]:
 def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row]:
     """All rows; ``announce`` is called with the name of each stage as it begins."""
     rows = []
-    for module in ("sim.bench.zero_value", "sim.bench.optimizer"):
+    for module in ("sim.bench.zero_value", "sim.bench.optimizer", "sim.bench.product"):
         announce(module.rpartition(".")[2])
         rows += importlib.import_module(module).rows()
 

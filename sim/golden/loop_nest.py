@@ -143,7 +143,7 @@ class LoopNest:
     def steps(self, job: Job) -> Iterator[Step]:
         """Steps of a job that is legal, in order."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
-        outer, middle, inner = ORDERS[job.order]
+        outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
                  for y in range(0, size[middle], stride[middle]) for z in range(0, size[inner], stride[inner])]
         for number, base in enumerate(bases):

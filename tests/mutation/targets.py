@@ -161,6 +161,13 @@ def _zero_value() -> dict[str, Any]:
             "decoder8": Decoder(lanes=8), "adder": Adder()}
 
 
+def _compute() -> dict[str, Any]:
+    from hdl.compute.product import MatrixProduct
+
+    return {"narrow": MatrixProduct(rows=1, columns=4, dsps=1, blocks=32),
+            "square": MatrixProduct(rows=2, columns=2, blocks=4)}
+
+
 def _burst() -> dict[str, Any]:
     from hdl.optimizer.burst import StreamedOptimizer
     from hdl.optimizer.fixed_point import INT16
@@ -266,6 +273,8 @@ _ALL = (
       for name in ("burst", "burst_controller", "row_collector")),
     Target("hdl/optimizer/gradient_buffer.py", _gradient_buffer, (f"{_OPTIMIZER}/test_gradient_buffer.py",)),
     Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
+    *(Target(f"hdl/compute/{name}.py", _compute, (f"tests/hdl/compute/test_{name}.py",))
+      for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")

@@ -12,6 +12,8 @@ from hdl.compute.loop_nest import job_layout, tile_layout
 from hdl.compute.multiply_accumulate import product_latency
 from hdl.compute.panel import fill_layout
 from hdl.compute.product import MatrixProduct, initial_layout
+from sim import formal
+from sim.bench import product as bench
 from sim.golden import loop_nest, product
 from sim.payload import pack, unpack
 from sim.streams import stall_array
@@ -139,6 +141,24 @@ def test_cycles(unit_of):
         assert taken[-1] + 1 == golden.cycles(job, filled=filled), job
 
 
+def test_reset():
+    """A reset in the middle of a product leaves nothing of it."""
+    unit_of = PRODUCTS[0]
+    _, unit, golden = _product(*unit_of)
+    generator = np.random.default_rng(1)
+    for cut in (9, 20, 60, 150):
+        job = loop_nest.Job(m=5, n=20, k=6, tile=1, rounds=3)
+        a, b = (draw(generator, "ordinary", *shape) for shape in ((job.m, job.k), (job.k, job.n)))
+        fills = golden.fills(job, a, b, by_rows=(True, True))
+        layout = job_layout()
+        unit.lockstep(
+            sources={"job": Feed(pack(layout, {name: np.array([getattr(job, name)]) for name in layout.members})),
+                     **{f"fill_{name}": Feed(_fill_rows(fill_layout(4, 32), panels))
+                        for name, panels in fills.items()}},
+            sinks={"panels": True, "tiles": True, "o": cut % 20 != 0}, cycles=cut)
+        _run(unit_of, [_job(generator, golden, most=9) for _ in range(2)], seed=cut)
+
+
 def test_orders_and_factors_change_no_bit():
     """All orders, and the array of one row and of four, give the same product."""
     found = set()
@@ -160,3 +180,15 @@ def test_orders_and_factors_change_no_bit():
     for k in range(11):
         want += a.view(np.float32)[:, k, None] * b.view(np.float32)[k]
     assert found == {want.tobytes()}
+
+
+def test_offers_stand_for_all_time():
+    formal.prove(formal.Offers(MatrixProduct(rows=1, columns=2, blocks=2)), depth=2)
+
+
+def test_bench(monkeypatch):
+    """The bench finds numpy's sums, and counts loads."""
+    monkeypatch.setattr(bench, "JOBS", (loop_nest.Job(m=32, n=16, k=40, tile=2, rounds=4),))
+    row, = bench.rows()
+    assert row["bound"] == 32 * 16 * 40 // 16
+    assert 1 < row["ratio"] < 1.2
