@@ -270,6 +270,8 @@ UNITS = {
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
+    "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
+    "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "node": Unit("hdl.node:Node", {}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
     "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),

@@ -124,7 +124,8 @@ def test_engines_that_cannot_be_together():
     with pytest.raises(ValueError, match=r"^Memory of engine x must be one of gradients, weights, not 'state_0'$"):
         check_engines([lacking], CONFIG.memories)
     torn = EngineDescription(name="x", make=None, operations=(
-        OperationDescription(code=20, queue=0), OperationDescription(code=21), OperationDescription(code=22, queue=1)))
+        OperationDescription(code=20, queue=0), OperationDescription(code=21),
+        OperationDescription(code=22, queue=1)))
     with pytest.raises(ValueError, match=r"^Operations of engine x must be of one queue, not 0 and 1$"):
         check_engines([torn], CONFIG.memories)
 
