@@ -224,8 +224,6 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
-    EventStatus.AFTER_TIMEOUT: "command {event.low} of the other queue's program, which it comes after, did not end "
-                               "within {event.cycles} cycles; check the program, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
