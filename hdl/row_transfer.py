@@ -4,10 +4,24 @@ from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.group import GROUP
 from hdl.memory import READ_LATENCY, job_layout, read_signature, write_signature
 from hdl.streams.stream import Queue, beat_layout, connect_stream
 
 __all__ = ["RowReader", "RowWriter"]
+
+
+def _pitch_members(rows, lanes, strided):
+    """Members of a component whose jobs may be strided."""
+    return {"pitch": In(range(rows * lanes // GROUP))} if strided else {}
+
+
+def _following(row, lanes, pitch):
+    """Row behind another in a job; with a ``pitch``, of which the next group lies so many groups further."""
+    if pitch is None:
+        return row + 1
+    inside = (GROUP // lanes).bit_length() - 1
+    return Cat((row[:inside] + 1)[:inside], row[inside:] + Mux(row[:inside].all(), pitch, 0))
 
 
 class RowReader(wiring.Component):
@@ -29,6 +43,9 @@ class RowReader(wiring.Component):
     depth : int
         Beats that wait or are under way; at least 1. One is a register, two are two, and more are LUT memory, which
         nine fill.
+    strided : bool
+        Whether the groups of a job lie ``pitch`` groups apart, in place of each behind the one before. Then a job
+        begins with a group.
     ahead : bool
         Whether a job is taken while the one before it has rows left, so that ``job.ready`` is a register. The
         inference engine does without.
@@ -37,6 +54,8 @@ class RowReader(wiring.Component):
     -------
     job : In(stream of job_layout(rows, elements))
     port : Out(read_signature(rows, lanes))
+    pitch : In(range(groups of the memory))
+        Only with ``strided``. Holds as long as there is a job.
     o : Out(stream of beat_layout(lanes))
         The last beat of a job keeps only the lanes that the job covers.
     nan : Out(1)
@@ -45,7 +64,7 @@ class RowReader(wiring.Component):
 
     latency = 2 + READ_LATENCY
 
-    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, ahead=True):
+    def __init__(self, *, rows, lanes, elements, gradients=False, depth=9, strided=False, ahead=True):
         if not isinstance(depth, int) or depth < 1:
             raise ValueError(f"Reader depth must be a positive integer, not {depth!r}")
         self._rows = rows
@@ -53,6 +72,7 @@ class RowReader(wiring.Component):
         self._elements = elements
         self._gradients = gradients
         self._depth = depth
+        self._strided = strided
         self._ahead = ahead
         super().__init__(
             {
@@ -60,8 +80,13 @@ class RowReader(wiring.Component):
                 "port": Out(read_signature(rows, lanes)),
                 "o": Out(stream.Signature(beat_layout(lanes))),
                 "nan": Out(1),
+                **_pitch_members(rows, lanes, strided),
             }
         )
+
+    @property
+    def strided(self):
+        return self._strided
 
     def elaborate(self, platform):
         m = Module()
@@ -104,7 +129,7 @@ class RowReader(wiring.Component):
         with m.If(advance):
             m.d.sync += [
                 busy.eq(more | present),
-                row.eq(Mux(more, row + 1, following.row)),
+                row.eq(Mux(more, _following(row, lanes, self.pitch if self._strided else None), following.row)),
                 count.eq(Mux(more, count - lanes, following.count)),
                 more.eq(Mux(more, count > 2 * lanes, present & (following.count > lanes))),
             ]
@@ -154,6 +179,8 @@ class RowWriter(wiring.Component):
         Rows and lanes of the memory.
     elements : int
         Most elements in a job.
+    strided : bool
+        Whether the groups of a job lie ``pitch`` groups apart; see :class:`RowReader`.
 
     Members
     -------
@@ -162,24 +189,32 @@ class RowWriter(wiring.Component):
         groups.
     i : In(stream of beat_layout(lanes))
     port : Out(write_signature(rows, lanes))
+    pitch : In(range(groups of the memory))
+        Only with ``strided``.
     done : Out(1)
         High for a cycle when a job's last element is in the memory.
     """
 
     latency = 1
 
-    def __init__(self, *, rows, lanes, elements):
+    def __init__(self, *, rows, lanes, elements, strided=False):
         self._rows = rows
         self._lanes = lanes
         self._elements = elements
+        self._strided = strided
         super().__init__(
             {
                 "job": In(stream.Signature(job_layout(rows, elements))),
                 "i": In(stream.Signature(beat_layout(lanes))),
                 "port": Out(write_signature(rows, lanes)),
                 "done": Out(1),
+                **_pitch_members(rows, lanes, strided),
             }
         )
+
+    @property
+    def strided(self):
+        return self._strided
 
     def elaborate(self, platform):
         m = Module()
@@ -206,7 +241,7 @@ class RowWriter(wiring.Component):
             ]
             with m.If(self.i.valid & busy):
                 m.d.sync += [
-                    row.eq(row + 1),
+                    row.eq(_following(row, lanes, self.pitch if self._strided else None)),
                     count.eq(Mux(count > lanes, count - lanes, 0)),
                     ending.eq(self.i.payload.last),
                 ]

@@ -62,11 +62,15 @@ class CommandChecker(wiring.Component):
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
     - If it is ``on_ring``, ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it ``has_root``
-      ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on).
+      ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
+      ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest byte on).
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
       beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it
       (``BAD_LENGTH``; the detail is the length that would have fitted). Where the extent is but a start, its base
       alone is compared.
+
+    Of an operation ``on_ring``, groups of 32 elements lie ``stride`` groups apart: in room for R groups, ceil(R /
+    ``stride``) of them. Packed state begins at a multiple of 16 words, since a group takes no more.
 
     Of state, a node keeps one block only, of at most ceil(ceil(length / 32) / size) groups of 32 elements. The room R
     behind the base, twice as many elements as words if state is packed and the extent ``packs``, is a whole number of
@@ -114,7 +118,24 @@ class CommandChecker(wiring.Component):
 
     @property
     def latency(self):
-        return 16 + self._config.nodes_max.bit_length()
+        # The room of two memories at most is divided by a stride: a cycle for each bit and one to round, in place of
+        # two for a factor of one.
+        return 16 + self._config.nodes_max.bit_length() + 2 * (self._quotient_bits - 1)
+
+    @property
+    def _words(self):
+        return {space.name: space.words for space in self._config.memories}
+
+    @property
+    def _room_bits(self):
+        """Bits of the room in any memory that an operation uses."""
+        return max([self._words[extent.memory] for operation in self._operations for extent in operation.extents],
+                   default=1).bit_length()
+
+    @property
+    def _quotient_bits(self):
+        """Bits of the number of groups in a memory."""
+        return max(self._room_bits - 5, 1)
 
     def elaborate(self, platform):
         m = Module()
@@ -128,9 +149,7 @@ class CommandChecker(wiring.Component):
         flags = _Flags()
         extents = [{operation.code: extent for operation in operations if (extent := operation.extent(base))}
                    for base in BASES]
-        words = {space.name: space.words for space in config.memories}
-        room_bits = max([words[extent.memory] for column in extents for extent in column.values()],
-                        default=1).bit_length()
+        words, room_bits = self._words, self._room_bits
 
         def trait(place, holds, *, measured=False):
             """Whether a trait holds for the operation's extent at a base; ``measured`` asks only extents that have a
@@ -152,6 +171,9 @@ class CommandChecker(wiring.Component):
         starts = Array([trait(place, lambda extent: extent.reach is Reach.START) for place in places])
         shared = Array([trait(place, lambda extent: extent.reach is Reach.BLOCK, measured=True) for place in places])
         packed = Array([trait(place, lambda extent: extent.packs, measured=True) for place in places])
+        strided = Array([flags.of({operation.code: operation.on_ring and extent.reach is Reach.LENGTH
+                                   for operation in operations if (extent := operation.extent(base))})
+                         for base in BASES])
         memory = Signal(range(len(BASES)))
         used = Signal(len(BASES))
         base = Signal(32)
@@ -159,6 +181,7 @@ class CommandChecker(wiring.Component):
         factor = Signal(range(config.nodes_max + 1))
         addend = Signal(room_bits + len(factor) + 1)
         fitting = Signal(room_bits + len(factor) + 1)
+        left = Signal.like(command.stride)  # remainder of a division
 
         def conclude(status, detail=0):
             m.d.sync += [self.o.valid.eq(1), verdict.status.eq(status), verdict.detail.eq(detail)]
@@ -210,6 +233,8 @@ class CommandChecker(wiring.Component):
                 m.next = "Fetch"
                 with m.If(outside):
                     conclude(EventStatus.BAD_RANK, Cat(command.rank, command.size, command.port, command.root))
+                with m.Elif((command.turn >= command.size) | (command.stride == 0)):
+                    conclude(EventStatus.BAD_STRIDE, Cat(command.turn, command.stride))
 
             with m.State("Fetch"):
                 m.d.sync += [
@@ -227,10 +252,29 @@ class CommandChecker(wiring.Component):
                 room = (capacity - base[:room_bits])[:room_bits]
                 m.d.sync += addend.eq(Mux(packed[memory] & self.checked.packed_state, room.shift_left(1), room))
                 m.next = "Multiply"
-                with m.If((base[:5] != 0) | (base > capacity)):
+                halves = packed[memory] & self.checked.packed_state
+                with m.If((base[:4] != 0) | (base[4] & ~halves) | (base > capacity)):
                     conclude(EventStatus.BAD_BASE, base)
                 with m.Elif(starts[memory]):
                     proceed()
+                with m.Elif(strided[memory] & (command.stride != 1)):
+                    m.d.sync += [left.eq(0), addend.eq(room >> 5), fitting.eq(1)]
+                    m.next = "Divide"
+
+            with m.State("Divide"):
+                # A bit of the quotient per cycle, behind a mark that is in its place when the quotient is whole.
+                bits = self._quotient_bits
+                partial = Cat(addend[bits - 1], left)
+                with m.If(fitting[bits]):
+                    m.d.sync += fitting.eq((fitting[:bits] + (left != 0)) << 5)
+                    m.next = "Length"
+                with m.Else():
+                    holds = partial >= command.stride
+                    m.d.sync += [
+                        left.eq(Mux(holds, partial - command.stride, partial)),
+                        fitting.eq(Cat(holds, fitting)),
+                        addend.eq(addend << 1),
+                    ]
 
             with m.State("Multiply"):
                 m.d.sync += [addend.eq(addend << 1), factor.eq(factor >> 1)]

@@ -58,6 +58,10 @@ class CollectiveEngine(wiring.Component):
     reported by one event, as :class:`~hdl.ring.control.CollectiveControl` says. The settings are sampled when the
     command is taken, so that a change never lands inside one.
 
+    Packets carry the number of their collective, by which a node refuses those of another. A collective with the
+    number of the one before it ends with ``REPEATED``, since packets of the two could be taken for each other. Which
+    number was the last is forgotten while ``link_reset`` is held.
+
     A packet that does not belong, a peer that has given up, a ring that stands still for ``timeout`` cycles or a held
     ``link_reset`` ends the command early. The engine then resets the datapath, ends the packet that it is sending so
     that nobody takes it for whole, sends one ABORT to its successor, and drops what comes in until its predecessor's
@@ -151,10 +155,19 @@ class CollectiveEngine(wiring.Component):
             # A broadcast moves the whole vector as one block.
             planner.size.eq(Mux(is_broadcast, 1, command.size)),
             planner.rank.eq(Mux(is_broadcast, 0, command.rank)),
+            planner.turn.eq(Mux(is_broadcast, 0, command.turn)),
+            planner.stride.eq(command.stride),
         ]
 
         # All that a command depends on is sampled when it is taken.
         given = self.command.payload
+        latest = Signal.like(given.collective)
+        known = Signal()  # there has been a collective since links were reset
+        repeated = Signal()
+        with m.If(self.command.valid & self.command.ready & (given.operation != Operation.QUIESCE)):
+            m.d.sync += [known.eq(1), latest.eq(given.collective), repeated.eq(known & (given.collective == latest))]
+        with m.If(self.link_reset):
+            m.d.sync += known.eq(0)
         connect_stream(m, self.command, control.command)
         connect_stream(m, control.event, self.event)
         with m.If(self.command.ready):
@@ -170,7 +183,7 @@ class CollectiveEngine(wiring.Component):
                 setup.predecessor.eq(predecessor(given.rank, given.size)),
                 setup.successor.eq(successor(given.rank, given.size)),
                 setup.epoch.eq(given.epoch),
-                setup.iteration.eq(given.collective),
+                setup.collective.eq(given.collective),
                 setup.gradient_row.eq(given.gradient_base // config.lanes),
                 setup.weight_row.eq(given.weight_base // config.lanes),
                 setup.state_row.eq(given.state_base // config.lanes),
@@ -198,13 +211,13 @@ class CollectiveEngine(wiring.Component):
         with m.If(control.planning):
             m.d.sync += [
                 setup.plan.eq(planner.plan),
+                setup.pitch.eq(planner.plan.pitch),
                 setup.relay.eq(is_broadcast & ~is_root),
                 setup.pass_on.eq(is_broadcast & now.passes_on),
             ]
             for name, make in tours(config).items():
                 tour = make(now)
-                m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].block.eq(tour.block),
-                             setup[name].start.eq(tour.start)]
+                m.d.sync += [setup[name].steps.eq(tour.steps), setup[name].first.eq(tour.first)]
             m.d.sync += [leaving.eq(0), coming.eq(0)]
 
         pulses, fault, running = datapath.pulses, control.fault, control.running
@@ -214,6 +227,7 @@ class CollectiveEngine(wiring.Component):
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
             control.kind.immediate.eq(command.operation == Operation.QUIESCE),
+            control.kind.repeated.eq(repeated),
             control.kind.alone.eq(setup.alone),
             control.kind.updates.eq(~setup.sum),
             control.planned.eq(planner.done),
@@ -233,7 +247,7 @@ class CollectiveEngine(wiring.Component):
             abort_header.source.eq(setup.rank),
             abort_header.destination.eq(setup.successor),
             abort_header.epoch.eq(setup.epoch),
-            abort_header.iteration.eq(setup.iteration),
+            abort_header.collective.eq(setup.collective),
             packetizer.may_start.eq(transmitter.may_start),
             packetizer.give_up.eq(control.give_up),
             packetizer.clear.eq(self.link_reset | control.stranded),

@@ -12,10 +12,11 @@ __all__ = ["CollectiveControl", "fault_layout", "kind_layout"]
 def kind_layout():
     """The properties of a command that its control depends on.
 
-    ``immediate``: there is nothing to run (QUIESCE). ``alone``: the ring has one node, so that nothing has to move on
-    it. ``updates``: a command that ends well has changed weights.
+    ``immediate``: there is nothing to run (QUIESCE). ``repeated``: a collective with the number of the one before it,
+    which must not run. ``alone``: the ring has one node, so that nothing has to move on it. ``updates``: a command
+    that ends well has changed weights.
     """
-    return data.StructLayout({"immediate": 1, "alone": 1, "updates": 1})
+    return data.StructLayout({"immediate": 1, "repeated": 1, "alone": 1, "updates": 1})
 
 
 def fault_layout():
@@ -28,7 +29,7 @@ class CollectiveControl(wiring.Component):
 
     ======= ==========================================================================================
     Idle    takes a command
-    Plan    starts the planner, unless the command is ``immediate`` or ``link_reset`` is high
+    Plan    starts the planner, unless the command is ``immediate`` or ``repeated`` or ``link_reset`` is high
     Deal    waits for the planner, and sets the tours of all walks
     Launch  starts the datapath
     Settle  waits until the datapath is busy
@@ -144,6 +145,8 @@ class CollectiveControl(wiring.Component):
                     report(EventStatus.LINK_RESET)
                 with m.Elif(self.kind.immediate):
                     m.next = "Report"
+                with m.Elif(self.kind.repeated):
+                    report(EventStatus.REPEATED)
                 with m.Else():
                     m.d.comb += self.plan.eq(1)
 

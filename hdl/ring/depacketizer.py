@@ -51,7 +51,7 @@ class Depacketizer(wiring.Component):
     WRONG_SEQUENCE         sequence number                              got, expected
     WRONG_BLOCK            segment                                      got, expected, with bit 15 set in both
     WRONG_LENGTH           length field                                 got, expected
-    WRONG_ITERATION        iteration                                    got, expected
+    WRONG_COLLECTIVE       number of the collective                     got, expected
     WRONG_BLOCK            block                                        got, expected
     WRONG_LENGTH           too few or too many payload words, or one    units of the codec's length counter that were
                            that the codec's length counter finds wrong  still missing; 0xffff
@@ -305,8 +305,8 @@ class Depacketizer(wiring.Component):
                 with m.If(occupied & wanted):
                     check(
                         (ending, EventStatus.WRONG_LENGTH, 0xffff, 0xffff),
-                        (header.iteration != expected.iteration,
-                         EventStatus.WRONG_ITERATION, header.iteration, expected.iteration),
+                        (header.collective != expected.collective,
+                         EventStatus.WRONG_COLLECTIVE, header.collective, expected.collective),
                         (header.block != expected.block,
                          EventStatus.WRONG_BLOCK, header.block, expected.block),
                     )
@@ -314,7 +314,7 @@ class Depacketizer(wiring.Component):
                     # A record is there unless the packet is one of those that do not need it.
                     m.d.comb += self.expected.ready.eq(~(outdated | by_abort | discarded | self.drain))
                     go_on("Skip")
-                    belongs = (header.iteration == expected.iteration) & (header.block == expected.block)
+                    belongs = (header.collective == expected.collective) & (header.block == expected.block)
                     with m.If(wanted & ~self.drain & ~ending & belongs):
                         m.d.sync += self.accepted.eq(1)
                         m.next = "Payload"

@@ -46,7 +46,7 @@ def header_layout():
     return data.StructLayout({
         "type": PacketType, "codec": CODE_BITS, "tenant": 4, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
-        "iteration": 16, "block": 8, "destination": 8,
+        "collective": 16, "block": 8, "destination": 8,
     })
 
 
@@ -55,7 +55,7 @@ def expected_layout():
     return data.StructLayout({
         "codec": CODE_BITS, "source": 8, "epoch": 8,
         "sequence": 12, "segment": _SEGMENT_BITS, "length": LENGTH_BITS,
-        "iteration": 16, "block": 8,
+        "collective": 16, "block": 8,
     })
 
 

@@ -1,14 +1,16 @@
 """Static order of a collective: the sequence in which segments of blocks are moved.
 
-A vector of ``length`` elements is dealt to ``size`` blocks in groups of 32: with G groups, block b has G // size of
-them, and one more if b < G % size; blocks follow each other. A block moves in segments of S elements, and every
-block in the same number T of segments, so that short ones end in empty segments. With SR(t) and AG(t) the
+A vector of ``length`` elements is dealt to ``size`` blocks in groups of 32, in turn: group j belongs to block (j +
+turn) % size. So the first group of block b is (b - turn) % size, and of G groups it has G // size, and one more if
+that first group is below G % size. In memory the groups of a vector lie ``stride`` groups apart, and so those of a
+block ``pitch`` = size · stride. A block moves in segments of S elements, and every block in the same number T of
+segments, so that short ones end in empty segments. With SR(t) and AG(t) the
 scatter-reduce and the all-gather of segment t of every block, the order is SR(0), SR(1), AG(0), SR(2), AG(1), …
 AG(T-1): the all-gather lags one behind, which hides the latency of the optimizer.
 
 Everything that takes part in a collective (sending, receiving, reading gradients, updating a block) follows this
 order with a walk of its own: it has a number of steps in each phase, and the block goes down by one from step to
-step.
+step, and with it the first group.
 """
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed
@@ -17,9 +19,16 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
 from hdl.ring.header import LONGEST_SEGMENT
-from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor
+from hdl.ring.topology import MOST_NODES, RANKS, SIZES, is_predecessor, is_successor, successor
 
-__all__ = ["Phase", "Planner", "Walk", "plan_layout", "record_layout", "tour_layout"]
+__all__ = ["PITCHES", "STRIDES", "Phase", "Planner", "Walk", "first_layout", "plan_layout", "record_layout",
+           "tour_layout"]
+
+#: Shape of a stride.
+STRIDES = range(256)
+
+#: Shape of a pitch.
+PITCHES = range(MOST_NODES * STRIDES.stop)
 
 
 class Phase(enum.Enum, shape=1):
@@ -29,40 +38,57 @@ class Phase(enum.Enum, shape=1):
     GATHER = 1
 
 
+def _groups(elements):
+    """Shape of a number of groups, and of the place of a group in a memory of so many elements."""
+    return range((elements + GROUP - 1) // GROUP + 1)
+
+
 def plan_layout(elements):
-    """Division of a vector of up to ``elements`` elements: the block sizes and the number of segments."""
-    groups = (elements + GROUP - 1) // GROUP
+    """Division of a vector of up to ``elements`` elements, and the places of its groups.
+
+    ``quotient`` is the number of groups that every block has, ``remainder`` that of blocks with one more, and
+    ``rest`` the number of elements in the vector's last group, modulo 32; the block of that group has ``final`` as
+    its first one. ``top`` is the place of group ``size`` - 1. Places are modulo the power of two that holds them.
+    """
+    groups = _groups(elements)
     return data.StructLayout(
         {
             "size": SIZES,
-            "length": range(elements + 1),
-            "groups": range(groups + 1),
-            "quotient": range(groups + 1),
+            "turn": RANKS,
+            "rest": range(GROUP),
+            "quotient": groups,
             "remainder": SIZES,
-            "segments": range(groups + 1),
+            "final": RANKS,
+            "segments": groups,
+            "stride": groups,
+            "top": groups,
+            "pitch": groups,
         }
     )
 
 
+def first_layout(elements):
+    """First group of a block: its number, below ``size``, and its place in memory."""
+    return data.StructLayout({"group": RANKS, "place": _groups(elements)})
+
+
 def tour_layout(elements):
-    """One walk's part in a phase: its number of steps, the block of the first step, and that block's first group."""
-    groups = (elements + GROUP - 1) // GROUP
-    return data.StructLayout({"steps": SIZES, "block": RANKS, "start": range(groups + 1)})
+    """One walk's part in a phase: its number of steps, and the first group of the block of the first step."""
+    return data.StructLayout({"steps": SIZES, "first": first_layout(elements)})
 
 
 def record_layout(elements, segment):
     """One segment of one block, in the static order.
 
-    ``group`` is the first group of the segment, ``length`` its elements, 0 if the block has ended before it;
-    ``first`` and ``last`` mark the first and last step of a phase.
+    ``place`` is that of the segment's first group, in groups from the base on, and ``length`` its elements, 0 if the
+    block has ended before it; ``first`` and ``last`` mark the first and last step of a phase.
     """
-    groups = (elements + GROUP - 1) // GROUP
     return data.StructLayout(
         {
             "phase": Phase,
             "segment": range(-(-elements // segment) + 1),
             "block": RANKS,
-            "group": range(groups + 1),
+            "place": _groups(elements),
             "length": range(segment + 1),
             "first": 1,
             "last": 1,
@@ -88,10 +114,12 @@ class Planner(wiring.Component):
         Begins planning; the inputs below must hold until ``done``.
     length, size, rank : In
         Elements of the vector; blocks, 1 to :data:`~hdl.ring.topology.MOST_NODES`; this node's rank, below ``size``.
+    turn, stride : In
+        Block of the vector's first group, below ``size``; groups from one group of the vector to the next, from 1 on.
     done : Out(1)
         High for a cycle when the results are there.
     plan : Out(plan_layout(elements))
-    previous, own, following : Out
+    previous, own, following : Out(first_layout(elements))
         First group of blocks rank - 1, rank and rank + 1, modulo ``size``.
     """
 
@@ -102,18 +130,20 @@ class Planner(wiring.Component):
             raise ValueError(f"Longest vector must be a multiple of 32, at least 32, not {elements!r}")
         self._elements = elements
         self._segment = segment
-        group = tour_layout(elements)["start"].shape
+        first = first_layout(elements)
         super().__init__(
             {
                 "start": In(1),
                 "length": In(range(elements + 1)),
                 "size": In(SIZES),
                 "rank": In(RANKS),
+                "turn": In(RANKS),
+                "stride": In(STRIDES),
                 "done": Out(1),
                 "plan": Out(plan_layout(elements)),
-                "previous": Out(group),
-                "own": Out(group),
-                "following": Out(group),
+                "previous": Out(first),
+                "own": Out(first),
+                "following": Out(first),
             }
         )
 
@@ -127,28 +157,32 @@ class Planner(wiring.Component):
         per_segment = self._segment // GROUP
 
         bits = len(plan.quotient)
+        groups = Signal.like(plan.quotient)
         position = Signal(range(bits), init=bits - 1)
         partial = Signal(range(32))  # remainder so far, with the next bit of the dividend
-        block = Signal(SIZES)
-        start = Signal.like(self.own)
+        first = Signal(first_layout(self._elements))  # each of the first groups in turn
+        block = Signal(RANKS)
         widest = Signal(len(plan.quotient) + 1)
 
         m.d.comb += [
-            partial.eq((plan.remainder << 1) | plan.groups.bit_select(position, 1)),
+            partial.eq((plan.remainder << 1) | groups.bit_select(position, 1)),
             widest.eq(plan.quotient + (plan.remainder != 0)),
+            plan.pitch.eq(first.place),  # behind the last one
         ]
         with m.FSM():
             with m.State("Idle"):
                 with m.If(self.start):
                     m.d.sync += [
-                        plan.length.eq(self.length),
                         plan.size.eq(self.size),
-                        plan.groups.eq((self.length + GROUP - 1) >> 5),
+                        plan.turn.eq(self.turn),
+                        plan.stride.eq(self.stride),
+                        plan.rest.eq(self.length),
                         plan.quotient.eq(0),
                         plan.remainder.eq(0),
+                        groups.eq((self.length + GROUP - 1) >> 5),
                         position.eq(bits - 1),
-                        block.eq(0),
-                        start.eq(0),
+                        block.eq(self.turn),
+                        first.eq(0),
                     ]
                     m.next = "Divide"
             with m.State("Divide"):
@@ -160,19 +194,22 @@ class Planner(wiring.Component):
                 with m.If(position == 0):
                     m.next = "Deal"
             with m.State("Deal"):
-                # Block by block, since the first group of the next is the sum of all sizes before it.
+                # Group by group, since the place of each is that of the one before and a stride.
                 with m.If(is_predecessor(block, self.rank, plan.size)):
-                    m.d.sync += self.previous.eq(start)
+                    m.d.sync += self.previous.eq(first)
                 with m.If(block == self.rank):
-                    m.d.sync += self.own.eq(start)
+                    m.d.sync += self.own.eq(first)
                 with m.If(is_successor(block, self.rank, plan.size)):
-                    m.d.sync += self.following.eq(start)
+                    m.d.sync += self.following.eq(first)
                 m.d.sync += [
-                    start.eq(start + plan.quotient + (block < plan.remainder)),
-                    block.eq(block + 1),
+                    first.group.eq(first.group + 1),
+                    first.place.eq(first.place + plan.stride),
+                    block.eq(successor(block, plan.size)),
+                    plan.top.eq(first.place),
+                    plan.final.eq(Mux(plan.remainder == 0, plan.size, plan.remainder) - 1),
                     plan.segments.eq((widest + per_segment - 1) >> (per_segment.bit_length() - 1)),
                 ]
-                with m.If(block == plan.size - 1):
+                with m.If(first.group == plan.size - 1):
                     m.next = "Done"
             with m.State("Done"):
                 m.d.comb += self.done.eq(1)
@@ -228,10 +265,10 @@ class Walk(wiring.Component):
         segment = Signal.like(self.o.payload.segment)
         steps = Signal(SIZES)  # of the phase, from the current one on
         opening = Signal()  # it is the first one
-        block = Signal(RANKS)
-        start = Signal.like(self.scatter.start)  # first group of the block
+        group = Signal(RANKS)  # first group of the block
+        place = Signal.like(plan.pitch)  # its place
         wraps = Signal()
-        settled = Signal()  # block, start and segment have had a cycle to reach the record
+        settled = Signal()  # group, place and segment have had a cycle to reach the record
 
         # The step after the last one of a phase.
         both = Signal()
@@ -241,7 +278,7 @@ class Walk(wiring.Component):
         change = Signal(signed(3))
         tour = Signal(tour_layout(self._elements))
         m.d.comb += [
-            wraps.eq(block == 0),
+            wraps.eq(group == 0),
             both.eq(self.scatter.steps.any() & self.gather.steps.any()),
             ending.eq(segment + 1 == plan.segments),
             before_end.eq(segment + 2 == plan.segments),
@@ -249,18 +286,31 @@ class Walk(wiring.Component):
         ]
 
         # The record of the current step, in two cycles.
-        offset = Signal(len(start) + 1)  # first group of the segment
+        offset = Signal.like(place)  # place of the segment
+        block = Signal(RANKS)
         left = Signal.like(plan.quotient)  # groups of the block from there on, apart from an odd one
-        odd = Signal()
+        odd, final = Signal(), Signal()  # the block has an odd group; it has the last group of the vector
         inside = Signal(range(per_segment + 1))  # groups of the segment
+        ends = Signal()  # the block ends with it, or before
         partial = Signal()  # the last one of them is the vector's, and has but some elements
-        rest = plan.length[:5]
-        before = Signal.like(offset)
-        m.d.comb += before.eq(segment << (per_segment.bit_length() - 1))
-        m.d.sync += [offset.eq(start + before), left.eq(plan.quotient - before), odd.eq(block < plan.remainder)]
+        shift = per_segment.bit_length() - 1
+        # How far the segments of each phase are behind the first ones, in places but for the lowest bits, which are
+        # zero. A sum for each phase needs no multiplier.
+        climbs = {one: Signal(max(len(place) - shift, 1), name=f"climb_{one.name.lower()}") for one in Phase}
+        climb = Mux(phase == Phase.GATHER, climbs[Phase.GATHER], climbs[Phase.SCATTER])
+        dealt = Signal(range(2 * MOST_NODES))
+        m.d.comb += dealt.eq(group + plan.turn)
+        m.d.sync += [
+            offset.eq(place + Cat(Const(0, shift), climb)),
+            block.eq(Mux(dealt >= plan.size, dealt - plan.size, dealt)),
+            left.eq(plan.quotient - (segment << shift)),
+            odd.eq(group < plan.remainder),
+            final.eq(group == plan.final),
+        ]
         m.d.comb += [
             inside.eq(Mux(left < per_segment, left[:len(inside)] + odd, per_segment)),
-            partial.eq((offset + inside == plan.groups) & (inside != 0) & (rest != 0)),
+            ends.eq((left < per_segment) | ((left == per_segment) & ~odd)),
+            partial.eq(final & ends & (inside != 0) & (plan.rest != 0)),
         ]
 
         m.d.comb += self.busy.eq(active | self.o.valid)
@@ -279,17 +329,16 @@ class Walk(wiring.Component):
                     self.o.payload.phase.eq(phase),
                     self.o.payload.segment.eq(segment),
                     self.o.payload.block.eq(block),
-                    self.o.payload.group.eq(offset),
-                    self.o.payload.length.eq(Cat(Mux(partial, rest, 0), inside - partial)),
+                    self.o.payload.place.eq(offset),
+                    self.o.payload.length.eq(Cat(Mux(partial, plan.rest, 0), inside - partial)),
                     self.o.payload.first.eq(opening),
                     self.o.payload.last.eq(steps == 1),
                     opening.eq(0),
                     steps.eq(steps - 1),
-                    # Down by one block, from block 0 to the last, whose size is the quotient: the remainder is
-                    # smaller than the number of blocks. One carry chain: the odd group is a bit below the others.
-                    block.eq(Mux(wraps, plan.size, block) - 1),
-                    start.eq((Cat(Const(0), Mux(wraps, plan.groups, start))
-                              - Cat(~wraps & (block <= plan.remainder), plan.quotient)) >> 1),
+                    # Down by one block, from that of group 0 to that of the last group before it comes again. One
+                    # carry chain: what subtracts is a bit below the others.
+                    group.eq(Mux(wraps, plan.size, group) - 1),
+                    place.eq((Cat(Const(1), place) + Cat(~wraps, Mux(wraps, plan.top, ~plan.stride))) >> 1),
                 ]
                 m.d.comb += enters.eq(steps == 1)
 
@@ -304,9 +353,14 @@ class Walk(wiring.Component):
                 segment.eq(segment + change),
                 opening.eq(1),
                 steps.eq(tour.steps),
-                block.eq(tour.block),
-                start.eq(tour.start),
+                group.eq(tour.first.group),
+                place.eq(tour.first.place),
             ]
+            for one in Phase:
+                with m.If(self.start):
+                    m.d.sync += climbs[one].eq(0)
+                with m.Elif(phase == one):
+                    m.d.sync += climbs[one].eq(climbs[one] + plan.pitch)
             with m.If(self.start):
                 m.d.sync += segment.eq(0)
             with m.Elif(ending & ~(both & (phase == Phase.SCATTER))):

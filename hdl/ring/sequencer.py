@@ -190,7 +190,7 @@ class Sequencer(wiring.Component):
             given.codec.eq(self._codec(packet.phase == Phase.SCATTER)),
             given.epoch.eq(setup.epoch),
             given.sequence.eq(number),
-            given.iteration.eq(setup.iteration),
+            given.collective.eq(setup.collective),
             given.block.eq(packet.block),
             given.segment.eq(packet.segment),
             given.length.eq(packet.length),

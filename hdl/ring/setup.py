@@ -3,7 +3,7 @@
 from amaranth.lib import data
 
 from hdl.optimizer.rules import settings_layout
-from hdl.ring.order import plan_layout, tour_layout
+from hdl.ring.order import PITCHES, plan_layout, tour_layout
 from hdl.ring.parts.chosen import parts as chosen_parts
 from hdl.ring.walks import walks_of
 
@@ -47,13 +47,15 @@ def setup_layout(config, parts=None):
             "successor": 8,
             # Fields of every packet's header.
             "epoch": 8,
-            "iteration": 16,
+            "collective": 16,
             # First rows of the vector, and of the own block's state.
             "gradient_row": range(config.gradient_words // config.lanes),
             "weight_row": range(config.weight_words // config.lanes),
             "state_row": range(config.state_words // config.lanes),
             # How the vector is dealt to blocks.
             "plan": plan_layout(elements),
+            # Groups from one group of a block to the next, where the vector lies.
+            "pitch": PITCHES,
             # Where each walk goes.
             **dict.fromkeys(tours(config, parts), tour_layout(elements)),
             # Scalars of the optimizer.

@@ -27,7 +27,8 @@ class Situation:
     size: Any
     #: Rank of the node.
     rank: Any
-    #: First groups of the blocks of the predecessor, of this node and of the successor.
+    #: First groups of the blocks of the predecessor, of this node and of the successor, as
+    #: :func:`hdl.ring.order.first_layout` has them; in a broadcast all of them are that of the vector.
     previous: Any
     own: Any
     following: Any
@@ -49,8 +50,7 @@ class Tour:
     """Part of a walk in a phase: the values of :func:`hdl.ring.order.tour_layout`."""
 
     steps: Any
-    block: Any = 0
-    start: Any = 0
+    first: Any = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,38 +84,33 @@ def is_final(at):
     return is_scatter(at) & at.last
 
 
-def _gathers(now, broadcasts, gathered):
+def _gathers(now, broadcasts, steps, first):
     """Tour of an all-gather or of a broadcast, whose only block is the whole vector."""
-    return Tour(steps=Mux(now.is_broadcast, broadcasts, gathered.steps),
-                block=Mux(now.is_broadcast, 0, gathered.block),
-                start=Mux(now.is_broadcast, 0, gathered.start))
+    return Tour(steps=Mux(now.is_broadcast, broadcasts, steps), first=first)
 
 
 #: The packets that are sent.
 EGRESS = WalkDescription(
     name="egress",
-    scatter=lambda now: Tour(steps=now.scatters, block=now.rank, start=now.own),
-    gather=lambda now: _gathers(now, now.passes_on, Tour(
-        steps=now.gathers, block=now.setup.successor, start=now.following)))
+    scatter=lambda now: Tour(steps=now.scatters, first=now.own),
+    gather=lambda now: _gathers(now, now.passes_on, now.gathers, now.following))
 
 #: The packets that come. A ring of one expects nothing and takes its own sums.
 INGRESS = WalkDescription(
     name="ingress",
-    scatter=lambda now: Tour(steps=Mux(now.setup.alone & now.setup.sum, 1, now.scatters),
-                             block=now.setup.predecessor, start=now.previous),
-    gather=lambda now: _gathers(now, ~now.is_root, Tour(steps=now.gathers, block=now.rank, start=now.own)))
+    scatter=lambda now: Tour(steps=Mux(now.setup.alone & now.setup.sum, 1, now.scatters), first=now.previous),
+    gather=lambda now: _gathers(now, ~now.is_root, now.gathers, now.own))
 
 #: The local gradients that are encoded, or summed before they are.
 ENCODE = WalkDescription(
     name="encode",
-    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.size, now.scatters), block=now.rank, start=now.own))
+    scatter=lambda now: Tour(steps=Mux(now.setup.sum, now.size, now.scatters), first=now.own))
 
 #: The own block: updated by the optimizer, or given away by a command without one.
 OWN = WalkDescription(
     name="own",
-    scatter=lambda now: Tour(steps=now.setup.fused, block=now.setup.successor, start=now.following),
-    gather=lambda now: _gathers(now, now.is_root & ~now.setup.alone, Tour(
-        steps=now.gives, block=now.setup.successor, start=now.following)))
+    scatter=lambda now: Tour(steps=now.setup.fused, first=now.following),
+    gather=lambda now: _gathers(now, now.is_root & ~now.setup.alone, now.gives, now.following))
 
 
 def walks_of(steps):

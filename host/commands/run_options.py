@@ -10,7 +10,7 @@ from host.driver.memory import Allocation
 from host.training.optimizers import OptimizerName
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
-from sim.golden.ring import block_bounds
+from sim.golden.ring import largest_block
 
 __all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused"]
 
@@ -82,7 +82,7 @@ def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
     for allocation in allocations:
         length = allocation.length
         end = errors_base(length) + length if allocation.errors else length
-        block = max((stop - start for start, stop in block_bounds(length, nodes)), default=0)
+        block = largest_block(length, nodes)
         state = [block] if node.has_master else []
         if allocation.planes:
             state.append(-(-block // 2) if allocation.packed_state else block)

@@ -193,7 +193,8 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LENGTH: "the length exceeds the {event.detail} elements there is room for behind a base",
     EventStatus.BAD_RANK: "rank, size, port or root do not name a place in a ring of this node "
                           "(0x{event.detail:08x}: rank in the lowest byte, then size, port, root)",
-    EventStatus.WRONG_ITERATION: "a packet of iteration {event.high} came in, not of {event.low}",
+    EventStatus.WRONG_COLLECTIVE: "a packet of collective {event.high} came in, not of {event.low}; check that all "
+                                  "nodes were given the same commands in the same order",
     EventStatus.WRONG_BLOCK: "a packet of block or segment 0x{event.high:04x} came in, not of 0x{event.low:04x} "
                              "(bit 15 is set for a segment); check that all nodes have the same size and length, and "
                              "consecutive ranks",
@@ -224,8 +225,12 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
+    EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
+                          "than the last",
+    EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
+                            "the low byte, then the stride)",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
-           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER)
+           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE)

@@ -5,7 +5,7 @@ import dataclasses
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
-from sim.golden.ring import block_bounds
+from sim.golden.ring import largest_block
 
 __all__ = ["Allocation"]
 
@@ -47,7 +47,7 @@ class Allocation:
         if self.planes > config.state_planes:
             raise ValueError(f"Optimizer must need at most the {config.state_planes} state planes of a node, not "
                              f"{self.planes}")
-        block = max(stop - start for start, stop in block_bounds(self.length, nodes))
+        block = largest_block(self.length, nodes)
         if config.has_master and block > config.state_words:
             raise ValueError(f"Block must have at most the {config.state_words:,} elements of a node's master "
                              f"weights, not {block:,}: take more nodes, or raw weights")
@@ -73,7 +73,7 @@ class Allocation:
             There is no room between those buffers, or such a ring could never have it; nothing is reserved then.
         """
         self.check(config, nodes=nodes)
-        block = max(stop - start for start, stop in block_bounds(self.length, nodes))
+        block = largest_block(self.length, nodes)
         state = 0
         if self.planes:
             state = -(-block // 2) if self.packed_state else block

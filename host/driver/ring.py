@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from hdl.control.protocol import EventFlag, Operation
 from hdl.control.registers import register
+from hdl.group import GROUP
 from hdl.memory_map import REGION_BASES
 from host.driver.buffers import Buffer, Buffers, Where, aligned, place
 from host.driver.command import Command, Event
@@ -42,7 +43,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
 from host.driver.submission import PendingCommand, RingCommands
 from host.driver.vectors import Vector
-from sim.golden.ring import block_bounds
+from sim.golden.ring import groups_before, largest_block
 
 __all__ = ["Ring", "Vector"]
 
@@ -88,10 +89,15 @@ class Ring(RingCommands):
 
     # Collectives.
 
-    def submit(self, operation: Operation, where: Where = 0, *, root: int = 0) -> PendingCommand[Outcome]:
+    def submit(self, operation: Operation, where: Where = 0, *, root: int = 0, first: int = 0,
+               length: int | None = None) -> PendingCommand[Outcome]:
         """Queue a collective on all nodes behind earlier commands, without waiting for it.
 
         The optimizer takes the settings that registers hold when the command starts.
+
+        A command may be given a part of the vector. It then does with these elements what a command for the whole
+        vector does, bit for bit: to which block a group of 32 elements belongs depends on its place in the vector
+        alone.
 
         Parameters
         ----------
@@ -101,33 +107,83 @@ class Ring(RingCommands):
             The vector.
         root : int
             Rank that a BROADCAST starts from.
+        first : int
+            First element of the part, a multiple of 32.
+        length : int, optional
+            Elements of the part: a multiple of 32, or all up to the end of the vector, as it is by default.
 
         Raises
         ------
         ValueError
-            The operation is another one, or the vector lacks a buffer that the operation needs.
+            The operation is another one, the vector lacks a buffer that the operation needs, or there is no such
+            part.
         """
         if operation not in _PARTS:
             raise ValueError(f"Operation to submit must be one of {', '.join(each.name for each in _PARTS)}, not "
                              f"{operation!r}")
+        parts = self._parts(operation, where)
+        whole = next((buffer.length for buffer in parts.values()), 0)
+        length = whole - first if length is None else length
+        if first % GROUP or not 0 <= first <= first + length <= whole or (length % GROUP and first + length != whole):
+            raise ValueError(f"Part of {whole:,} elements must begin and end with a group of {GROUP}, not be "
+                             f"{length:,} from {first:,} on")
+        groups = first // GROUP
+        fields = []
+        for rank in range(self.nodes):
+            before = groups_before(groups, self.nodes, self._topology.owned_block(rank))
+            offsets = {"state": self._state_offset(before)} if "state" in parts else {}
+            fields.append({"root": root, "length": length, "turn": groups % self.nodes, **{
+                REGION_BASES[part]: buffer.base + offsets.get(part, first) for part, buffer in parts.items()}})
+        return self._submit(operation, _outcome, fields)
+
+    def submit_owned_update(self, where: Where) -> PendingCommand[Outcome]:
+        """Queue the update of each block at its owner alone, with the gradients that its memory holds: the sums that
+        reduce-scatters of the vector, or of all its parts, have left there.
+
+        An all-gather then brings the new weights to all nodes. With gradients in a codec that loses nothing the three
+        operations together are a fused update, bit for bit.
+        """
+        parts = self._parts(Operation.FUSED_UPDATE, where)
+        fields = []
+        for rank, owned in enumerate(self._owned(parts["weights"].length)):
+            # Each block begins with the group of its own number, and its groups lie as many apart as there are nodes.
+            first = GROUP * self._topology.owned_block(rank) if len(owned) else 0
+            bases = {REGION_BASES[part]: buffer.base + (0 if part == "state" else first)
+                     for part, buffer in parts.items()}
+            fields.append({"rank": 0, "size": 1, "stride": self.nodes, "length": len(owned), **bases})
+        return self._submit(Operation.FUSED_UPDATE, _outcome, fields)
+
+    def _parts(self, operation: Operation, where: Where) -> dict[str, Buffer]:
+        """Buffers that a collective works on."""
         parts = {part: place(where, part) for part in _PARTS[operation]
                  if part != "state" or not isinstance(where, Buffers) or self._state_words(where.length)}
-        length = next((buffer.length for buffer in parts.values()), 0)
-        if "state" in parts and isinstance(where, Buffers) and self._state_words(length) > parts["state"].length:
-            raise ValueError(f"State of a block must take at most the {parts['state'].length:,} words of its buffer, "
-                             f"not {self._state_words(length):,}")
-        bases = {REGION_BASES[part]: buffer.base for part, buffer in parts.items()}
-        return self._submit(operation, _outcome, length=length, root=root, **bases)
+        if "state" in parts and isinstance(where, Buffers):
+            words = self._state_words(where.length)
+            if words > parts["state"].length:
+                raise ValueError(f"State of a block must take at most the {parts['state'].length:,} words of its "
+                                 f"buffer, not {words:,}")
+        return parts
+
+    def _state_offset(self, groups: int) -> int:
+        """Words of state, or of masters, of so many groups, by the settings that were written last."""
+        packed = self._optimizer_field("packed_state")
+        if groups and packed and self._config.has_master:
+            raise ValueError("Part of a vector must have state in binary32 on nodes with a weight codec, whose "
+                             "masters lie beside it and are never packed, not in bfloat16")
+        return groups * int(GROUP // 2 if packed else GROUP)
+
+    def _optimizer_field(self, name: str) -> int:
+        """Field of register OPTIMIZER, as it was written last; 0 if it is unknown."""
+        field = register("OPTIMIZER").field(name)
+        return int(int(self._settings.get("OPTIMIZER", 0)) >> field.bit & (1 << field.width) - 1)
 
     def _state_words(self, length: int) -> int:
         """Words of state, or of masters, that a node uses in a fused update of ``length`` elements, by the settings
         that were written last."""
-        block = max(stop - start for start, stop in block_bounds(length, self.nodes))
+        block = largest_block(length, self.nodes)
         if self._config.has_master or "OPTIMIZER" not in self._settings:
             return block
-        value = int(self._settings["OPTIMIZER"])
-        rule, packed = (value >> field.bit & (1 << field.width) - 1 for field in map(
-            register("OPTIMIZER").field, ("rule", "packed_state")))
+        rule, packed = map(self._optimizer_field, ("rule", "packed_state"))
         if rule not in list(Rule) or not Rule(rule).planes:  # a node refuses an unknown rule
             return 0
         return -(-block // 2) if packed else block
@@ -135,6 +191,10 @@ class Ring(RingCommands):
     def fused_update(self, where: Where) -> Outcome:
         """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
         return self.submit(Operation.FUSED_UPDATE, where).result()
+
+    def owned_update(self, where: Where) -> Outcome:
+        """Update each block at its owner alone; see :meth:`submit_owned_update`."""
+        return self.submit_owned_update(where).result()
 
     def all_reduce(self, where: Where) -> Outcome:
         """Replace the gradients of all nodes by their sum."""

@@ -236,11 +236,11 @@ class RingCommands(RingVectors):
     # Commands that nodes carry out together.
 
     def _submit(self, operation: Operation, conclude: Callable[[PendingCommand[T]], T],
-                **fields: int) -> PendingCommand[T]:
-        """Queue one collective on all nodes."""
+                fields: Sequence[dict[str, int]]) -> PendingCommand[T]:
+        """Queue one collective on all nodes, with further fields of each node's command, in order of rank."""
         tag = self._next_tag()
-        commands = {rank: Command(operation=operation, rank=rank, size=self.nodes, epoch=self._epoch, collective=tag,
-                                  tag=tag, **fields) for rank in range(self.nodes)}
+        commands = {rank: Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag,
+                                  **{"rank": rank, "size": self.nodes, **mine}) for rank, mine in enumerate(fields)}
 
         def checked(pending: PendingCommand[T]) -> T:
             if not pending.well:

@@ -15,7 +15,7 @@ from host.driver.codebooks import codebook_words
 from host.driver.device import Device
 from host.driver.nodes import RingNodes
 from host.driver.transport import Pending
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices, largest_block
 
 __all__ = ["RingVectors", "Vector"]
 
@@ -130,7 +130,7 @@ class RingVectors(RingNodes):
 
     def read_master(self, where: Where) -> Vector:
         """Read the master weights of the whole vector, each block from the node that owns it."""
-        return np.concatenate(self._from_owners(self._masters(), where, packed_state=False)).view(np.float32)
+        return self._from_owners(self._masters(), where, packed_state=False)
 
     def _masters(self) -> str:
         if not self._config.has_master:
@@ -139,8 +139,7 @@ class RingVectors(RingNodes):
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:
         """Write zeros to every state plane, for the optimizer of a vector."""
-        block = max(stop - start for start, stop in block_bounds(_length(where), self.nodes))
-        zeros = np.zeros(_words(block, packed_state), dtype=np.uint32)
+        zeros = np.zeros(_words(largest_block(_length(where), self.nodes), packed_state), dtype=np.uint32)
         for plane in range(self._config.state_planes):
             self._write_blocks(f"state_{plane}", [zeros] * self.nodes, where)
 
@@ -162,28 +161,29 @@ class RingVectors(RingNodes):
 
     def read_state(self, where: Where, plane: int = 0, *, packed_state: bool = False) -> Vector:
         """Read a state plane of the whole vector, each block from the node that owns it."""
-        blocks = self._from_owners(f"state_{plane}", where, packed_state=packed_state)
-        if packed_state:
-            bounds = block_bounds(_length(where), self.nodes)
-            blocks = [_unpack(block, stop - start) for block, (start, stop) in zip(blocks, bounds, strict=True)]
-        return np.concatenate(blocks).view(np.float32)
+        return self._from_owners(f"state_{plane}", where, packed_state=packed_state)
+
+    def _owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+        """Elements of a vector that each rank owns, in the order in which they lie in its state."""
+        blocks = block_indices(length, self.nodes)
+        return [blocks[self._topology.owned_block(rank)] for rank in range(self.nodes)]
 
     def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Blocks of a vector, in order of the ranks that own them."""
-        bounds = block_bounds(len(vector), self.nodes)
-        owned = [bounds[self._topology.owned_block(rank)] for rank in range(self.nodes)]
-        return [vector[start:stop] for start, stop in owned]
+        return [vector[owned] for owned in self._owned(len(vector))]
 
-    def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> list[npt.NDArray[np.uint32]]:
-        """Blocks of a vector, in order, from the ranks that own them."""
-        bounds, base = block_bounds(_length(where), self.nodes), place(where, "state").base
+    def _from_owners(self, space: str, where: Where, *, packed_state: bool) -> Vector:
+        """Vector of which each rank has its own block."""
+        length, base = _length(where), place(where, "state").base
+        owned = self._owned(length)
 
         def submit(rank: int, device: Device) -> Pending[npt.NDArray[np.uint32]]:
-            start, stop = bounds[self._topology.owned_block(rank)]
-            return device.submit_read_memory(self._number(space), base, _words(stop - start, packed_state))
+            return device.submit_read_memory(self._number(space), base, _words(len(owned[rank]), packed_state))
 
-        found = self._all(submit)
-        return [found[self._topology.owner(block)] for block in range(self.nodes)]
+        vector = np.empty(length, dtype=np.uint32)
+        for index, words in zip(owned, self._all(submit), strict=True):
+            vector[index] = _unpack(words, len(index)) if packed_state else words
+        return vector.view(np.float32)
 
     def _write_blocks(self, space: str, blocks: Sequence[npt.NDArray[Any]], where: Where | None) -> None:
         """Write words of the block that each node owns."""

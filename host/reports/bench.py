@@ -36,7 +36,7 @@ from host.versions import program
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.golden.quantization import Layer
-from sim.golden.ring import block_bounds
+from sim.golden.ring import largest_block
 
 __all__ = ["CODECS", "LENGTH", "NODES", "collect", "infer_rows", "limit", "missed", "node_rows", "ring_rows", "table",
            "update_bound", "write"]
@@ -108,7 +108,7 @@ def update_bound(ring: Ring, traffic: golden.Traffic, length: int) -> int:
       ``update_lanes``.
     """
     config = ring.devices[0].config
-    owned = max(stop - start for start, stop in block_bounds(length, ring.nodes))
+    owned = largest_block(length, ring.nodes)
     return max(traffic.bound, int(-(-owned * config.update_interval // config.update_lanes)))
 
 

@@ -9,7 +9,7 @@ from hdl.ring.topology import RingTopology
 from host.driver.ring import Ring, Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices
 
 __all__ = ["compare_end", "names", "read_weights"]
 
@@ -51,7 +51,7 @@ def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], fou
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
-        block = next(n for n, (start, stop) in enumerate(block_bounds(len(expected), nodes)) if start <= index < stop)
+        block = next(n for n, block in enumerate(block_indices(len(expected), nodes)) if index in block)
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
             f"{index}, on node {RingTopology(nodes).owner(block)}, which is 0x{found[index]:08x} and must be "

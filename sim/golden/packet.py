@@ -19,7 +19,7 @@ STOMP = 0xFFFFFFFF
 class Refusal:
     """Reasons to refuse a packet, as status numbers of completion events."""
 
-    WRONG_ITERATION = 5
+    WRONG_COLLECTIVE = 5
     WRONG_BLOCK = 6
     WRONG_LENGTH = 7
     BAD_CRC = 8
@@ -40,7 +40,7 @@ class Header:
     destination: int = 0
     epoch: int = 0
     sequence: int = 0
-    iteration: int = 0
+    collective: int = 0
     block: int = 0
     segment: int = 0
     length: int = 0
@@ -50,7 +50,7 @@ class Header:
         return [
             self.type | self.codec << 4 | self.tenant << 12 | self.source << 16 | self.epoch << 24,
             self.sequence | self.segment << 12 | self.length << 22,
-            self.iteration | self.block << 16 | self.destination << 24,
+            self.collective | self.block << 16 | self.destination << 24,
         ]
 
     @classmethod
@@ -60,7 +60,7 @@ class Header:
         return cls(
             type=first & 0xF, codec=first >> 4 & 0xFF, tenant=first >> 12 & 0xF, source=first >> 16 & 0xFF,
             epoch=first >> 24, sequence=second & 0xFFF, segment=second >> 12 & 0x3FF, length=second >> 22,
-            iteration=third & 0xFFFF, block=third >> 16 & 0xFF, destination=third >> 24,
+            collective=third & 0xFFFF, block=third >> 16 & 0xFF, destination=third >> 24,
         )
 
 
@@ -123,7 +123,7 @@ def _mismatch(body: Sequence[int], expected: Header) -> tuple[int, int, int] | N
             (Refusal.WRONG_LENGTH, got.length, expected.length),
         ],
         [
-            (Refusal.WRONG_ITERATION, got.iteration, expected.iteration),
+            (Refusal.WRONG_COLLECTIVE, got.collective, expected.collective),
             (Refusal.WRONG_BLOCK, got.block, expected.block),
         ],
     ]

@@ -2,12 +2,17 @@
 
 The functions work on ``uint32`` bit patterns of binary32 numbers; :func:`bits` and :func:`floats` convert.
 
-A vector of K elements is dealt to N ranks in groups of 32. Rank r owns block (r+1) mod N, and block b is summed
-starting at rank b, then b+1, and so on around the ring, ``((g_b + g_{b+1}) + …)``, each addition rounded to nearest
-even. Each read of a gradient turns -0.0 into +0.0 and a NaN into the canonical one.
+A vector of K elements is dealt to N blocks in groups of 32, in turn: group j belongs to block (j + turn) mod N.
+Rank r owns block (r+1) mod N, and block b is summed starting at rank b, then b+1, and so on around the ring,
+``((g_b + g_{b+1}) + …)``, each addition rounded to nearest even. Each read of a gradient turns -0.0 into +0.0 and a
+NaN into the canonical one.
+
+A command may cover a part of a vector, from some group on. With the number of that group, modulo N, as its ``turn``
+each element has the same first rank as in a command for the whole vector: so the sums do not depend on how a vector
+is cut into commands, as long as it is cut between groups.
 
 At hop h of scatter-reduce, rank r sends block (r-h) mod N, the sum of h+1 gradients. At hop h of all-gather, it
-sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_bounds`);
+sends block (r+1-h) mod N. Each block moves in T segments, T being common to all blocks (see :func:`segment_indices`);
 a block that is too short sends an empty packet in its place.
 
 With a codec of gradients each segment is a packet of its own. A rank decodes the segment that comes in, adds its
@@ -24,11 +29,12 @@ import numpy.typing as npt
 from sim.golden import floating, moments, optimizer
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
 
-__all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_bounds",
-           "broadcast", "canonical", "distribute", "floats", "fused_update", "reduce_scatter", "segment_bounds",
-           "settings"]
+__all__ = ["GROUP", "PACKET_OVERHEAD", "Traffic", "Update", "all_gather", "all_reduce", "bits", "block_indices",
+           "broadcast", "canonical", "distribute", "floats", "fused_update", "groups_before", "largest_block",
+           "places", "reduce_scatter", "segment_indices", "settings"]
 
 Bits = npt.NDArray[np.uint32]
+Indices = npt.NDArray[np.int64]
 
 #: Elements covered by one mask word; blocks are dealt in groups of this many.
 GROUP = 32
@@ -61,36 +67,54 @@ def settings(rule: int, *, nesterov: bool = False, **scalars: float) -> optimize
                               **{name: int(bits([number])[0]) for name, number in scalars.items()})
 
 
-def block_bounds(length: int, nodes: int) -> list[tuple[int, int]]:
-    """First element of each block and the one after its last.
+def block_indices(length: int, nodes: int, *, turn: int = 0) -> list[Indices]:
+    """Elements of each block, in the order in which they are moved, which is that of the vector.
 
-    The ceil(length/32) groups are dealt to the blocks in order; the first blocks get one more where they cannot be
-    dealt evenly. Only the last group of the vector may be partial, and blocks may be empty.
+    Group j of the ceil(length/32) groups belongs to block (j + turn) mod nodes. Only the last group of the vector may
+    be partial, and blocks may be empty.
     """
     if length < 0:
         raise ValueError(f"Length must be zero or more, not {length!r}")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
-    groups = -(-length // GROUP)
-    bounds, start = [], 0
-    for block in range(nodes):
-        stop = min(start + GROUP * (groups // nodes + (block < groups % nodes)), length)
-        bounds.append((start, stop))
-        start = stop
-    return bounds
+    if not 0 <= turn < nodes:
+        raise ValueError(f"Turn must be a block below {nodes}, not {turn!r}")
+    elements = np.arange(length)
+    blocks = (elements // GROUP + turn) % nodes
+    return [elements[blocks == block] for block in range(nodes)]
 
 
-def segment_bounds(length: int, nodes: int, segment: int) -> list[list[tuple[int, int]]]:
-    """Bounds of the segments of each block.
+def segment_indices(length: int, nodes: int, segment: int, *, turn: int = 0) -> list[list[Indices]]:
+    """Elements of the segments of each block.
 
     Every block has as many segments as the longest needs; those beyond the end of a shorter block are empty.
     """
     if segment < GROUP or segment % GROUP:
         raise ValueError(f"Segment must be a positive multiple of {GROUP}, not {segment!r}")
-    blocks = block_bounds(length, nodes)
-    count = max(-(-(stop - start) // segment) for start, stop in blocks)
-    return [[(min(start + segment * t, stop), min(start + segment * (t + 1), stop)) for t in range(count)]
-            for start, stop in blocks]
+    blocks = block_indices(length, nodes, turn=turn)
+    count = max(-(-len(block) // segment) for block in blocks)
+    return [[block[segment * t:segment * (t + 1)] for t in range(count)] for block in blocks]
+
+
+def largest_block(length: int, nodes: int) -> int:
+    """Elements of the largest block, which do not depend on the turn."""
+    return max(map(len, block_indices(length, nodes)))
+
+
+def groups_before(first: int, nodes: int, block: int) -> int:
+    """Groups of a block among the ``first`` groups of a vector, of which group 0 belongs to block 0.
+
+    A rank's state of a command that begins with group ``first`` lies behind that of so many groups.
+    """
+    return (first - block + nodes - 1) // nodes
+
+
+def places(length: int, *, stride: int = 1) -> Indices:
+    """Places of a command's elements in memory, from its base on: its groups lie ``stride`` groups apart."""
+    if stride < 1:
+        raise ValueError(f"Stride must be at least 1, not {stride!r}")
+    elements = np.arange(length)
+    return elements % GROUP + elements // GROUP * (GROUP * stride)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,33 +203,33 @@ class _Steps:
 class _Schedule:
     """The blocks and segments of a vector of ``length`` elements on ``nodes`` ranks."""
 
-    def __init__(self, length: int, nodes: int, segment: int, lanes: int):
+    def __init__(self, length: int, nodes: int, segment: int, lanes: int, turn: int):
         if lanes < 1:
             raise ValueError(f"Lane count must be at least 1, not {lanes!r}")
         self.nodes = nodes
         self.lanes = lanes
-        self.blocks = block_bounds(length, nodes)
-        count = len(segment_bounds(length, nodes, segment)[0])
-        self.segments = np.array(segment_bounds(length, nodes, segment), dtype=np.int64).reshape(nodes, count, 2)
+        self.blocks = block_indices(length, nodes, turn=turn)
+        self.segments = segment_indices(length, nodes, segment, turn=turn)
+        self.sizes = np.array([[len(one) for one in block] for block in self.segments], dtype=np.int64)
+        # First place of each segment in its block, and the place behind its last element.
+        stops = self.sizes.cumsum(axis=1)
+        self.bounds = np.stack([stops - self.sizes, stops], axis=2)
 
     def count(self, flags: npt.NDArray[np.bool_], block: int) -> npt.NDArray[np.int64]:
         """Flags set in each segment of a block, ``flags`` covering that block alone."""
         sums = np.concatenate([[0], np.cumsum(flags)])
-        bounds = self.segments[block] - self.blocks[block][0]
+        bounds = self.bounds[block]
         return np.asarray(sums[bounds[:, 1]] - sums[bounds[:, 0]], dtype=np.int64)
 
-    def elements(self, block: int) -> npt.NDArray[np.int64]:
-        return np.asarray(self.segments[block, :, 1] - self.segments[block, :, 0])
-
     def empty(self, hops: int) -> _Steps:
-        shape = (hops, self.nodes, self.segments.shape[1])
+        shape = (hops, *self.sizes.shape)
         return _Steps(*(np.zeros(shape, dtype=np.int64) for _ in range(4)))
 
     def fill(self, steps: _Steps, hop: int, rank: int, block: int, values: Bits | None,
              positions: npt.NDArray[np.int64] | int, coded: npt.NDArray[np.int64] | None = None) -> None:
         """Steps of one packet per segment of ``block``: compressed from ``values`` or, without them, raw; or of the
         given words of a codec."""
-        elements = self.elements(block)
+        elements = self.sizes[block]
         nonzeros = elements if values is None else self.count(values != 0, block)
         payload = coded
         if payload is None:
@@ -227,8 +251,8 @@ class _Schedule:
         nodes = self.nodes
         total = np.empty(gradients.shape[1], dtype=np.uint32)
         steps = self.empty(nodes)
-        for block, (start, stop) in enumerate(self.blocks):
-            addends = canonical(gradients[:, start:stop])
+        for block, index in enumerate(self.blocks):
+            addends = canonical(gradients[:, index])
             partial = addends[block]
             positions: npt.NDArray[np.int64] | int = 0
             for hop in range(nodes):
@@ -237,7 +261,7 @@ class _Schedule:
                     positions = self.count((partial != 0) | (addends[rank] != 0), block)
                     partial = floating.add(partial, addends[rank])
                 self.fill(steps, hop, rank, block, partial, positions)
-            total[start:stop] = partial
+            total[index] = partial
         return total, steps
 
     def _reduce(self, gradients: Bits, codec: Codec, residuals: Bits | None,
@@ -247,39 +271,38 @@ class _Schedule:
         coded = self.words(codec)
         if not codec.exact and (residuals is None or residuals.shape != gradients.shape):
             raise ValueError("Residuals must be there with a codec that is not exact, one row per rank")
-        for block, (start, stop) in enumerate(self.blocks):
-            addends = canonical(gradients[:, start:stop])
-            partial = np.zeros(stop - start, dtype=np.uint32)
+        for block, index in enumerate(self.blocks):
+            addends = canonical(gradients[:, index])
+            partial = np.zeros(len(index), dtype=np.uint32)
             for hop in range(self.nodes):
                 rank = (block + hop) % self.nodes
                 addend = addends[rank]
                 encoded = keep or hop < self.nodes - 1
                 if encoded and residuals is not None and not codec.exact:
-                    addend = floating.add(addend, residuals[rank, start:stop])
+                    addend = floating.add(addend, residuals[rank, index])
                 partial = floating.add(partial, addend) if hop else addend
                 if encoded:
                     # Segments begin at block bounds of every codec, so they may be packets.
-                    decoded = codec.decode(codec.encode(partial), stop - start)
+                    decoded = codec.decode(codec.encode(partial), len(index))
                     if residuals is not None and not codec.exact:
                         lost = floating.add(partial, decoded ^ np.uint32(0x8000_0000))
-                        residuals[rank, start:stop] = np.where(np.isfinite(floats(lost)), lost, 0)
+                        residuals[rank, index] = np.where(np.isfinite(floats(lost)), lost, 0)
                     partial = decoded
                 self.fill(steps, hop, rank, block, partial, 0, coded[block])
-            total[start:stop] = partial
+            total[index] = partial
         return total, steps
 
     def words(self, codec: Codec) -> npt.NDArray[np.int64]:
         """Words of each segment of each block."""
-        elements = self.segments[..., 1] - self.segments[..., 0]
-        return np.asarray(np.vectorize(codec.most_words, otypes=[np.int64])(elements))
+        return np.asarray(np.vectorize(codec.most_words, otypes=[np.int64])(self.sizes))
 
     def gather(self, values: Bits | None = None, coded: npt.NDArray[np.int64] | None = None) -> _Steps:
         """The N-1 segment steps which take every finished block around, compressed if ``values`` is given, or as
         so many words of a codec for each segment of each block."""
         steps = self.empty(self.nodes - 1)
-        for block, (start, stop) in enumerate(self.blocks):
+        for block, index in enumerate(self.blocks):
             for hop in range(self.nodes - 1):
-                payload = None if values is None else values[start:stop]
+                payload = None if values is None else values[index]
                 self.fill(steps, hop, (block - 1 + hop) % self.nodes, block, payload, 0,
                           None if coded is None else coded[block])
         return steps
@@ -289,11 +312,11 @@ class _Schedule:
         block."""
         result = np.empty_like(values)
         words = []
-        for start, stop in self.segments.reshape(-1, 2).tolist():
-            packet = codec.encode(values[start:stop])
-            result[start:stop] = codec.decode(packet, stop - start)
+        for index in (one for block in self.segments for one in block):
+            packet = codec.encode(values[index])
+            result[index] = codec.decode(packet, len(index))
             words.append(len(packet))
-        return result, np.array(words, dtype=np.int64).reshape(self.segments.shape[:2])
+        return result, np.array(words, dtype=np.int64).reshape(self.sizes.shape)
 
     def traffic(self, scatter: _Steps, gather: _Steps, cost: npt.NDArray[np.int64]) -> Traffic:
         """``cost`` has one row per hop and counts into the bound of the whole."""
@@ -308,12 +331,12 @@ def _bound(cost: npt.NDArray[np.int64]) -> int:
 
 
 def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-               segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+               segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
     """Sum that every rank ends with, after an all-gather that is compressed or in words of a codec.
 
     With a codec that is not exact, ``residuals`` has a row per rank and is replaced.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, turn)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     gather = schedule.gather(total, None if gradient_codec.sums_coded else schedule.words(gradient_codec))
     # The finished sum goes straight from the adder into the first hop of all-gather.
@@ -324,15 +347,15 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
-                   segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+                   segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
     """Gradient memory of every rank afterwards: its own block is the sum, all else is unchanged. With a codec,
     the sum is the one that an all-reduce would give to all ranks."""
     nodes = len(gradients)
-    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes)
+    schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, turn)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
     result = gradients.copy()
-    for block, (start, stop) in enumerate(schedule.blocks):
-        result[(block - 1) % nodes, start:stop] = total[start:stop]
+    for block, index in enumerate(schedule.blocks):
+        result[(block - 1) % nodes, index] = total[index]
     scatter = steps[:-1]
     return result, schedule.traffic(scatter, schedule.empty(0), scatter.cost)
 
@@ -340,7 +363,7 @@ def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE
 def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
                  packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
                  gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
-                 lanes: int = 4) -> Update:
+                 lanes: int = 4, turn: int = 0) -> Update:
     """Scatter-reduce, the optimizer at the owner of each block, and an all-gather of the new weights, raw or as words
     of a codec.
 
@@ -352,7 +375,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     only its own block's state. With ``packed_state``, new state is rounded to bfloat16 when it is stored: the new
     weights come of what it was before.
     """
-    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes)
+    schedule = _Schedule(gradients.shape[1], len(gradients), segment, lanes, turn)
     total, steps = schedule.reduce(gradients, gradient_codec, residuals)
     master, new_state = optimizer.update(total, weights, state, settings)
     if packed_state:
@@ -366,16 +389,16 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
 
 def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], segment: int = 256) -> Bits:
     """Weights that every rank ends with if each is given the masters of its block and nothing is added to them."""
-    return _Schedule(len(weights), nodes, segment, 1).through(weight_codec, weights)[0]
+    return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
 
 
-def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4) -> tuple[Bits, Traffic]:
+def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
     """The weights that every rank ends with: block (r+1) mod N from rank r. Raw on the wire."""
     nodes = len(weights)
-    schedule = _Schedule(weights.shape[1], nodes, segment, lanes)
+    schedule = _Schedule(weights.shape[1], nodes, segment, lanes, turn)
     result = np.empty_like(weights[0])
-    for block, (start, stop) in enumerate(schedule.blocks):
-        result[start:stop] = weights[(block - 1) % nodes, start:stop]
+    for block, index in enumerate(schedule.blocks):
+        result[index] = weights[(block - 1) % nodes, index]
     gather = schedule.gather()
     return result, schedule.traffic(schedule.empty(0), gather, gather.cost)
 

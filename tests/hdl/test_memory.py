@@ -8,25 +8,32 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.protocol import access_layout
+from hdl.group import GROUP
 from hdl.host_access import HostAccess
 from hdl.memory import READ_LATENCY, LanedMemory, job_layout
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.stream import beat_layout, connect_stream, word_layout
-from sim.golden.ring import canonical
+from sim.golden.ring import canonical, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit, pack
 from tests.traces import taken
 
 ROWS, ELEMENTS = 64, 40
 PATTERNS = ["none", "geometric", "alternating", "freeze"]
+#: Pitches of strided jobs: odd ones, so that no job meets itself.
+PITCHES = {"none": 3, "geometric": 1, "alternating": 7, "freeze": 15}
 
 
 class Bench(wiring.Component):
-    """One memory with two readers, the first of gradients, one writer, and the host behind them."""
+    """One memory with two readers, the first of gradients, one writer, and the host behind them.
 
-    def __init__(self, lanes, depth=9):
+    With ``strided`` the reader of gradients and the writer have a pitch.
+    """
+
+    def __init__(self, lanes, depth=9, *, strided=False):
         self._lanes = lanes
         self._depth = depth
+        self._strided = strided
         jobs = stream.Signature(job_layout(ROWS, ELEMENTS))
         beats = stream.Signature(beat_layout(lanes))
         words = stream.Signature(word_layout())
@@ -44,6 +51,7 @@ class Bench(wiring.Component):
                 "host_data": Out(words),
                 "host_write": In(stream.Signature(access_layout())),
                 "host_words": In(words),
+                "pitch": In(8),
             }
         )
 
@@ -51,11 +59,17 @@ class Bench(wiring.Component):
         m = Module()
         lanes = self._lanes
         m.submodules.memory = memory = LanedMemory(rows=ROWS, lanes=lanes, readers=3, writers=2)
-        m.submodules.gradients = gradients = RowReader(rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True)
+        m.submodules.gradients = gradients = RowReader(
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, gradients=True, strided=self._strided
+        )
         m.submodules.weights = weights = RowReader(
             rows=ROWS, lanes=lanes, elements=ELEMENTS, depth=self._depth, ahead=False
         )
-        m.submodules.writer = writer = RowWriter(rows=ROWS, lanes=lanes, elements=ELEMENTS)
+        m.submodules.writer = writer = RowWriter(
+            rows=ROWS, lanes=lanes, elements=ELEMENTS, strided=self._strided
+        )
+        if self._strided:
+            m.d.comb += [unit.pitch.eq(self.pitch) for unit in (gradients, writer)]
         m.submodules.access = access = HostAccess(rows=(ROWS,), lanes=lanes)
         for n, reader in enumerate((gradients.port, weights.port, access.read_0)):
             wiring.connect(m, reader=reader, memory=memory.read[n])
@@ -78,6 +92,14 @@ class Bench(wiring.Component):
 @pytest.fixture(scope="module", params=[1, 4, 8])
 def bench(request):
     return request.param, Unit(Bench(request.param), name=f"MemoryBench{request.param}")
+
+
+@pytest.fixture(scope="module", params=[(1, False), (4, False), (8, False), (1, True), (4, True), (8, True)])
+def stepped(request):
+    """Lanes, whether jobs are strided, and the bench."""
+    lanes, strided = request.param
+    name = f"MemoryBench{lanes}" + ("Strided" if strided else "")
+    return lanes, strided, Unit(Bench(lanes, strided=strided), name=name)
 
 
 def host_write(unit, address, values):
@@ -107,15 +129,23 @@ def host_read(unit, address, count, pattern="none", seed=0):
     return cycles, words["data"]
 
 
-def jobs(generator, lanes, count=30):
+def jobs(generator, lanes, count=30, *, strided=False):
     length = generator.integers(1, ELEMENTS + 1, count)
     row = generator.integers(0, ROWS - ELEMENTS // lanes, count)
+    if strided:  # from the start of any group on; places are modulo the memory's size
+        row = generator.integers(0, ROWS * lanes // GROUP, count) * (GROUP // lanes)
     return {"row": row, "count": length}
 
 
-def beats_of(content, job, lanes):
+def elements_of(job, lanes, pitch=1):
+    """Addresses of the elements of each job."""
+    return [(row * lanes + places(count, stride=pitch)) % (ROWS * lanes)
+            for row, count in zip(job["row"], job["count"], strict=True)]
+
+
+def beats_of(content, job, lanes, pitch=1):
     """Output of a reader for its jobs: kept elements, and the last flags."""
-    kept = [content[row * lanes : row * lanes + count] for row, count in zip(job["row"], job["count"], strict=True)]
+    kept = [content[index] for index in elements_of(job, lanes, pitch)]
     last = [[False] * (-(-count // lanes) - 1) + [True] for count in job["count"]]
     return np.concatenate(kept), np.concatenate(last)
 
@@ -205,15 +235,16 @@ def test_host_access(bench):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_readers(bench, pattern):
-    lanes, unit = bench
+def test_readers(stepped, pattern):
+    lanes, strided, unit = stepped
+    pitch = PITCHES[pattern] if strided else 1
     generator = np.random.default_rng(7)
     content = generator.integers(0, 1 << 32, ROWS * lanes, dtype=np.uint32)
     special = np.array([1 << 31, 0x7F800001, 0xFFC00000, 0x7F800000, 0xFF800000, 1, 0x80000001], np.uint32)
     content[generator.integers(0, len(content), len(content) // 4)] = generator.choice(special, len(content) // 4)
     unit.reset()
     host_write(unit, 0, content)
-    gradient, weight = jobs(generator, lanes), jobs(generator, lanes)
+    gradient, weight = jobs(generator, lanes, strided=strided), jobs(generator, lanes)
     cycles = 60000
     trace = unit.lockstep(
         sources={
@@ -221,9 +252,10 @@ def test_readers(bench, pattern):
             "weight_job": Feed(pack(job_layout(ROWS, ELEMENTS), weight)),
         },
         sinks={"gradient": stall_array(pattern, cycles, seed=1), "weight": stall_array(pattern, cycles, seed=2)},
+        inputs={"pitch": pitch},
     )
     when, beats = taken(trace, "gradient", beat_layout(lanes))
-    values, last = beats_of(content, gradient, lanes)
+    values, last = beats_of(content, gradient, lanes, pitch)
     assert (kept(beats, lanes) == canonical(values)).all()
     assert (beats["last"] == last).all()
     other, beats = taken(trace, "weight", beat_layout(lanes))
@@ -285,19 +317,20 @@ def test_nan_is_reported(bench):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_writer(bench, pattern):
-    lanes, unit = bench
+def test_writer(stepped, pattern):
+    lanes, strided, unit = stepped
+    pitch = PITCHES[pattern] if strided else 1
     generator = np.random.default_rng(3)
     content = np.zeros(ROWS * lanes, np.uint32)
     unit.reset()
     host_write(unit, 0, content)
-    job = jobs(generator, lanes)
+    job = jobs(generator, lanes, strided=strided)
     elements, keep, last, expected_done = [], [], [], len(job["row"])
-    for row, count in zip(job["row"], job["count"], strict=True):
+    for index, count in zip(elements_of(job, lanes, pitch), job["count"], strict=True):
         extra = int(generator.integers(0, 3))  # whole beats beyond the count, as a decoder gives them
         rows = -(-count // lanes) + extra
         values = generator.integers(0, 1 << 32, rows * lanes, dtype=np.uint32)
-        content[row * lanes : row * lanes + count] = values[:count]
+        content[index] = values[:count]
         elements.append(values.reshape(rows, lanes))
         keep.append(np.full(rows, (1 << lanes) - 1))
         last.append(np.arange(rows) == rows - 1)
@@ -309,6 +342,7 @@ def test_writer(bench, pattern):
             "written": Feed(pack(beat_layout(lanes), beats), willing=stall_array(pattern, cycles, seed=6)),
         },
         sinks={},
+        inputs={"pitch": pitch},
         cycles=cycles,
     )
     assert trace["done"].sum() == expected_done

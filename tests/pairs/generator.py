@@ -47,6 +47,8 @@ _REJECTED = {
     "bad_base": EventStatus.BAD_BASE,
     "bad_length": EventStatus.BAD_LENGTH,
     "bad_rank": EventStatus.BAD_RANK,
+    "bad_stride": EventStatus.BAD_STRIDE,
+    "repeated": EventStatus.REPEATED,
     "bad_mask": EventStatus.BAD_MASK,
     "bad_layer": EventStatus.BAD_LAYER,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
@@ -57,6 +59,8 @@ KINDS = (*_GOOD, *_REJECTED, _REFUSED)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
+#: Added to the number of one node, which no other command of a batch has then.
+_ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # the flag that no command signals
 
 
@@ -153,12 +157,15 @@ class Generator:
         self._epoch = 0
         self._flags = 0
         self._tag = 0
+        self._number = 0  # of the latest collective
+        self._ran: int | None = None  # number of the latest collective that all nodes have run, if it is known
         self._half = False  # only the lower half of data is known, since a command on the other half was refused
 
     def begin(self) -> None:
         """Begin a new batch, in which no flag is known to be set, and the contents of all memories are known."""
         self._flags = 0
         self._half = False
+        self._ran = None
 
     @property
     def _end(self) -> int:
@@ -176,7 +183,8 @@ class Generator:
     def step(self, *, ring: bool = False) -> Step:
         """Make the next command; with ``ring`` a collective that ends with OK if nothing disturbs it."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
-            kind for kind in KINDS if kind != _REFUSED or (self.nodes > 1 and not self._half)]
+            kind for kind in KINDS if (kind != _REFUSED or (self.nodes > 1 and not self._half))
+            and (kind != "repeated" or self._ran is not None)]
         self._random.shuffle(kinds)
         # Prefer the rarest pair and, in most steps, the rarest kind of those. The last kind is never the rarest, so
         # some steps skip the second preference.
@@ -193,12 +201,14 @@ class Generator:
         status: EventStatus | None = EventStatus.OK
         if kind in _GOOD:
             commands = self._good(Operation[kind.upper()])
+            if commands[0].operation in _RING:
+                self._ran = commands[0].collective
         elif kind == _REFUSED:
             status = None
             commands = self._good(choose.choice(self._refusing), upper=True)
             odd = choose.randrange(self.nodes)
-            commands[odd] = dataclasses.replace(commands[odd], collective=commands[odd].collective ^ 1)
-            self._half = True
+            commands[odd] = dataclasses.replace(commands[odd], collective=commands[odd].collective ^ _ANOTHER)
+            self._half, self._ran = True, None
         else:
             status = _REJECTED[kind]
             commands = self._rejected(kind)
@@ -234,18 +244,24 @@ class Generator:
         return base, min(room, choose.choice([0, 1, choose.randrange(1, 33), choose.randrange(1, 129),
                                               choose.randrange(1, 129), choose.randrange(1, room + 1)]))
 
-    def _good(self, operation: Operation, *, upper: bool = False) -> list[Command]:
-        """Make commands that end with OK if nothing disturbs them; with ``upper`` on the upper half of data alone."""
+    def _good(self, operation: Operation, *, upper: bool = False, number: int | None = None) -> list[Command]:
+        """Make commands that end with OK if nothing disturbs them; with ``upper`` on the upper half of data alone. A
+        collective has the next number, or the given one."""
         choose = self._random
         start, state_start = (DATA // 2, CONFIG.state_words // 2) if upper else (0, 0)
         used: dict[str, int] = {}
         if operation in _RING:
+            if number is None:
+                number = self._number = (self._number + 1) % _ANOTHER
             most = DATA
             if operation is Operation.FUSED_UPDATE:
                 used["state_base"] = state_start if upper else 32 * choose.randrange(self._state_end // 32)
                 most = (self._state_end - used["state_base"]) * self.nodes
             bases = [self._extent(start, most) for _ in range(2)]
             used["length"] = min(length for _, length in bases)
+            stride = 1 if upper else choose.choice([1, 1, 1, 2, 3])
+            used["length"] = min(used["length"], *(
+                32 * -(-((self._end - base) // 32) // stride) for base, _ in bases))
             if upper:  # a block without elements is passed on without waiting for it
                 bases = [(start, 0)] * 2
                 used["length"] = DATA - start
@@ -255,8 +271,8 @@ class Generator:
                 used["weight_base"] = bases[1][0]
             if operation is Operation.BROADCAST:
                 used["root"] = choose.randrange(self.nodes)
-            used |= {"size": self.nodes, "port": 0, "epoch": self._epoch,
-                     "collective": choose.getrandbits(16)}
+            used |= {"size": self.nodes, "port": 0, "epoch": self._epoch, "collective": number,
+                     "turn": choose.randrange(self.nodes), "stride": stride}
             first = choose.randrange(self.nodes)
             return [Command(operation=operation, **{**self._noise(), **used, "rank": (node + first) % self.nodes})
                     for node in range(self.nodes)]
@@ -297,8 +313,12 @@ class Generator:
             used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,
                     "length": choose.randrange(1, DATA)}  # a list without an entry
             return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
-        commands = self._good(choose.choice(_RING))
-        if kind == "bad_rank":
+        commands = self._good(choose.choice(_RING), number=self._ran or 0)
+        if kind == "repeated":
+            return commands
+        if kind == "bad_stride":
+            wrong = choose.choice([{"stride": 0}, {"turn": self.nodes}, {"turn": 255}])
+        elif kind == "bad_rank":
             wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes}, {"port": 1}])
         elif kind == "bad_base":
             wrong = {name: choose.choice([1, 1040, 1 << 31]) for name in ("gradient_base", "weight_base")}

@@ -20,12 +20,18 @@ GRADIENT, WEIGHT, STATE = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """New words of one memory of one node, from ``base`` on."""
+    """New words of one memory of one node, from ``base`` on; those of a collective with gaps in between."""
 
     space: int
     node: int
     base: int
     words: Words
+    stride: int = 1
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """Addresses of the words."""
+        return np.asarray(self.base + golden.places(len(self.words), stride=self.stride))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,40 +92,43 @@ class Model:
         order = np.argsort([command.rank for command in commands])  # nodes by rank
         return self._collective(commands[0], order, settings), details
 
-    def _rows(self, space: int, order: npt.NDArray[np.intp], base: int, length: int) -> Words:
-        return self.memories[space][order, base:base + length]
+    def _rows(self, space: int, order: npt.NDArray[np.intp], base: int, command: Command) -> Words:
+        places = base + golden.places(command.length, stride=command.stride)
+        return self.memories[space][order[:, np.newaxis], places]
 
     def _collective(self, command: Command, order: npt.NDArray[np.intp],
                     settings: optimizer.Settings) -> list[Change]:
-        length, base = command.length, command.gradient_base
+        base, stride, shape = command.gradient_base, command.stride, {**self._shape, "turn": command.turn}
         if command.operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER):
-            gradients = self._rows(GRADIENT, order, base, length)
+            gradients = self._rows(GRADIENT, order, base, command)
             if command.operation is Operation.ALL_REDUCE:
-                rows = [golden.all_reduce(gradients, **self._shape)[0]] * self.nodes
+                rows = [golden.all_reduce(gradients, **shape)[0]] * self.nodes
             else:
-                rows = list(golden.reduce_scatter(gradients, **self._shape)[0])
-            return [Change(GRADIENT, int(node), base, row) for node, row in zip(order, rows, strict=True)]
-        weights = self._rows(WEIGHT, order, command.weight_base, length)
+                rows = list(golden.reduce_scatter(gradients, **shape)[0])
+            return [Change(GRADIENT, int(node), base, row, stride) for node, row in zip(order, rows, strict=True)]
+        weights = self._rows(WEIGHT, order, command.weight_base, command)
         changes = []
         if command.operation is Operation.ALL_GATHER:
-            result = golden.all_gather(weights, **self._shape)[0]
+            result = golden.all_gather(weights, **shape)[0]
         elif command.operation is Operation.BROADCAST:
             result = golden.broadcast(weights, command.root)
         else:
-            bounds = golden.block_bounds(length, self.nodes)
+            blocks = golden.block_indices(command.length, self.nodes, turn=command.turn)
             owners = [int(order[block - 1]) for block in range(self.nodes)]
-            state = [np.concatenate([plane[owner, command.state_base:command.state_base + stop - start]
-                                     for owner, (start, stop) in zip(owners, bounds, strict=True)])
-                     for plane in self.memories[STATE:]]
             # Every owner updates its own copy of the weights.
-            own = np.concatenate([weights[block - 1, start:stop] for block, (start, stop) in enumerate(bounds)])
-            gradients = self._rows(GRADIENT, order, base, length)
-            update = golden.fused_update(gradients, own, state, settings, **self._shape)
+            own = np.empty_like(weights[0])
+            state = [np.empty_like(own) for _ in self.memories[STATE:]]
+            for block, (owner, index) in enumerate(zip(owners, blocks, strict=True)):
+                own[index] = weights[block - 1, index]
+                for mine, plane in zip(state, self.memories[STATE:], strict=True):
+                    mine[index] = plane[owner, command.state_base:command.state_base + len(index)]
+            gradients = self._rows(GRADIENT, order, base, command)
+            update = golden.fused_update(gradients, own, state, settings, **shape)
             result = update.weights
             for plane in range(settings.planes):
-                changes += [Change(STATE + plane, owner, command.state_base, update.state[plane][start:stop])
-                            for owner, (start, stop) in zip(owners, bounds, strict=True)]
-        return changes + [Change(WEIGHT, node, command.weight_base, result) for node in range(self.nodes)]
+                changes += [Change(STATE + plane, owner, command.state_base, update.state[plane][index])
+                            for owner, index in zip(owners, blocks, strict=True)]
+        return changes + [Change(WEIGHT, node, command.weight_base, result, stride) for node in range(self.nodes)]
 
     def _mask(self, node: int, command: Command, programs: Programs, alternative: int) -> tuple[list[Change], int]:
         job = programs.masks[command.weight_base]
@@ -154,7 +163,7 @@ class Model:
         """Make changes, at all nodes or at some."""
         for change in changes:
             if nodes is None or change.node in nodes:
-                self.memories[change.space][change.node, change.base:change.base + len(change.words)] = change.words
+                self.memories[change.space][change.node, change.places] = change.words
 
     def differences(self, found: Sequence[Words], possible: Sequence[Change] = ()) -> list[str]:
         """List the differences of the memories from the model.
@@ -162,7 +171,7 @@ class Model:
         Words of ``possible`` changes may have been made or not, and the model takes them over as they are.
         """
         for change in possible:
-            where = change.node, slice(change.base, change.base + len(change.words))
+            where = change.node, change.places
             now = found[change.space][where]
             known = self.memories[change.space][where]
             self.memories[change.space][where] = np.where(now == change.words, now, known)

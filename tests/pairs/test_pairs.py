@@ -15,9 +15,9 @@ TIMEOUT = 4_000
 
 def queue(ring, *commands):
     """Queue commands on all nodes, each with its rank, and return the statuses of each node."""
-    for fields in commands:
+    for number, fields in enumerate(commands):
         for rank, device in enumerate(ring.devices):
-            device.push(Command(**{"rank": rank, "size": ring.nodes, **fields}))
+            device.push(Command(**{"rank": rank, "size": ring.nodes, "collective": number, **fields}))
     return [[device.pop_event(20 * TIMEOUT).status for _ in commands] for device in ring.devices]
 
 

@@ -19,7 +19,7 @@ __all__ = ["LANDING", "CodebookWeights", "CodedWeights", "RestoredFrom", "descri
 #: Segments of new weights in the order in which they are decoded: the own one, and then those that are gathered.
 LANDING = WalkDescription(
     name="landing",
-    gather=lambda now: Tour(steps=Mux(now.setup.fused, now.size, 0), block=now.setup.successor, start=now.following))
+    gather=lambda now: Tour(steps=Mux(now.setup.fused, now.size, 0), first=now.following))
 
 
 class RestoredFrom(enum.IntEnum):

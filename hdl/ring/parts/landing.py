@@ -35,7 +35,7 @@ def describe(config, others):
             Step(name="landing_job", walk=INGRESS, instead=by, awaited=True, when=lands,
                  shape=job_layout(_rows(config), config.segment),
                  payload=lambda at, setup: {
-                     "row": Mux(setup.sum, setup.gradient_row, setup.weight_row) + (at.group << shift),
+                     "row": Mux(setup.sum, setup.gradient_row, setup.weight_row) + (at.place << shift),
                      "count": at.length}),
         ),
         writes={"gradients": 1, "weights": 1},
@@ -65,7 +65,8 @@ class Landing(Part):
         config, setup = self._config, self.setup
         lanes, segment = config.lanes, config.segment
         m.submodules.buffer = buffer = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
-        m.submodules.writer = writer = RowWriter(rows=_rows(config), lanes=lanes, elements=segment)
+        m.submodules.writer = writer = RowWriter(rows=_rows(config), lanes=lanes, elements=segment, strided=True)
+        self._connect_pitch(m, writer)
         connect_stream(m, self.i, buffer.i)
         connect_stream(m, buffer.o, writer.i)
         connect_stream(m, self.landing_job, writer.job)

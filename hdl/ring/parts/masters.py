@@ -24,8 +24,8 @@ def describe(config):
         make=lambda description: Masters(config=config, description=description),
         steps=(
             # Reads and writes of the optimizer, in place of those of weights.
-            job(config, "master_job", *where, group=in_block, when=updates),
-            job(config, "master_write_job", *where, group=in_block, when=updates, awaited=True),
+            job(config, "master_job", *where, place=in_block(config), when=updates),
+            job(config, "master_write_job", *where, place=in_block(config), when=updates, awaited=True),
         ),
         reads={"masters": 1},
         writes={"masters": 1},

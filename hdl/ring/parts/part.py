@@ -17,6 +17,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.group import GROUP
 from hdl.memory import job_layout, read_signature, write_signature
 from hdl.optimizer.rules import settings_layout
+from hdl.ring.order import PITCHES
 from hdl.ring.walks import WalkDescription, is_gather
 
 __all__ = ["Given", "Instead", "Part", "PartDescription", "Sink", "Socket", "Step", "check_parts", "has_infinite",
@@ -55,7 +56,8 @@ class Socket(enum.Enum):
 
 def part_setup_layout():
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
-    return data.StructLayout({"fused": 1, "sum": 1, "alone": 1, "packed_state": 1, "settings": settings_layout()})
+    return data.StructLayout({
+        "fused": 1, "sum": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES, "settings": settings_layout()})
 
 
 def pulses_layout():
@@ -123,7 +125,7 @@ class Step:
         return {self.name: flow(stream.Signature(self.shape)), **done}
 
 
-def job(config, name, walk, memory, base, *, group=lambda at, setup: at.group,
+def job(config, name, walk, memory, base, *, place=lambda at, setup: at.place,
         length=lambda at, setup: at.length, rows=None, **options):
     """Step of a reader's jobs, or with ``awaited`` of a writer's.
 
@@ -136,7 +138,7 @@ def job(config, name, walk, memory, base, *, group=lambda at, setup: at.group,
         Name of the memory, which decides the width of a row's number.
     base : callable
         Takes the setup; the row that the vector or block begins at.
-    group : callable
+    place : callable
         Takes record and setup; groups from there on.
     length : callable
         Takes record and setup; words.
@@ -148,7 +150,7 @@ def job(config, name, walk, memory, base, *, group=lambda at, setup: at.group,
     shift = (GROUP // config.lanes).bit_length() - 1
 
     def payload(at, setup):
-        offset = group(at, setup) << shift
+        offset = place(at, setup) << shift
         return {"row": base(setup) + (offset if rows is None else rows(offset, setup)), "count": length(at, setup)}
 
     shape = job_layout(config.memories[memory].words // config.lanes, config.segment)
@@ -299,9 +301,15 @@ class Part(wiring.Component):
         })
 
     def _connect_read(self, m, reader, memory, index=0):
-        """Join a reader to a port at a memory."""
+        """Join a reader to a port at a memory, and if it is strided, to the pitch of the command."""
+        self._connect_pitch(m, reader)
         wiring.connect(m, reader=reader.port, memory=wiring.flipped(getattr(self, f"{memory}_read")[index]))
 
     def _connect_write(self, m, writer, memory, index=0):
-        """Join a writer to a port at a memory."""
+        """Join a writer to a port at a memory, and if it is strided, to the pitch of the command."""
+        self._connect_pitch(m, writer)
         wiring.connect(m, writer=writer.port, memory=wiring.flipped(getattr(self, f"{memory}_write")[index]))
+
+    def _connect_pitch(self, m, transfer):
+        if transfer.strided:
+            m.d.comb += transfer.pitch.eq(self.setup.pitch)

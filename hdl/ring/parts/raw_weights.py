@@ -68,7 +68,7 @@ class RawWeights(Part):
         m = Module()
         config, setup, narrow = self._config, self.setup, beat_lanes(self._config)
         lanes, segment = config.lanes, config.segment
-        shape = {"rows": config.weight_words // lanes, "lanes": lanes, "elements": segment}
+        shape = {"rows": config.weight_words // lanes, "lanes": lanes, "elements": segment, "strided": True}
         m.submodules.reader = reader = RowReader(**shape, **reader_options(config))
         m.submodules.writer = writer = RowWriter(**shape)
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)

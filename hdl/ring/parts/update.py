@@ -4,6 +4,7 @@ from amaranth.hdl import Cat, Module, Mux
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.group import GROUP
 from hdl.optimizer.burst import StreamedOptimizer
 from hdl.optimizer.burst_controller import command_layout
 from hdl.optimizer.moments import MomentPacker, MomentUnpacker
@@ -22,9 +23,10 @@ def updates(at, setup):
     return setup.fused
 
 
-def in_block(at, setup):
-    """Group of a record within the own block, for memories that hold the own block only."""
-    return (at.group - setup.own_scatter.start)[:len(at.group)]
+def in_block(config):
+    """Function for the place of a record within the own block, in memories that hold the own block only."""
+    groups = config.segment // GROUP
+    return lambda at, setup: at.segment << groups.bit_length() - 1
 
 
 def _state_jobs(config, plane):
@@ -39,7 +41,7 @@ def _state_jobs(config, plane):
         return Mux(setup.packed_state, offset >> 1, offset)
 
     where = OWN, f"state_{plane}", lambda setup: setup.state_row
-    options = {"group": in_block, "length": words, "rows": rows, "when": used}
+    options = {"place": in_block(config), "length": words, "rows": rows, "when": used}
     return (job(config, f"state_{plane}_job", *where, **options),
             job(config, f"state_{plane}_write_job", *where, awaited=True, **options))
 
@@ -92,7 +94,7 @@ class Update(Part):
         lanes, segment = config.lanes, config.segment
         m.submodules.gradient_reader = gradient_reader = RowReader(
             rows=config.gradient_words // lanes, lanes=lanes, elements=segment, gradients=True,
-            **reader_options(config))
+            strided=True, **reader_options(config))
         m.submodules.optimizer = optimizer = StreamedOptimizer(
             workers=2,
             lanes=narrow,

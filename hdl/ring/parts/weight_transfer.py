@@ -61,7 +61,8 @@ class WeightTransfer(Part):
         m = Module()
         config, lanes = self._config, self._config.lanes
         m.submodules.reader = reader = RowReader(
-            rows=config.weight_words // lanes, lanes=lanes, elements=config.segment, **reader_options(config))
+            rows=config.weight_words // lanes, lanes=lanes, elements=config.segment, strided=True,
+            **reader_options(config))
         m.submodules.assembler = assembler = RowAssembler(lanes=lanes)
         m.submodules.serializer = serializer = RowSerializer(lanes=lanes)
         m.submodules.own_words = own = SkidBuffer(shape=word_layout())

@@ -31,6 +31,10 @@ def verdict(command, config, rule, packed):
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     if outside and operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE):
         return EventStatus.BAD_RANK, command["rank"] | size << 8 | command["port"] << 16 | command["root"] << 24
+    on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE)
+    turn, stride = command["turn"], command["stride"]
+    if on_ring and (turn >= size or stride == 0):
+        return EventStatus.BAD_STRIDE, turn | stride << 8
     memories = []
     if operation not in (Operation.ALL_GATHER, Operation.BROADCAST, Operation.INFER):
         memories.append((command["gradient_base"], CONFIG.gradient_words, 1))
@@ -43,12 +47,15 @@ def verdict(command, config, rule, packed):
     for place, (base, capacity, shares) in enumerate(memories):
         packs = operation == Operation.FUSED_UPDATE and place == 2 and not config.has_master
         elements = 2 if packed and packs else 1  # elements per word
-        if base % 32 or base > capacity:
+        if base % (32 // elements) or base > capacity:
             return EventStatus.BAD_BASE, base
-        groups = -(-length // 32)
-        needed = -(-groups // shares) * 32 if shares > 1 else length
-        if needed > (capacity - base) * elements:
-            return EventStatus.BAD_LENGTH, (capacity - base) * elements * shares
+        groups, room = -(-length // 32), (capacity - base) * elements
+        if on_ring and place < 2:  # gradients and weights, whose groups may lie apart
+            needed, fitting = 32 * ((groups - 1) * stride + 1) if groups else 0, 32 * -(-room // (32 * stride))
+        else:
+            needed, fitting = -(-groups // shares) * 32 if shares > 1 else length, room * shares
+        if needed > room:
+            return EventStatus.BAD_LENGTH, fitting
     if operation in (Operation.MASK, Operation.INFER):
         for base in (command["weight_base"], command["state_base"])[:2 if operation == Operation.MASK else 1]:
             if base % 32 or base > CONFIG.weight_words:
@@ -63,7 +70,7 @@ def random_command(generator, tag, **options):
     def base(capacity):
         good = generator.randrange(0, capacity // 2, 32)
         return generator.choice([0, 0, good, good, capacity, generator.choice([
-            good + generator.randrange(32), capacity + 32, 1 << generator.randrange(32)])])
+            good + generator.randrange(32), good + 16, capacity + 32, 1 << generator.randrange(32)])])
 
     noisy = random.Random(tag)
     noise = {name: noisy.getrandbits(Shape.cast(shape).width) for name, shape in command_layout().members.items()}
@@ -79,7 +86,10 @@ def random_command(generator, tag, **options):
         "length": generator.choice([
             generator.randrange(0, 65), generator.randrange(0, 330), generator.choice([31, 32, 33, 96, 97, 256, 257]),
             generator.getrandbits(32)]),
-        "epoch": generator.getrandbits(8), "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
+        "epoch": generator.getrandbits(8),
+        "turn": generator.choice([0, 0, max(0, size - 1), max(0, size - 1), min(size, 255)]),
+        "stride": generator.choice([1, 1, 1, 1, 2, 2, 3, generator.randrange(256), 0]),
+        "root": generator.choice([0, 0, max(0, size - 1), min(size, 255)]),
         "collective": generator.getrandbits(16), "wait": 0, "signal": 0, "tag": tag,
     }
     return {**command, **options}

@@ -11,7 +11,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 
 from hdl.control.command_checker import CommandChecker, verdict_layout
-from hdl.control.protocol import EventStatus, command_layout
+from hdl.control.protocol import EventStatus, Operation, command_layout
 from hdl.engines import operations
 from hdl.optimizer.rules import Rule
 from hdl.streams.stream import connect_stream
@@ -37,7 +37,11 @@ async def finds_what_is_wrong(dut):
         CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
         quantization=p["quantization"], stand_in=p["quantization"], weight_codec=p["weight_codec"])
     dut.rule.value, dut.packed_state.value = p["rule"], packed
-    commands = [random_command(generator, n) for n in range(CHECKED)]
+    commands = [random_command(generator, n) for n in range(CHECKED - 2)]
+    commands += [random_command(  # those that take longest
+        generator, n, operation=operation, rank=0, size=CONFIG.nodes_max, port=0, turn=0, stride=2, gradient_base=0,
+        weight_base=0, state_base=0, length=1) for n, operation in enumerate((Operation.FUSED_UPDATE,
+                                                                             Operation.ALL_REDUCE))]
     cocotb.start_soon(source.send(commands))
     seen = set()
     for n, (beat, command) in enumerate(zip(await sink.receive(CHECKED), commands, strict=True)):
@@ -46,14 +50,14 @@ async def finds_what_is_wrong(dut):
         seen.add(status)
     refused = {EventStatus.BAD_RULE} if (p["planes"] < 2 and rule == Rule.ADAMW) or rule == NO_RULE else set()
     assert seen == refused | {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
-                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
+                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_STRIDE}
     assert offered.cycles == taken.cycles
     if p["stalls"] == "none":
         # Command and verdict are taken in one cycle, and the next command is there in the one after. The check of the
-        # state memory takes 8 cycles, of any other 5, and of an unused one 1. If the rule is refused, the slowest
-        # command is a SPARSIFY, whose place in the ring is not checked.
+        # state memory takes 8 cycles, as does that of any other with a stride, and of an unused one 1. If the rule is
+        # refused, the slowest commands use one memory.
         slowest = max(b - a for a, b in zip(taken.cycles, taken.cycles[1:], strict=False))
-        saved = 7 + 1 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
+        saved = 7 + 7 if refused else 7 if rule == Rule.SGD and not config.has_master else 0
         assert slowest == p["latency"] + 1 - saved
 
 

@@ -20,7 +20,7 @@ def random_header(generator, *, codecs=(RAW, ZERO_VALUE), **fields):
     header = Header(
         codec=generator.choice(codecs), source=generator.randrange(256),
         destination=generator.randrange(256), epoch=EPOCH,
-        sequence=generator.randrange(1 << 12), iteration=generator.randrange(1 << 16),
+        sequence=generator.randrange(1 << 12), collective=generator.randrange(1 << 16),
         block=generator.randrange(256), segment=generator.randrange(1 << 10),
         length=generator.choice([0, 1, 31, 32, 33, 64, generator.randrange(70)]),
     )
@@ -108,7 +108,7 @@ def accepted_log(packets):
     return log
 
 
-HEADER = Header(codec=ZERO_VALUE, source=4, epoch=EPOCH, sequence=77, iteration=1000, block=3, segment=9, length=40)
+HEADER = Header(codec=ZERO_VALUE, source=4, epoch=EPOCH, sequence=77, collective=1000, block=3, segment=9, length=40)
 PAYLOAD = (0b101, 11, 12, 0x81, 13, 14)
 RAW_HEADER = dataclasses.replace(HEADER, codec=RAW, length=3)
 LONG_HEADER = dataclasses.replace(HEADER, codec=RAW, length=1023)

@@ -29,7 +29,7 @@ REFUSED = {
             ("type", 7, Refusal.WRONG_CODEC, 0x17 << 16 | 0x11),
             ("tenant", 3, Refusal.WRONG_CODEC, 0x3011 << 16 | 0x11),
             ("sequence", 78, Refusal.WRONG_SEQUENCE, 78 << 16 | 77),
-            ("iteration", 999, Refusal.WRONG_ITERATION, 999 << 16 | 1000),
+            ("collective", 999, Refusal.WRONG_COLLECTIVE, 999 << 16 | 1000),
             ("block", 2, Refusal.WRONG_BLOCK, 2 << 16 | 3),
             ("segment", 10, Refusal.WRONG_BLOCK, 0x800A << 16 | 0x8009),
             ("length", 41, Refusal.WRONG_LENGTH, 41 << 16 | 40),

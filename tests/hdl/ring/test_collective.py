@@ -3,6 +3,8 @@
 Values, words and counts of all operations are in tests/host/driver/test_ring.py, which drives the same simulation.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,8 @@ from sim.golden import ring as golden
 
 CONFIG = NodeConfig()
 TIMEOUT = 5000
+#: Numbers of collectives that tests push without the driver.
+NUMBERS = itertools.count(1000)
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +36,10 @@ def opened():
 def push(ring, *, length=600, operation=Operation.ALL_REDUCE, each=None, **fields):
     """Give every node its command, with different fields for some, and return the events."""
     nodes = len(ring.devices)
-    commands = {}
+    commands, number = {}, next(NUMBERS)
     for rank in range(nodes):
-        options = {"operation": operation, "rank": rank, "size": nodes, "length": length, **fields}
+        options = {"operation": operation, "rank": rank, "size": nodes, "length": length, "collective": number,
+                   **fields}
         options.update((each or {}).get(rank, {}))
         commands[rank] = Command(**options)
     for rank, device in enumerate(ring.devices):
@@ -61,7 +66,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("status", "field", "value"),
         [
-            (EventStatus.WRONG_ITERATION, "collective", 8),
+            (EventStatus.WRONG_COLLECTIVE, "collective", 8),
             (EventStatus.WRONG_SEQUENCE, "epoch", 3),
             (EventStatus.WRONG_LENGTH, "length", 596),
             (EventStatus.WRONG_CODEC, "operation", Operation.ALL_GATHER),
@@ -129,7 +134,7 @@ class TestRefusal:
         for rank, device in enumerate(ring.devices):
             for epoch, base in ((10, 0), (11, 608)):
                 device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=3, length=592, epoch=epoch,
-                                    gradient_base=base))
+                                    collective=epoch, gradient_base=base))
         events = [[device.pop_event(20 * TIMEOUT) for device in ring.devices] for _ in range(2)]
         assert set(statuses(events[0])) == {EventStatus.BAD_CRC, EventStatus.PEER_ABORT}
         assert statuses(events[1]) == [EventStatus.OK] * 3
@@ -181,15 +186,16 @@ class TestAlone:
             gradients = np.random.default_rng(5).standard_normal(length).astype(np.float32)
             ring.write_gradients([gradients])
             (device,) = ring.devices
-            device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=1, length=length))
+            device.push(Command(operation=Operation.ALL_REDUCE, rank=0, size=1, length=length, collective=1))
             event = device.pop_event(20 * TIMEOUT)
             assert (event.status, event.detail) == (EventStatus.OK, 0)
             assert event.cycles > 2 * 500
             # Sums are no weights, but a result in the weight memory is a new version of the weights.
             version = event.weight_version
-            for operation, new in ((Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
-                                   (Operation.ALL_REDUCE, 0)):
-                device.push(Command(operation=operation, rank=0, size=1, length=32))
+            for number, (operation, new) in enumerate((
+                    (Operation.REDUCE_SCATTER, 0), (Operation.ALL_GATHER, 1), (Operation.BROADCAST, 1),
+                    (Operation.ALL_REDUCE, 0)), 2):
+                device.push(Command(operation=operation, rank=0, size=1, length=32, collective=number))
                 event = device.pop_event(20 * TIMEOUT)
                 version += new
                 assert (event.status, event.weight_version) == (EventStatus.OK, version), operation
@@ -205,10 +211,12 @@ class TestTime:
         expected = golden.all_reduce(golden.bits(gradients))[0]
         for _ in range(6):
             ring.write_gradients(list(gradients))
+            number = next(NUMBERS)
             for rank in generator.permutation(3):
                 simulation.run(int(generator.integers(0, 1500)))
                 ring.devices[rank].push(
-                    Command(operation=Operation.ALL_REDUCE, rank=int(rank), size=3, length=1000, epoch=1))
+                    Command(operation=Operation.ALL_REDUCE, rank=int(rank), size=3, length=1000, epoch=1,
+                            collective=number))
             events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
             assert statuses(events) == [EventStatus.OK] * 3
             assert (ring.read_gradients(1000).view(np.uint32) == expected).all()
@@ -234,8 +242,10 @@ class TestTime:
         ring.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=1))
         ring.write_gradients(list(np.ones((3, 3000), dtype=np.float32)))
         ring.write_weights(np.zeros(3000, dtype=np.float32))
+        number = next(NUMBERS)
         for rank, device in enumerate(ring.devices):
-            device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=3000, epoch=1))
+            device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=3000, epoch=1,
+                                collective=number))
         simulation.run(500)
         for device in ring.devices:
             device.write_register("LEARNING_RATE", 100.0)

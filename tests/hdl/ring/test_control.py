@@ -43,7 +43,7 @@ class Model:
         stays = (self.aborted and self.abort_seen) or inputs["link_reset"]
         return {
             "planning": state in ("plan", "deal"), "active": state in ("launch", "settle", "run"),
-            "plan": state == "plan" and not inputs["link_reset"] and not kind["immediate"],
+            "plan": state == "plan" and not inputs["link_reset"] and not kind["immediate"] and not kind["repeated"],
             "launch": state == "launch", "running": state == "run", "busy": state not in ("idle", "report"),
             "give_up": aborting and not self.aborted,
             "drain": aborting and not (self.abort_seen or inputs["abort_received"]),
@@ -74,7 +74,9 @@ class Model:
                 self.event["status"] = EventStatus.LINK_RESET
                 self.state = "report"
             elif state == "plan":
-                self.state = "report" if kind["immediate"] else "deal"
+                self.state = "report" if kind["immediate"] or kind["repeated"] else "deal"
+                if kind["repeated"] and not kind["immediate"]:
+                    self.event["status"] = EventStatus.REPEATED
             elif inputs["planned"]:
                 self.state = "launch"
         elif state in ("launch", "settle"):
@@ -109,7 +111,7 @@ async def follows_the_model(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "alone", "updates"), 0)
+    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "repeated", "alone", "updates"), 0)
     timeout = 0
     for _ in range(16_000):
         if model.state == "idle" and generator.random() < 0.5:
@@ -151,11 +153,12 @@ async def follows_the_model(dut):
             model.step(inputs, kind, fault, command=offered, taken=taken)
         if accepted:
             offered = None
-            kind = {"immediate": int(generator.random() < 0.1), "alone": int(generator.random() < 0.2),
-                    "updates": generator.getrandbits(1)}
+            kind = {"immediate": int(generator.random() < 0.1), "repeated": int(generator.random() < 0.1),
+                    "alone": int(generator.random() < 0.2), "updates": generator.getrandbits(1)}
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]
-    for status in (EventStatus.OK, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT):
+    for status in (EventStatus.OK, EventStatus.REPEATED, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
+                   EventStatus.EGRESS_TIMEOUT):
         assert statuses.count(status) > EXPECTED, f"{status.name}, seed {p['seed']}"
     assert {event["flags"] for event in ended} == {0, 1, 2, 3}
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)

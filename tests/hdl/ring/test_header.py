@@ -11,7 +11,7 @@ from tests.hdl.ring.packets import header_bits
 
 def test_header_words():
     header = Header(type=1, codec=0xA1, tenant=0xB, source=0x23, destination=0x45, epoch=0x67, sequence=0x89A,
-                    iteration=0xCDEF, block=0x12, segment=0x345, length=0x278)
+                    collective=0xCDEF, block=0x12, segment=0x345, length=0x278)
     assert header_bits(header) == sum(word << 32 * n for n, word in enumerate(header.words()))
 
 

@@ -10,14 +10,16 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.group import GROUP
-from hdl.ring.order import Phase, Planner, Walk, record_layout
+from hdl.ring.order import Phase, Planner, Walk, first_layout, record_layout
 from hdl.streams.stream import connect_stream
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices, places
 from sim.streams import stall_array
 from sim.verilated.vectors import Unit, unpack
 
 ELEMENTS, SEGMENT = 4096, 64
-FIELDS = ("phase", "segment", "block", "group", "length", "first", "last")
+FIELDS = ("phase", "segment", "block", "place", "length", "first", "last")
+#: Places are modulo the next power of two.
+PLACES = 1 << (ELEMENTS // GROUP).bit_length()
 
 
 class Bench(wiring.Component):
@@ -25,12 +27,13 @@ class Bench(wiring.Component):
 
     def __init__(self, segment):
         self._segment = segment
-        group = Planner(elements=ELEMENTS, segment=segment).own.shape()
+        first = first_layout(ELEMENTS)
         super().__init__({
             "length": In(range(ELEMENTS + 1)), "size": In(range(17)), "rank": In(range(16)),
+            "turn": In(range(16)), "stride": In(8),
             "steps": In(2),  # whether there is a scatter, a gather
-            "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(group), "own": Out(group),
-            "following": Out(group), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
+            "start": In(1), "done": Out(1), "busy": Out(1), "previous": Out(first), "own": Out(first),
+            "following": Out(first), "records": Out(stream.Signature(record_layout(ELEMENTS, segment))),
         })
 
     def elaborate(self, platform):
@@ -38,7 +41,7 @@ class Bench(wiring.Component):
         m.submodules.planner = planner = Planner(elements=ELEMENTS, segment=self._segment)
         m.submodules.walk = walk = Walk(elements=ELEMENTS, segment=self._segment)
         connect_stream(m, walk.o, self.records)
-        for name in ("length", "size", "rank", "start"):
+        for name in ("length", "size", "rank", "turn", "stride", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         for name in ("done", "previous", "own", "following"):
             m.d.comb += getattr(self, name).eq(getattr(planner, name))
@@ -47,27 +50,14 @@ class Bench(wiring.Component):
             m.d.comb += walk.scatter.steps.eq(Mux(self.size == 1, 1, self.size - 1))
         with m.If(self.steps[1]):
             m.d.comb += walk.gather.steps.eq(self.size - 1)
-        m.d.comb += [
-            walk.scatter.block.eq(self.rank),
-            walk.scatter.start.eq(planner.own),
-            walk.gather.start.eq(planner.following),
-        ]
-        with m.If(self.rank != self.size - 1):
-            m.d.comb += walk.gather.block.eq(self.rank + 1)
+        m.d.comb += [walk.scatter.first.eq(planner.own), walk.gather.first.eq(planner.following)]
         return m
 
 
-def starts(length, size):
-    """First group of each block."""
-    quotient, remainder = divmod(-(-length // GROUP), size)
-    return [block * quotient + min(block, remainder) for block in range(size)]
-
-
-def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
+def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT, *, turn=0, stride=1):
     """Expected records, from the specification of the order."""
-    bounds, first = block_bounds(length, size), starts(length, size)
-    widest = max((stop - start for start, stop in bounds), default=0)
-    segments = -(-widest // length_of_segment)
+    blocks, place = block_indices(length, size, turn=turn), places(length, stride=stride) // GROUP
+    segments = max(-(-len(block) // length_of_segment) for block in blocks)
     gathers = gathers and size > 1
     records = []
 
@@ -75,10 +65,9 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
         steps = max(size - 1, 1)
         for step in range(steps):
             block = (rank + which.value - step) % size
-            group = first[block] + segment * (length_of_segment // GROUP)
-            left = bounds[block][1] - bounds[block][0] - segment * length_of_segment
-            left = max(0, min(left, length_of_segment))
-            records.append((which.value, segment, block, group, left, step == 0, step == steps - 1))
+            inside = blocks[block][segment * length_of_segment:(segment + 1) * length_of_segment]
+            records.append((which.value, segment, block, int(place[inside[0]]) % PLACES if len(inside) else None,
+                            len(inside), step == 0, step == steps - 1))
 
     if segments and scatters and gathers:
         phase(Phase.SCATTER, 0)
@@ -93,7 +82,7 @@ def order(length, size, rank, scatters, gathers, length_of_segment=SEGMENT):
 
 
 def meaning(records):
-    """Records, without the first group of an empty segment, which means nothing."""
+    """Records, without the place of an empty segment, which means nothing."""
     return [(*record[:3], record[3] if record[4] else None, *record[4:]) for record in records]
 
 
@@ -113,7 +102,8 @@ def test_order(pattern, segment):
     cases = [(length, size) for length in (0, 1, 31, 32, 33, 500, ELEMENTS) for size in (1, 2, 3, 16)]
     cases += [(generator.randrange(ELEMENTS + 1), generator.randint(1, 16)) for _ in range(60)]
     for seed, (length, size) in enumerate(cases):
-        rank = generator.randrange(size)
+        rank, turn = generator.randrange(size), generator.randrange(size)
+        stride = generator.choice([1, 1, 2, size, 3, generator.randint(1, 255)])
         steps = generator.choice([0b11, 0b01, 0b10] if size > 1 else [0b11, 0b01])
         cycles = 80 + 20000 * (pattern != "none") + 30 * -(-length // 32) * SEGMENT // segment
         start = np.zeros(cycles, dtype=np.uint8)
@@ -121,19 +111,21 @@ def test_order(pattern, segment):
         trace = unit.lockstep(
             sources={},
             sinks={"records": stall_array(pattern, cycles, seed=seed)},
-            inputs={"length": length, "size": size, "rank": rank, "steps": steps, "start": start},
+            inputs={"length": length, "size": size, "rank": rank, "turn": turn, "stride": stride, "steps": steps,
+                    "start": start},
         )
-        case = f"seed {seed}: {length} elements, rank {rank} of {size}, steps {steps:02b}"
+        case = (f"seed {seed}: {length} elements, rank {rank} of {size}, turn {turn}, stride {stride}, steps "
+                f"{steps:02b}")
         done = np.flatnonzero(trace["done"])
         assert len(done) == 1, case
         assert done[0] <= latency, case
-        first = starts(length, size)
-        assert trace["previous"][-1] == first[(rank - 1) % size], case
-        assert trace["own"][-1] == first[rank], case
-        assert trace["following"][-1] == first[(rank + 1) % size], case
+        for name, block in (("previous", rank - 1), ("own", rank), ("following", rank + 1)):
+            found = unpack(first_layout(ELEMENTS), trace[name][-1:])
+            group = (block - turn) % size
+            assert (found["group"][0], found["place"][0]) == (group, group * stride % PLACES), case
         taken = np.flatnonzero(trace["records__valid"].astype(bool) & trace["records__ready"].astype(bool))
         records = unpack(record_layout(ELEMENTS, segment), trace["records__payload"][taken])
-        expected = order(length, size, rank, steps & 1, steps >> 1, segment)
+        expected = order(length, size, rank, steps & 1, steps >> 1, segment, turn=turn, stride=stride)
         columns = [records[field].tolist() for field in FIELDS]
         assert meaning(zip(*columns, strict=True)) == meaning(expected), case
         assert not trace["busy"][-1], case

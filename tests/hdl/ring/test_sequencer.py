@@ -104,7 +104,7 @@ class Observed(wiring.Component):
         for name in ("length", "size", "rank", "start"):
             m.d.comb += getattr(planner, name).eq(getattr(self, name))
         m.d.comb += [unit.start.eq(planner.done), unit.setup.plan.eq(planner.plan), unit.setup.sum.eq(self.sum),
-                     tour.steps.eq(self.size - 1), tour.block.eq(self.rank), tour.start.eq(planner.own),
+                     planner.stride.eq(1), tour.steps.eq(self.size - 1), tour.first.eq(planner.own),
                      unit.counted_done.eq(self.done), self.busy.eq(unit.busy)]
         for name in ("seen", "counted"):
             connect_stream(m, getattr(unit, name), getattr(self, name))

@@ -46,7 +46,7 @@ def test_a_rule_that_a_node_does_not_have():
 
 
 def test_details_are_explained():
-    event = Event(tag=1, status=EventStatus.WRONG_ITERATION, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
+    event = Event(tag=1, status=EventStatus.WRONG_COLLECTIVE, flags=EventFlag(0), detail=5 << 16 | 6, cycles=4,
                   weight_version=5)
-    with pytest.raises(CollectiveError, match="a packet of iteration 5 came in, not of 6"):
+    with pytest.raises(CollectiveError, match="a packet of collective 5 came in, not of 6"):
         event.check()

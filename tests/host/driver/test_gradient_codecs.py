@@ -19,7 +19,7 @@ from host.training.record import TrainingConfig
 from host.training.trainer import train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices
 from tests.host import rings
 from tests.host.rings import TIMEOUT, random
 
@@ -127,7 +127,7 @@ class TestValues:
                 device.write_memory(Space.GRADIENT, base, gradients[rank])
                 device.write_memory(len(BOTH.memories.words) - 1, base, np.zeros(length, np.uint32))
                 device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, length=length, epoch=1,
-                                    gradient_base=base))
+                                    collective=1000, gradient_base=base))
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
             total, _ = reference.sum(golden.all_reduce, gradients)
             for rank, device in enumerate(ring.devices):
@@ -209,7 +209,8 @@ class TestTiming:
                 operation = Operation.FUSED_UPDATE if seed % 2 else Operation.ALL_REDUCE
                 for rank in generator.permutation(3).tolist():
                     simulation.run(int(generator.integers(0, 1500)))
-                    ring.devices[rank].push(Command(operation=operation, rank=rank, size=3, length=1500, epoch=1))
+                    ring.devices[rank].push(Command(operation=operation, rank=rank, size=3, length=1500, epoch=1,
+                                                    collective=1000 + seed))
                 events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}"
                 if seed % 2:
@@ -271,8 +272,8 @@ class TestResiduals:
             reference.update(gradients)
             reference.compare()
             for rank in range(2):
-                start, stop = block_bounds(length, 2)[1 - rank]
-                assert (reference.residuals[rank, start:stop] == before[rank, start:stop]).all()
+                owned = block_indices(length, 2)[1 - rank]
+                assert (reference.residuals[rank, owned] == before[rank, owned]).all()
 
     @pytest.mark.parametrize("name", ["zero_value", "raw"])
     def test_none_where_nothing_is_lost(self, name):
@@ -328,7 +329,7 @@ class TestFailures:
             reference.gradients()
             for rank, device in enumerate(ring.devices):
                 operation = Operation.ALL_GATHER if rank == 1 else Operation.FUSED_UPDATE
-                device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2))
+                device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2, collective=1000))
             found = {device.pop_event(20 * TIMEOUT).status for device in ring.devices}
             assert EventStatus.WRONG_CODEC in found
             assert EventStatus.OK not in found

@@ -17,7 +17,7 @@ from host.training.optimizers import SGD, Adam, AdamW
 from host.transports.session import TransportName, open_session
 from sim.golden import moments
 from sim.golden import ring as golden
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices
 from tests.host import rings
 
 CONFIG = NodeConfig()
@@ -72,9 +72,9 @@ class TestState:
         for plane in planes:
             assert_same(ring.read_state(length, plane), golden.bits(states[plane]))
             for rank, device in enumerate(ring.devices):
-                start, stop = block_bounds(length, 2)[(rank + 1) % 2]
-                assert_same(device.read_memory(Space.STATE + plane, 0, stop - start),
-                            golden.bits(states[plane][start:stop]))
+                owned = block_indices(length, 2)[(rank + 1) % 2]
+                assert_same(device.read_memory(Space.STATE + plane, 0, len(owned)),
+                            golden.bits(states[plane][owned]))
         assert_same(ring.read_state(length), golden.bits(states[0]))
 
     @pytest.mark.parametrize("length", [0, 1, 2, 31, 33, 63, 96, 128])
@@ -88,9 +88,9 @@ class TestState:
         expected = moments.unpack(moments.pack(state), length)
         assert np.array_equal(ring.read_state(length, plane, packed_state=True).view(np.uint32), expected)
         for rank, device in enumerate(ring.devices):
-            start, stop = block_bounds(length, 2)[(rank + 1) % 2]
-            words = device.read_memory(Space.STATE + plane, 0, (stop - start + 1) // 2)
-            assert np.array_equal(words, moments.pack(state[start:stop]))
+            owned = block_indices(length, 2)[(rank + 1) % 2]
+            words = device.read_memory(Space.STATE + plane, 0, (len(owned) + 1) // 2)
+            assert np.array_equal(words, moments.pack(state[owned]))
 
     @pytest.mark.parametrize(("packed_state", "length"), [(False, 64), (True, 128), (True, 70)])
     def test_clear(self, ring, packed_state, length):

@@ -21,7 +21,7 @@ from host.training.record import TrainingConfig
 from host.training.trainer import train
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.golden.ring import block_bounds
+from sim.golden.ring import block_indices
 from tests.host import rings
 from tests.host.rings import TIMEOUT, Reference, random
 
@@ -122,7 +122,8 @@ class TestFusedUpdate:
                 for rank in generator.permutation(3).tolist():
                     simulation.run(int(generator.integers(0, 1500)))
                     ring.devices[rank].push(
-                        Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=1500, epoch=1))
+                        Command(operation=Operation.FUSED_UPDATE, rank=rank, size=3, length=1500, epoch=1,
+                                collective=1000 + seed))
                 events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}"
                 reference.step(gradients, SETTINGS)
@@ -189,9 +190,9 @@ class TestMasters:
             ring.write_master(master)
             assert (ring.read_master(length) == master).all()
             for rank, device in enumerate(ring.devices):
-                start, stop = block_bounds(length, 2)[(rank + 1) % 2]
-                found = device.read_memory(Space.STATE + CONFIG.state_planes, 0, stop - start)
-                assert (found.view(np.float32) == master[start:stop]).all()
+                owned = block_indices(length, 2)[(rank + 1) % 2]
+                found = device.read_memory(Space.STATE + CONFIG.state_planes, 0, len(owned))
+                assert (found.view(np.float32) == master[owned]).all()
 
     def test_end_of_the_memory(self):
         with open_nodes(1) as (ring, _):
@@ -231,20 +232,19 @@ class TestMasters:
         with open_nodes(2) as (ring, _):
             reference = Reference(ring, weights)
             space = Space.STATE + CONFIG.state_planes
-            bounds = block_bounds(length, 2)
+            blocks = block_indices(length, 2)
             for rank, device in enumerate(ring.devices):
-                start, stop = bounds[1 - rank]
-                device.write_memory(space, base, weights[start:stop])
+                device.write_memory(space, base, weights[blocks[1 - rank]])
             ring.write_gradients(list(gradients))
             ring.write_settings(SETTINGS)
             for rank, device in enumerate(ring.devices):
                 device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=length, epoch=1,
-                                    state_base=base, weight_base=64))
+                                    collective=1000, state_base=base, weight_base=64))
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
             reference.step(gradients, SETTINGS)
             for rank, device in enumerate(ring.devices):
-                start, stop = bounds[1 - rank]
-                assert (device.read_memory(space, base, stop - start) == reference.master[start:stop]).all()
+                owned = blocks[1 - rank]
+                assert (device.read_memory(space, base, len(owned)) == reference.master[owned]).all()
                 assert (device.read_memory(Space.WEIGHT, 64, length) == reference.weights).all()
 
 
@@ -286,8 +286,8 @@ class TestFailures:
             with pytest.raises(RingError, match=r"^fused-update failed: node 1: .* ended with BAD_CRC: "):
                 ring.fused_update(512)
             found = ring.read_weights(512).view(np.uint32)
-            start, stop = block_bounds(512, 2)[1]  # what node 0 owns
-            assert (found[1, start:stop] == before[start:stop]).all()
+            owned = block_indices(512, 2)[1]  # by node 0
+            assert (found[1, owned] == before[owned]).all()
             assert (ring.read_master(512).view(np.uint32) == reference.master).all()
             ring.recover()
             self.check_usable(ring, "afterwards")
@@ -297,7 +297,7 @@ class TestFailures:
             prepare(ring, 600)
             for rank, device in enumerate(ring.devices):
                 operation = Operation.ALL_GATHER if rank == 1 else Operation.FUSED_UPDATE
-                device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2))
+                device.push(Command(operation=operation, rank=rank, size=3, length=600, epoch=2, collective=1000))
             found = {device.pop_event(20 * TIMEOUT).status for device in ring.devices}
             assert EventStatus.WRONG_CODEC in found
             assert EventStatus.OK not in found

@@ -178,7 +178,8 @@ class TestLoading:
             ring.write_settings(SETTINGS)
             ring.write_gradients(list(gradients))
             for rank, device in enumerate(ring.devices):
-                device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=900, epoch=1))
+                device.push(Command(operation=Operation.FUSED_UPDATE, rank=rank, size=2, length=900, epoch=1,
+                                    collective=1000))
             simulation.run(200)
             ring.write_codebook(second)
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2

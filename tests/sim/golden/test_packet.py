@@ -9,7 +9,7 @@ from sim.golden.packet import ABORT, DATA, Header, Refusal, Verdict, checksum, c
 
 EPOCH = 5
 RAW, ZERO_VALUE = 0, 1
-HEADER = Header(source=4, destination=1, epoch=EPOCH, sequence=77, iteration=9, block=2, segment=3, length=3)
+HEADER = Header(source=4, destination=1, epoch=EPOCH, sequence=77, collective=9, block=2, segment=3, length=3)
 PAYLOAD = (0xDEAD_BEEF, 0, 0xFFFF_FFFF)
 
 
@@ -30,14 +30,14 @@ def flipped(words, *bits):
 
 def test_header_by_hand():
     header = Header(type=1, codec=0x81, tenant=0xA, source=0x23, destination=0x45, epoch=0x67, sequence=0x89A,
-                    iteration=0xCDEF, block=0x12, segment=0x345, length=0x278)
+                    collective=0xCDEF, block=0x12, segment=0x345, length=0x278)
     assert header.words() == [0x6723A811, 0x278 << 22 | 0x34589A, 0x4512CDEF]
     assert Header().words() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(("field", "word", "low", "width"), [
     ("type", 0, 0, 4), ("codec", 0, 4, 8), ("tenant", 0, 12, 4), ("source", 0, 16, 8), ("epoch", 0, 24, 8),
-    ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("iteration", 2, 0, 16),
+    ("sequence", 1, 0, 12), ("segment", 1, 12, 10), ("length", 1, 22, 10), ("collective", 2, 0, 16),
     ("block", 2, 16, 8), ("destination", 2, 24, 8)])
 def test_fields(field, word, low, width):
     """Each field in its place, alone and beside ones everywhere else."""
@@ -143,7 +143,8 @@ def test_accepted_codes(codec, length, words):
     ("epoch", 6, Refusal.WRONG_SEQUENCE, 6 << 16 | 5), ("source", 7, Refusal.WRONG_SOURCE, 7 << 16 | 4),
     ("type", 3, Refusal.WRONG_CODEC, 0x03 << 16 | 0x01), ("codec", 1, Refusal.WRONG_CODEC, 0x11 << 16 | 0x01),
     ("codec", 12, Refusal.WRONG_CODEC, 0xC1 << 16 | 0x01), ("sequence", 76, Refusal.WRONG_SEQUENCE, 76 << 16 | 77),
-    ("iteration", 0x8001, Refusal.WRONG_ITERATION, 0x8001 << 16 | 9), ("block", 3, Refusal.WRONG_BLOCK, 3 << 16 | 2),
+    ("collective", 0x8001, Refusal.WRONG_COLLECTIVE, 0x8001 << 16 | 9),
+    ("block", 3, Refusal.WRONG_BLOCK, 3 << 16 | 2),
     ("segment", 0x3FF, Refusal.WRONG_BLOCK, 0x83FF << 16 | 0x8003),
     ("length", 4, Refusal.WRONG_LENGTH, 4 << 16 | 3)])
 def test_mismatches(field, got, code, detail):
@@ -160,13 +161,13 @@ def test_mismatches(field, got, code, detail):
 def test_order_of_mismatches():
     """One field after the other is put right."""
     wrong = {"epoch": 6, "source": 7, "codec": 1, "tenant": 1, "sequence": 1, "segment": 1, "length": 1,
-             "iteration": 1, "block": 1}
+             "collective": 1, "block": 1}
     codes = []
     while wrong:
         codes.append(verdict(packet(changed(**wrong), PAYLOAD), HEADER, epoch=EPOCH).code)
         wrong.pop(next(iter(wrong)))
     assert codes == [Refusal.WRONG_SEQUENCE, Refusal.WRONG_SOURCE, Refusal.WRONG_CODEC, Refusal.WRONG_CODEC,
-                     Refusal.WRONG_SEQUENCE, Refusal.WRONG_BLOCK, Refusal.WRONG_LENGTH, Refusal.WRONG_ITERATION,
+                     Refusal.WRONG_SEQUENCE, Refusal.WRONG_BLOCK, Refusal.WRONG_LENGTH, Refusal.WRONG_COLLECTIVE,
                      Refusal.WRONG_BLOCK]
 
 

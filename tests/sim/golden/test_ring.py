@@ -28,9 +28,9 @@ def packet_words(values):
 def step_by_step(gradients, segment):
     """The ring as messages between ranks: (sums at their owners, words sent by each rank at each hop)."""
     nodes, length = gradients.shape
-    bounds = ring.block_bounds(length, nodes)
-    count = max(-(-(stop - start) // segment) for start, stop in bounds)
-    local = [[ring.canonical(gradients[rank, start:stop]) for start, stop in bounds] for rank in range(nodes)]
+    blocks = [np.flatnonzero(np.arange(length) // 32 % nodes == block) for block in range(nodes)]
+    count = max(-(-len(block) // segment) for block in blocks)
+    local = [[ring.canonical(gradients[rank, block]) for block in blocks] for rank in range(nodes)]
     words = np.zeros((nodes - 1, nodes), dtype=int)
     for hop in range(nodes - 1):
         sent = [local[rank][(rank - hop) % nodes] for rank in range(nodes)]
@@ -47,39 +47,58 @@ def step_by_step(gradients, segment):
 class TestBlocks:
     @pytest.mark.parametrize("nodes", SIZES)
     @pytest.mark.parametrize("length", LENGTHS)
-    def test_cover_in_order(self, length, nodes):
-        bounds = ring.block_bounds(length, nodes)
-        assert len(bounds) == nodes
-        assert bounds[0][0] == 0
-        assert bounds[-1][1] == length
-        assert all(before[1] == after[0] for before, after in itertools.pairwise(bounds))
-
-    @pytest.mark.parametrize("nodes", SIZES)
-    @pytest.mark.parametrize("length", LENGTHS)
-    def test_whole_groups(self, length, nodes):
-        groups = [-(-(stop - start) // 32) for start, stop in ring.block_bounds(length, nodes)]
-        assert sum(groups) == -(-length // 32)
-        assert max(groups) - min(groups) <= 1
-        assert groups == sorted(groups, reverse=True)
-        assert all(start % 32 == 0 for start, stop in ring.block_bounds(length, nodes) if start < stop)
+    def test_groups_in_turn(self, length, nodes):
+        for turn in range(nodes):
+            blocks = ring.block_indices(length, nodes, turn=turn)
+            assert len(blocks) == nodes
+            expected = [[] for _ in blocks]
+            for group in range(-(-length // 32)):
+                expected[(group + turn) % nodes] += range(32 * group, min(32 * group + 32, length))
+            assert [block.tolist() for block in blocks] == expected
+            groups = [-(-len(block) // 32) for block in blocks]
+            assert max(groups) - min(groups) <= 1
+            assert max(map(len, blocks)) == ring.largest_block(length, nodes)
 
     def test_known(self):
-        assert ring.block_bounds(100, 3) == [(0, 64), (64, 96), (96, 100)]
-        assert ring.block_bounds(5, 4) == [(0, 5), (5, 5), (5, 5), (5, 5)]
+        assert [block.tolist() for block in ring.block_indices(100, 3)] == [
+            [*range(32), *range(96, 100)], [*range(32, 64)], [*range(64, 96)]]
+        assert [block.tolist() for block in ring.block_indices(40, 3, turn=2)] == [[*range(32, 40)], [], [*range(32)]]
+        assert [len(block) for block in ring.block_indices(5, 4)] == [5, 0, 0, 0]
 
     def test_segments(self):
-        assert ring.segment_bounds(100, 3, 32) == [[(0, 32), (32, 64)], [(64, 96), (96, 96)], [(96, 100), (100, 100)]]
-        assert ring.segment_bounds(0, 2, 32) == [[], []]
+        segments = [[one.tolist() for one in block] for block in ring.segment_indices(100, 3, 32)]
+        assert segments == [[[*range(32)], [*range(96, 100)]], [[*range(32, 64)], []], [[*range(64, 96)], []]]
+        assert ring.segment_indices(0, 2, 32) == [[], []]
+
+    @pytest.mark.parametrize("nodes", SIZES)
+    def test_parts_of_a_vector(self, nodes):
+        """Elements belong to the same blocks in whichever command they are, and blocks are dense in each rank."""
+        whole = ring.block_indices(1000, nodes)
+        for first in range(0, 32):
+            part = ring.block_indices(1000 - 32 * first, nodes, turn=first % nodes)
+            for block, (index, tail) in enumerate(zip(whole, part, strict=True)):
+                before = 32 * ring.groups_before(first, nodes, block)
+                assert index[before:].tolist() == [32 * first + element for element in tail.tolist()]
+
+    def test_places(self):
+        assert ring.places(70).tolist() == [*range(70)]
+        assert ring.places(70, stride=3).tolist() == [*range(32), *range(96, 128), *range(192, 198)]
+        assert ring.places(0, stride=7).tolist() == []
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        ((-1, 2, 32), "Length must be zero or more, not -1"),
-        ((1, 0, 32), "Node count must be at least 1, not 0"),
-        ((1, 2, 33), "Segment must be a positive multiple of 32, not 33"),
-        ((1, 2, 0), "Segment must be a positive multiple of 32, not 0"),
+        ((-1, 2, 32, 0), "Length must be zero or more, not -1"),
+        ((1, 0, 32, 0), "Node count must be at least 1, not 0"),
+        ((1, 2, 33, 0), "Segment must be a positive multiple of 32, not 33"),
+        ((1, 2, 0, 0), "Segment must be a positive multiple of 32, not 0"),
+        ((1, 2, 32, 2), "Turn must be a block below 2, not 2"),
+        ((1, 2, 32, -1), "Turn must be a block below 2, not -1"),
     ])
     def test_errors(self, arguments, message):
+        *positional, turn = arguments
         with pytest.raises(ValueError, match=f"^{message}$"):
-            ring.segment_bounds(*arguments)
+            ring.segment_indices(*positional, turn=turn)
+        with pytest.raises(ValueError, match=r"^Stride must be at least 1, not 0$"):
+            ring.places(5, stride=0)
 
 
 class TestCanonical:
@@ -105,20 +124,19 @@ class TestReduction:
         own, words = step_by_step(gradients, 64)
         total, traffic = ring.all_reduce(gradients, segment=64)
         scattered, scatter_traffic = ring.reduce_scatter(gradients, segment=64)
+        blocks = ring.block_indices(length, nodes)
         for rank in range(nodes):
-            start, stop = ring.block_bounds(length, nodes)[(rank + 1) % nodes]
-            assert np.array_equal(total[start:stop], own[rank])
-            assert np.array_equal(scattered[rank, start:stop], own[rank])
-            assert np.array_equal(scattered[rank, :start], gradients[rank, :start])
-            assert np.array_equal(scattered[rank, stop:], gradients[rank, stop:])
+            index = blocks[(rank + 1) % nodes]
+            assert np.array_equal(total[index], own[rank])
+            assert np.array_equal(scattered[rank, index], own[rank])
+            others = np.setdiff1d(np.arange(length), index)
+            assert np.array_equal(scattered[rank, others], gradients[rank, others])
         assert np.array_equal(traffic.scatter_words, words)
         assert np.array_equal(scatter_traffic.words, words.sum(axis=0))
-        bounds = ring.block_bounds(length, nodes)
-        count = max(-(-(stop - start) // 64) for start, stop in bounds)
+        count = max(-(-len(block) // 64) for block in blocks)
         for hop in range(nodes - 1):
             for rank in range(nodes):
-                start, stop = bounds[(rank + 1 - hop) % nodes]
-                block = total[start:stop]
+                block = total[blocks[(rank + 1 - hop) % nodes]]
                 expected = sum(packet_words(block[t * 64:(t + 1) * 64]) for t in range(count))
                 assert traffic.gather_words[hop, rank] == expected
 
@@ -203,10 +221,10 @@ class TestGather:
     def test_all_gather(self):
         weights = np.arange(3 * 100, dtype=np.uint32).reshape(3, 100)
         result, traffic = ring.all_gather(weights, segment=32)
-        assert result.tolist() == [*range(200, 264), *range(64, 96), *range(196, 200)]
+        assert result.tolist() == [*range(200, 232), *range(32, 64), *range(164, 196), *range(296, 300)]
         assert traffic.density.shape == (0,)
         # Rank 0 sends block 1, then block 0: two segments each, of which one may be empty.
-        assert traffic.gather_words[:, 0].tolist() == [32 + 8, 64 + 8]
+        assert traffic.gather_words[:, 0].tolist() == [32 + 8, 36 + 8]
 
     def test_broadcast(self):
         weights = np.arange(8, dtype=np.uint32).reshape(2, 4)
@@ -308,18 +326,18 @@ class TestWeightCodecs:
         assert np.array_equal(coded.master, plain.master)
         assert np.array_equal(coded.state[0], plain.state[0])
         assert np.array_equal(coded.total, plain.total)
-        bounds = ring.segment_bounds(length, nodes, segment)
-        for start, stop in itertools.chain(*bounds):
-            decoded = codec.decode(codec.encode(plain.master[start:stop]), stop - start)
-            assert np.array_equal(coded.weights[start:stop], decoded)
+        segments = ring.segment_indices(length, nodes, segment)
+        for index in itertools.chain(*segments):
+            decoded = codec.decode(codec.encode(plain.master[index]), len(index))
+            assert np.array_equal(coded.weights[index], decoded)
         assert np.array_equal(coded.traffic.scatter_words, plain.traffic.scatter_words)
         assert coded.traffic.scatter_bound == plain.traffic.scatter_bound
         assert coded.traffic.dense_words == plain.traffic.dense_words
         for hop in range(nodes - 1):
             for rank in range(nodes):
-                block = bounds[(rank + 1 - hop) % nodes]
+                block = segments[(rank + 1 - hop) % nodes]
                 assert coded.traffic.gather_words[hop, rank] == sum(
-                    4 + len(codec.encode(plain.master[start:stop])) for start, stop in block)
+                    4 + len(codec.encode(plain.master[index])) for index in block)
         distributed = ring.distribute(plain.master, nodes, weight_codec=codec, segment=segment)
         assert np.array_equal(distributed, coded.weights)
         assert np.array_equal(ring.distribute(plain.master, nodes), plain.master)
@@ -337,8 +355,8 @@ class TestWeightCodecs:
 def recoded(codec, segments, values):
     """Values after each segment has gone through a packet."""
     result = values.copy()
-    for start, stop in segments:
-        result[start:stop] = codec.decode(codec.encode(values[start:stop]), stop - start)
+    for index in segments:
+        result[index] = codec.decode(codec.encode(values[index]), len(index))
     return result
 
 
@@ -355,7 +373,7 @@ class TestGradientCodecs:
         codec = GRADIENT_CODECS[name]
         generator = np.random.default_rng(nodes)
         length, segment = 1000, 64
-        bounds, segments = ring.block_bounds(length, nodes), ring.segment_bounds(length, nodes, segment)
+        blocks, segments = ring.block_indices(length, nodes), ring.segment_indices(length, nodes, segment)
         settings = ring.settings(optimizer.Rule.SGD, gradient_scale=0.5, learning_rate=0.1)
         weights = ring.bits(generator.standard_normal(length))
         for kept, operation in ((False, ring.fused_update), (True, ring.all_reduce), (True, ring.reduce_scatter)):
@@ -366,7 +384,7 @@ class TestGradientCodecs:
                 gradients[0, 5], gradients[-1, 500] = ring.bits([np.nan, np.inf])
                 options = {"gradient_codec": codec, "residuals": residuals, "segment": segment}
                 total = np.zeros(length, np.uint32)
-                for (start, stop), packets, block in zip(bounds, segments, range(nodes), strict=True):
+                for index, packets, block in zip(blocks, segments, range(nodes), strict=True):
                     partial = np.zeros(length, np.uint32)
                     for hop in range(nodes):
                         rank = (block + hop) % nodes
@@ -377,28 +395,27 @@ class TestGradientCodecs:
                         partial = floating.add(partial, addend)
                         if kept or not last:
                             decoded = recoded(codec, packets, partial)
-                            due[rank, start:stop] = lost(partial, decoded)[start:stop]
+                            due[rank, index] = lost(partial, decoded)[index]
                             partial = decoded
-                    total[start:stop] = partial[start:stop]
+                    total[index] = partial[index]
                 if kept:
                     found, traffic = operation(gradients, **options)
                 else:
                     update = operation(gradients, weights, [], settings, **options)
                     found, traffic = update.total, update.traffic
                 for rank in range(nodes if operation is ring.reduce_scatter else 0):
-                    start, stop = bounds[(rank + 1) % nodes]
-                    assert np.array_equal(found[rank, start:stop], total[start:stop]), f"{step=}"
+                    index = blocks[(rank + 1) % nodes]
+                    assert np.array_equal(found[rank, index], total[index]), f"{step=}"
                 assert operation is ring.reduce_scatter or np.array_equal(found, total), f"{step=}"
                 assert np.array_equal(residuals, due), f"{step=}"
                 assert np.isfinite(ring.floats(residuals)).all()
                 for hop in range(nodes - 1):
                     for rank in range(nodes):
-                        words = sum(4 + codec.most_words(stop - start)
-                                    for start, stop in segments[(rank - hop) % nodes])
+                        words = sum(4 + codec.most_words(len(index)) for index in segments[(rank - hop) % nodes])
                         assert traffic.scatter_words[hop, rank] == words
                         if operation is ring.all_reduce:
-                            words = sum(4 + codec.most_words(stop - start)
-                                        for start, stop in segments[(rank + 1 - hop) % nodes])
+                            words = sum(4 + codec.most_words(len(index))
+                                        for index in segments[(rank + 1 - hop) % nodes])
                             assert traffic.gather_words[hop, rank] == words
 
     @pytest.mark.parametrize(("name", "words"), [("raw", 256), ("mx9", 72), ("mx4", 64)])

@@ -1,0 +1,92 @@
+"""Vectors that are cut into commands, with the golden model: sim/golden/ring.py."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sim.golden import optimizer, ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from tests.sim.golden.test_ring import random_gradients
+
+
+def cut(generator, length):
+    """Bounds of commands that cover a vector between them, cut between groups."""
+    groups = -(-length // 32)
+    count = min(int(generator.integers(0, 6)), groups - 1)
+    inner = np.sort(generator.choice(np.arange(1, groups), count, replace=False)) * 32
+    return list(itertools.pairwise([0, *inner.tolist(), length]))
+
+
+class TestCuts:
+    """Commands for the parts of a vector, whose turns are the places of the parts, do what one command does."""
+
+    def test_sums_of_random_cuts(self):
+        """A thousand cuts: with contiguous blocks most of them would give other sums from three nodes on."""
+        generator = np.random.default_rng(19)
+        for number in range(1000):
+            nodes, length = number % 8 + 1, int(generator.integers(1, 600))
+            gradients = random_gradients(generator, nodes, length, density=0.9)
+            name = ("zero_value", "raw")[number // 8 % 2]
+            options = {"gradient_codec": GRADIENT_CODECS[name], "segment": 64}
+            whole = ring.all_reduce(gradients, **options)[0]
+            scattered = ring.reduce_scatter(gradients, **options)[0]
+            for start, stop in cut(generator, length):
+                part, turn = gradients[:, start:stop], start // 32 % nodes
+                assert np.array_equal(ring.all_reduce(part, turn=turn, **options)[0], whole[start:stop]), number
+                assert np.array_equal(ring.reduce_scatter(part, turn=turn, **options)[0], scattered[:, start:stop]), (
+                    number)
+
+    @pytest.mark.parametrize(("weight_codec", "gradient_codec"), list(zip(
+        WEIGHT_CODECS, itertools.cycle(GRADIENT_CODECS), strict=False)))
+    def test_updates_of_random_cuts(self, gradient_codec, weight_codec):
+        """Weights, masters, state and residuals, with every codec."""
+        assert len(WEIGHT_CODECS) >= len(GRADIENT_CODECS)
+        generator = np.random.default_rng(len(gradient_codec) + 7 * len(weight_codec))
+        settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
+        for nodes in (2, 3, 8):
+            length = int(generator.integers(200, 700))
+            gradients = random_gradients(generator, nodes, length, density=0.9)
+            weights, momenta = (ring.bits(generator.standard_normal(length)) for _ in range(2))
+            left = ring.bits(generator.standard_normal((nodes, length)) / 100)
+            options = {"gradient_codec": GRADIENT_CODECS[gradient_codec], "weight_codec": WEIGHT_CODECS[weight_codec],
+                       "segment": 64}
+            residuals, parts = left.copy(), left.copy()
+            whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **options)
+            for start, stop in cut(generator, length):
+                mine = parts[:, start:stop].copy()
+                part = ring.fused_update(
+                    gradients[:, start:stop], weights[start:stop], [momenta[start:stop]], settings, residuals=mine,
+                    turn=start // 32 % nodes, **options)
+                parts[:, start:stop] = mine
+                for found, expected in ((part.weights, whole.weights), (part.master, whole.master),
+                                        (part.state[0], whole.state[0]), (part.total, whole.total)):
+                    assert np.array_equal(found, expected[start:stop]), f"{nodes=}, {start=}"
+            assert np.array_equal(parts, residuals)
+
+    @pytest.mark.parametrize("nodes", range(1, 9))
+    @pytest.mark.parametrize("gradient_codec", ["zero_value", "raw"])
+    def test_update_in_three_commands(self, gradient_codec, nodes):
+        """Sums to their owners, an update of each rank's own block alone, and the gather of it: a fused update."""
+        generator = np.random.default_rng(nodes)
+        for length in (1, 33, 700, 1000):
+            gradients = random_gradients(generator, nodes, length, density=0.9)
+            weights, momenta = (ring.bits(generator.standard_normal(length)) for _ in range(2))
+            settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
+            codec = {"gradient_codec": GRADIENT_CODECS[gradient_codec]}
+            whole = ring.fused_update(gradients, weights, [momenta], settings, **codec)
+            # Sums of the last layers travel first.
+            sums = gradients.copy()
+            for start, stop in reversed(cut(generator, length)):
+                sums[:, start:stop] = ring.reduce_scatter(sums[:, start:stop], turn=start // 32 % nodes, **codec)[0]
+            mine, state = np.tile(weights, (nodes, 1)), momenta.copy()
+            for rank in range(nodes):
+                block = (rank + 1) % nodes
+                own = ring.block_indices(length, nodes)[block]
+                # What the node finds: its own block begins with group `block`, and the next is N groups further.
+                assert np.array_equal(own, 32 * block + ring.places(len(own), stride=nodes))
+                alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings, **codec)
+                mine[rank, own], state[own] = alone.weights, alone.state[0]
+            found = ring.all_gather(mine)[0]
+            assert np.array_equal(found, whole.weights), f"{length=}"
+            assert np.array_equal(state, whole.state[0]), f"{length=}"
