@@ -183,7 +183,7 @@ class CommandQueue(wiring.Component):
         connect_stream(m, ended.events, self.events)
         m.d.comb += [
             self.full.eq(pushed.full),
-            pushed.queue.eq(loader.serving),
+            pushed.serving.eq(loader.serving),
             pushed.word.eq(loader.word),
             loader.pushed_data.eq(pushed.data),
             loader.rule.eq(self.rule),
@@ -306,7 +306,7 @@ class CommandQueue(wiring.Component):
             running.eq((active | Cat(control.busy for control in controls)).any()),
             self.run.ready.eq(~running),
             taken.eq(self.run.valid & ~running),
-            programs.queue.eq(loader.serving),
+            programs.serving.eq(loader.serving),
             programs.slot.eq(sequencers[0].slot),
             programs.word.eq(loader.word),
             loader.program_data.eq(programs.data),

@@ -53,8 +53,8 @@ class ProgramMemory(wiring.Component):
     -------
     program : In(stream of program_word_layout())
         Always ready.
-    queue, slot, word : In
-        Address of the word to read.
+    serving, slot, word : In
+        Queue, slot and place of the word to read.
     data : Out(32)
     lengths : Out(array of 16 bits)
         Commands in the program of each queue.
@@ -70,7 +70,7 @@ class ProgramMemory(wiring.Component):
         self._depth = depth
         super().__init__({
             "program": In(stream.Signature(program_word_layout())),
-            "queue": In(range(max(queues, 2))),
+            "serving": In(range(max(queues, 2))),
             "slot": In(range(max(depth, 2))),
             "word": In(range(DESCRIPTOR_WORDS)),
             "data": Out(32),
@@ -92,7 +92,7 @@ class ProgramMemory(wiring.Component):
         header = Signal(program_header_layout())
         slot = Signal(range(self._depth + 1))
         place = Signal(range(DESCRIPTOR_WORDS))
-        queue = Signal.like(self.queue)
+        queue = Signal.like(self.serving)
         known = Signal()  # the queue is one of those that there are
 
         m.d.comb += [
@@ -101,7 +101,7 @@ class ProgramMemory(wiring.Component):
             write.addr.eq(Cat(place, slot[:len(self.slot)], queue)),
             write.data.eq(word.data),
             write.en.eq(self.program.valid & ~word.first & known & (slot != self._depth)),
-            read.addr.eq(Cat(self.word, self.slot, self.queue)),
+            read.addr.eq(Cat(self.word, self.slot, self.serving)),
             self.data.eq(read.data),
         ]
         with m.If(self.program.valid & word.first):

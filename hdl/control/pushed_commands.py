@@ -40,8 +40,8 @@ class PushedCommands(wiring.Component):
         Words of each command from the host. A command without its last word is dropped without a trace.
     full : Out(1)
         ``commands`` is not ready, since one of the queues has no room.
-    queue, word : In
-        Address of the word to read, in the oldest command of a queue.
+    serving, word : In
+        Queue, and place in its oldest command, of the word to read.
     data : Out(32)
     levels : Out(array of range(depth + 1))
         Commands in each queue.
@@ -59,7 +59,7 @@ class PushedCommands(wiring.Component):
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
             "full": Out(1),
-            "queue": In(range(max(queues, 2))),
+            "serving": In(range(max(queues, 2))),
             "word": In(range(DESCRIPTOR_WORDS)),
             "data": Out(32),
             "levels": Out(data.ArrayLayout(range(depth + 1), queues)),
@@ -80,8 +80,8 @@ class PushedCommands(wiring.Component):
         word = self.commands.payload
         place = Signal(range(DESCRIPTOR_WORDS))  # of the word that comes from the host
         at = Mux(word.first, 0, place)
-        target = Signal.like(self.queue)  # queue of the word that comes
-        chosen = Signal.like(self.queue)
+        target = Signal.like(self.serving)  # queue of the word that comes
+        chosen = Signal.like(self.serving)
         added = Signal()
         tails = [Signal(places, name=f"tail_{n}") for n in range(self._queues)]
         fronts = [Signal(places, name=f"front_{n}") for n in range(self._queues)]
@@ -100,7 +100,7 @@ class PushedCommands(wiring.Component):
             write.data.eq(word.data),
             write.en.eq(self.commands.valid & self.commands.ready),
             added.eq(write.en & word.last),
-            read.addr.eq(Cat(self.word, Array(fronts)[self.queue], self.queue)),
+            read.addr.eq(Cat(self.word, Array(fronts)[self.serving], self.serving)),
             self.data.eq(read.data),
         ]
         with m.If(write.en):

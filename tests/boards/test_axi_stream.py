@@ -21,7 +21,7 @@ from sim import regression
 from sim.golden import zero_value as model
 from sim.streams import stalls
 from tests.boards.small_units import small
-from tests.hdl.control.test_host_port import Model
+from tests.hdl.control.host_node import CONFIG, Model
 
 
 @functools.cache
@@ -144,7 +144,7 @@ async def serves_the_host(dut):
     dut.ring_i__valid.value = 0
     dut.ring_o__credit.value = 0
     generator = random.Random(regression.parameters()["seed"])
-    host = Model(random.Random(0))
+    host = Model(random.Random(0), CONFIG)
 
     def header(opcode, count):
         return opcode << 24 | generator.getrandbits(8) << 16 | count

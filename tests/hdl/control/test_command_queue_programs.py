@@ -390,7 +390,7 @@ async def pushed_commands_keep_their_place(dut):
 
 
 @pytest.mark.parametrize(("start", "sink", "trials", "seed"), [
-    ("none", "none", 24, 1), ("geometric", "geometric", 8, 2)])
+    ("none", "none", 24, 1), ("geometric", "geometric", 8, 3)])
 def test_programs(start, sink, trials, seed):
     depth = 16
     queue = CommandQueue(config=CONFIG, operations=OPERATIONS, queues=QUEUES, program_depth=depth)

@@ -37,7 +37,7 @@ async def keeps_what_is_whole(dut):
         assert int(dut.programs__model.value) == model
         assert int(dut.programs__lengths.value) == sum(length << 16 * n for n, length in enumerate(lengths))
         for (queue, slot, word), value in generator.sample(sorted(memory.items()), min(20, len(memory))):
-            dut.programs__queue.value, dut.programs__slot.value, dut.programs__word.value = queue, slot, word
+            dut.programs__serving.value, dut.programs__slot.value, dut.programs__word.value = queue, slot, word
             await cycles(dut, 2)
             assert int(dut.programs__data.value) == value, (queue, slot, word)
 

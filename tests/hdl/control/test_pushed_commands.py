@@ -42,7 +42,7 @@ async def queues_by_operation(dut):
             for n, queue in enumerate(queues):
                 if queue:
                     word = generator.randrange(DESCRIPTOR_WORDS)
-                    dut.pushed__queue.value, dut.pushed__word.value = n, word
+                    dut.pushed__serving.value, dut.pushed__word.value = n, word
                     await cycles(dut, 2)
                     assert int(dut.pushed__data.value) == queue[0][word], (n, word)
             full += any(len(queue) == PUSHED_DEPTH for queue in queues)

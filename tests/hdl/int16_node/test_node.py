@@ -201,7 +201,7 @@ def test_registers(node):
         write_register("CONTROL", 2), everything)
     constants = {"ID": IDENTIFIER, "CONFIGURATION_HASH": CONFIG.hash, "LANES": 1, "NODES_MAX": 1,
                  "GRADIENT_WORDS": SIZES[0], "WEIGHT_WORDS": SIZES[1], "STATE_WORDS": CONFIG.state_words,
-                 "STATE_PLANES": 0, "SEGMENT_ELEMENTS": CONFIG.segment}
+                 "STATE_PLANES": 0, "SEGMENT_ELEMENTS": CONFIG.segment, "QUEUES": 1}
     for response, values in ((before, present), (after, dict.fromkeys(present, 0x12345678) | {"OPTIMIZER": 0x38})):
         found = dict(zip((entry.name for entry in REGISTERS), response[2:], strict=True))
         assert found.pop("CYCLES") > 0

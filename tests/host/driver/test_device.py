@@ -57,6 +57,7 @@ def test_constants_are_those_of_the_configuration(device):
         "ID": IDENTIFIER, "CONFIGURATION_HASH": config.hash, "LANES": config.lanes, "NODES_MAX": config.nodes_max,
         "GRADIENT_WORDS": config.gradient_words, "WEIGHT_WORDS": config.weight_words,
         "STATE_WORDS": config.state_words, "STATE_PLANES": config.state_planes, "SEGMENT_ELEMENTS": config.segment,
+        "QUEUES": config.queues, "PROGRAM_DEPTH": config.program_depth if config.queues > 1 else 0,
     }
     assert {name: device.read_register(name) for name in expected} == expected
     assert set(expected) == {entry.name for entry in REGISTERS if entry.access is Access.CONSTANT}
@@ -85,7 +86,7 @@ def test_settings(device):
         else:
             assert device.read_register(name) == entry.reset
             device.write_register(name, 1)
-            assert device.read_register(name) == 1
+            assert device.read_register(name) == (1 if name != "WEIGHT_STRIDE" or device.config.queues > 1 else 0)
             with pytest.raises(ValueError, match=f"must be a number of {entry.width} bits, not {1 << entry.width}"):
                 device.write_register(name, 1 << entry.width)
             with pytest.raises(TypeError, match=r"must be an integer, not 0\.5"):
@@ -357,7 +358,7 @@ MALFORMED = [
      refused(Opcode.WRITE_REGISTER, Status.BAD_LENGTH, 1)),
     ([header(Opcode.WRITE_REGISTER, 3), register("TIMEOUT").address - 1, 1, 77, 1],
      refused(Opcode.WRITE_REGISTER, Status.OK, 3)),
-    ([header(Opcode.WRITE_REGISTER, 4), register("TIMEOUT").address, 77, 0, 1, 1],
+    ([header(Opcode.WRITE_REGISTER, 4), register("WEIGHT_STRIDE").address, 77, 0, 1, 1],
      refused(Opcode.WRITE_REGISTER, Status.READ_ONLY, 2)),
     ([header(Opcode.WRITE_REGISTER, 1), len(REGISTERS), 1], refused(Opcode.WRITE_REGISTER, Status.BAD_ADDRESS, 0)),
     ([header(Opcode.READ_MEMORY, 1)], refused(Opcode.READ_MEMORY, Status.BAD_LENGTH)),

@@ -25,7 +25,7 @@ def test_errors_base(length, base):
      r"Block must have at most the 8,192 elements of a node's state plane, not 8,193: take more nodes, or an "
      r"optimizer without state"),
     ({"state_words": 2048}, 2, Allocation(length=4096, planes=2),
-     r"Block must have at most the 2,048 elements of a node's state plane, not 2,080: take more nodes, state as "
+     r"Block must have at most the 2,048 elements of a node's state plane, not 2,049: take more nodes, state as "
      r"bfloat16, or an optimizer without state"),
     # Masters are never packed.
     ({"weight_codec": "mx9"}, 1, Allocation(length=8192),

@@ -109,7 +109,7 @@ class TestWeightCodecs:
             ring.master[345] ^= 1
 
         message = (rf"^Step {step}: 1 of 650 master weights differ from the golden model, first number 345, on node "
-                   r"0, which is 0x")
+                   r"1, which is 0x")
         with pytest.raises(DivergenceError, match=message):
             train(GoldenRing(4, fault=after(step, fault), weight_codec="mx9"), few,
                   TrainingConfig(epochs=1, batch=25, hidden=()))

@@ -146,7 +146,7 @@ def test_a_new_link_takes_over_in_the_middle_of_anything():
 
 def test_requests_are_executed_once():
     """No command is lost, and none runs twice, while a tenth of the small frames is damaged in each direction."""
-    with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=7)) as (board, link):
+    with open_link(faults=Faults(flip=0.004, drop=0.0005, seed=8)) as (board, link):
         device = devices_of(link)[0]
         device.connect()
         tags = []

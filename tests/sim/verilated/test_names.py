@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 from hdl.config import NodeConfig
+from hdl.control.command_control import CommandControl
 from hdl.control.command_queue import CommandQueue
 from hdl.control.host_port import HostPort
 from hdl.control.protocol import Operation
@@ -29,9 +30,9 @@ def states(unit):
     return [call.args[0].value for call in sorted(calls, key=lambda call: call.lineno)]
 
 
-@pytest.mark.parametrize(("unit", "options"), [(HostPort, {}), (CommandQueue, {"operations": OPERATIONS})])
+@pytest.mark.parametrize(("unit", "options"), [(HostPort, {"config": NodeConfig(queues=2)}), (CommandControl, {})])
 def test_machines_have_the_states_of_their_source(unit, options):
-    component = unit(config=NodeConfig(), **options)
+    component = unit(**options)
     design = convert(component, name="unit")
     found = [one for one in encodings(component, design) if one.machine and not one.path]
     expected = states(unit)

@@ -39,12 +39,12 @@ def test_chosen(name):
 
 @pytest.mark.parametrize("name", FULL)
 def test_ports(name):
-    """Every memory of a node is read, and written unless only the host does so."""
+    """Every memory of a node but its trace is read, and written unless only the host does so."""
     config = FULL[name]
     with known_formats(config):
         ports = memory_ports(config, parts(config))
         expected = {f"{memory}_{kind}" for memory in config.memories.names for kind in ("read", "write")}
-        assert ports.keys() == expected - {"codebook_write"}
+        assert ports.keys() == expected - {"codebook_write", "trace_read", "trace_write"}
         assert ports.keys() <= Datapath(config=config).signature.members.keys()
 
 
