@@ -7,6 +7,7 @@ layer in place when a real engine would have them. The bits are the same.
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ from host.training.record import TrainingConfig
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["AtOnce", "Execution", "Programmed", "Timing", "check_schedule", "execution_of", "programmed",
-           "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "AtOnce", "Execution", "Programmed", "Timing", "check_schedule", "execution_of",
+           "overlaps", "patience_of", "programmed", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ class Timing:
     @property
     def bound(self) -> int:
         return max(self.compute, self.communicate)
+
+
+#: Name of all schedules, one after the other; and those of them that every network has.
+ALL = "all"
+OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
 class Execution(abc.ABC):
@@ -216,6 +222,21 @@ def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Exec
     layers = _layers(workload)
     return Programmed(ring, layers, Schedule.parse(config.overlap), _costs(workload, config, ring.nodes),
                       packed_state=config.packed_state)
+
+
+def overlaps(config: TrainingConfig) -> list[str]:
+    """Schedules that are compared: no chunk of 2, 4, … layers holds all but the last."""
+    sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
+    return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
+
+
+def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Cycles that a queue may wait for the other one."""
+    if config.overlap is None:
+        return 0
+    costs = _costs(workload, config, nodes)
+    return sum(costs.compute(layer.multiplications(backward=backward))
+               for layer in _layers(workload) for backward in (False, True))
 
 
 def _layers(workload: Workload) -> list[Dense]:
