@@ -14,9 +14,9 @@ from typing import Any
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
-from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
+from host.driver.ring_programs import Passes
 from host.program.estimate import Costs
 from host.program.program import DEPTH, CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
