@@ -95,16 +95,12 @@ def gradient_codec(*, codec, lanes):
 
 
 def command_queues(*, queues):
-    """Command queue of a node with several queues, of which masking and inference take the first."""
+    """Command queue of a node with several queues."""
     from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandQueue
-    from hdl.control.protocol import Operation
     from hdl.engines import operations
-    config = NodeConfig()
-    local = {Operation.MASK, Operation.SPARSIFY, Operation.INFER}
-    return CommandQueue(config=config, queues=queues, operations=[
-        dataclasses.replace(operation, queue=0 if operation.code in local else operation.queue)
-        for operation in operations(config)])
+    config = NodeConfig(queues=queues)
+    return CommandQueue(config=config, queues=queues, operations=operations(config))
 
 
 def _words(**parameters):
@@ -274,7 +270,6 @@ UNITS = {
     "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
-    "control.pushed_commands": Unit("hdl.control.pushed_commands:PushedCommands", {}),
     "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
     "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),

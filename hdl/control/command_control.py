@@ -41,8 +41,8 @@ class CommandControl(wiring.Component):
         There is a command in memory behind the one at the head.
     of_program : In(1)
         It is one of the program.
-    wanted, granted, passed, refused, deferred, deliver, release : In or Out(1)
-        The queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``release`` is for its own command.
+    wanted, granted, passed, refused, deferred, deliver, dismiss : In or Out(1)
+        The queue's bits of :class:`~hdl.control.command_loader.CommandLoader`; ``dismiss`` is for its own command.
     head : In(command_layout())
         The command that the loader has loaded.
     head_of_program : Out(1)
@@ -88,7 +88,7 @@ class CommandControl(wiring.Component):
         The loader is at work for this queue.
     loaded : Out(1)
         The command at the head has passed.
-    program : Out(1)
+    run_of_program : Out(1)
         The command that runs is one of the program.
     known : Out(1)
         Its end was seen.
@@ -107,7 +107,7 @@ class CommandControl(wiring.Component):
             "refused": In(1),
             "deferred": In(1),
             "deliver": Out(1),
-            "release": Out(1),
+            "dismiss": Out(1),
             "head": In(command_layout()),
             "head_of_program": Out(1),
             "stale": In(1),
@@ -137,7 +137,7 @@ class CommandControl(wiring.Component):
             "tag": Out(16),
             "loading": Out(1),
             "loaded": Out(1),
-            "program": Out(1),
+            "run_of_program": Out(1),
             "known": Out(1),
             "busy": Out(1),
             "running": Out(1),
@@ -165,9 +165,10 @@ class CommandControl(wiring.Component):
             may.eq(self.loaded & self.holds & ~self.stale & ~self.link_reset & ~drop),
             direct.eq(may & ~self.needs_flags),
             self.ended.eq(self.running & self.completion & ~self.known),
-            self.done.eq(self.ended & self.program & self.good),
-            self.failed.eq((self.ended & self.program & ~self.good) | (reject & self.head_of_program)),
-            self.busy.eq((self.running & self.program) | (self.head_of_program & (self.loading | self.loaded))),
+            self.done.eq(self.ended & self.run_of_program & self.good),
+            self.failed.eq((self.ended & self.run_of_program & ~self.good) | (reject & self.head_of_program)),
+            self.busy.eq(
+                ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
         # A comparison takes a cycle, and the count is ahead by one for that: not before it has begun.
         m.d.sync += [late.eq(self.count >= self.timeout), never.eq(self.timeout == 0), was_waiting.eq(self.waiting)]
@@ -229,7 +230,7 @@ class CommandControl(wiring.Component):
                     m.d.comb += [self.started.eq(1), self.taken.eq(self.head.wait)]
                     m.d.sync += [
                         signal.eq(self.head.signal), self.tag.eq(self.head.tag), self.known.eq(0),
-                        self.program.eq(self.head_of_program),
+                        self.run_of_program.eq(self.head_of_program),
                     ]
                     m.next = "Run"
 
@@ -245,7 +246,7 @@ class CommandControl(wiring.Component):
                         start()
 
             with m.State("Reject"):
-                m.d.comb += [self.rejected.eq(1), self.release.eq(self.queued & (self.reason == Rejection.VERDICT))]
+                m.d.comb += [self.rejected.eq(1), self.dismiss.eq(self.queued & (self.reason == Rejection.VERDICT))]
                 with m.If(self.queued):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]

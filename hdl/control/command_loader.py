@@ -31,7 +31,7 @@ class CommandLoader(wiring.Component):
     latency less one at most for any other command:
 
     - ``passed``, for one cycle;
-    - ``refused``, if the queue can use it at once (``deliver``): it stays, and the loader with it, until ``release``;
+    - ``refused``, if the queue can use it at once (``deliver``): it stays, and the loader with it, until ``dismiss``;
     - ``deferred``, for one cycle, if a refused command has a predecessor that still runs: it is loaded again later.
 
     Parameters
@@ -48,11 +48,11 @@ class CommandLoader(wiring.Component):
     wanted : In(queues)
         A queue has a command in memory, and its head is free.
     granted : Out(queues)
-    queue, word : Out
-        Address of the word that is read.
+    serving, word : Out
+        Queue and address of the word that is read.
     pushed_data : In(32)
         Word at the address of the cycle before, of the oldest command that was pushed.
-    program : In(queues), with several queues
+    from_program : In(queues), with several queues
         The command is one of the program.
     program_data : In(32), with several queues
         Word at the address of the cycle before, of the program.
@@ -62,7 +62,7 @@ class CommandLoader(wiring.Component):
         The word that was asked for is there three cycles later.
     passed, refused, deferred : Out(queues)
     deliver : In(queues)
-    release : In(1)
+    dismiss : In(1)
     verdict : Out(verdict_layout())
         While ``refused`` is high.
     rule, packed_state : In
@@ -79,7 +79,7 @@ class CommandLoader(wiring.Component):
         self._operations = tuple(operations)
         self._queues = queues
         several = {
-            "program": In(queues),
+            "from_program": In(queues),
             "program_data": In(32),
             "passes": In(data.ArrayLayout(pass_layout(), queues)),
             "weight_stride": In(32),
@@ -87,7 +87,7 @@ class CommandLoader(wiring.Component):
         super().__init__({
             "wanted": In(queues),
             "granted": Out(queues),
-            "queue": Out(range(max(queues, 2))),
+            "serving": Out(range(max(queues, 2))),
             "word": Out(range(DESCRIPTOR_WORDS)),
             "pushed_data": In(32),
             **(several if queues > 1 else {}),
@@ -96,7 +96,7 @@ class CommandLoader(wiring.Component):
             "refused": Out(queues),
             "deferred": Out(queues),
             "deliver": In(queues),
-            "release": In(1),
+            "dismiss": In(1),
             "verdict": Out(verdict_layout()),
             "rule": In(RULE),
             "packed_state": In(1),
@@ -131,7 +131,7 @@ class CommandLoader(wiring.Component):
                                 m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
 
         if self._queues > 1:
-            m.d.comb += checker.queue.eq(self.queue)
+            m.d.comb += checker.queue.eq(self.serving)
         good = checker.o.payload.status == EventStatus.OK
         now = (chosen & self.deliver).any()
         m.d.comb += [
@@ -164,7 +164,7 @@ class CommandLoader(wiring.Component):
                     with m.If(good):
                         m.d.comb += [self.passed.eq(chosen), checker.o.ready.eq(1)]
                     with m.Elif(now):
-                        m.d.comb += [self.refused.eq(chosen), checker.o.ready.eq(self.release)]
+                        m.d.comb += [self.refused.eq(chosen), checker.o.ready.eq(self.dismiss)]
                     with m.Else():
                         m.d.comb += [self.deferred.eq(chosen), checker.o.ready.eq(1)]
                 with m.If(checker.o.valid & checker.o.ready):
@@ -179,7 +179,7 @@ class CommandLoader(wiring.Component):
             return
         addend = Signal(32)
         alternate = Signal()
-        of_program = (chosen & self.program).any()
+        of_program = (chosen & self.from_program).any()
         odd = Signal()
         layout = command_layout()
         m.d.comb += odd.eq((chosen & Cat(current.odd for current in self.passes)).any())
@@ -197,12 +197,12 @@ class CommandLoader(wiring.Component):
     def _choose(self, m, chosen):
         """Grant the wanted queue that comes first behind the one served last."""
         queues = self._queues
-        with m.Switch(self.queue):
+        with m.Switch(self.serving):
             for latest in range(queues):
                 with m.Case(latest):
                     for n in reversed(range(latest + 1, latest + 1 + queues)):
                         with m.If(self.wanted[n % queues]):
                             m.d.comb += self.granted.eq(1 << n % queues)
-                            m.d.sync += self.queue.eq(n % queues)
+                            m.d.sync += self.serving.eq(n % queues)
         with m.If(self.wanted.any()):
             m.d.sync += chosen.eq(self.granted)

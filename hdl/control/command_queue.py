@@ -183,12 +183,12 @@ class CommandQueue(wiring.Component):
         connect_stream(m, ended.events, self.events)
         m.d.comb += [
             self.full.eq(pushed.full),
-            pushed.queue.eq(loader.queue),
+            pushed.queue.eq(loader.serving),
             pushed.word.eq(loader.word),
             loader.pushed_data.eq(pushed.data),
             loader.rule.eq(self.rule),
             loader.packed_state.eq(self.packed_state),
-            loader.release.eq(Cat(control.release for control in controls).any()),
+            loader.dismiss.eq(Cat(control.dismiss for control in controls).any()),
             self.last_error.eq(ended.last_error),
             self.queue_status.running.eq(Cat(control.running for control in controls).any()),
             self.queue_status.waiting.eq(Cat(control.waiting for control in controls).any()),
@@ -306,7 +306,7 @@ class CommandQueue(wiring.Component):
             running.eq((active | Cat(control.busy for control in controls)).any()),
             self.run.ready.eq(~running),
             taken.eq(self.run.valid & ~running),
-            programs.queue.eq(loader.queue),
+            programs.queue.eq(loader.serving),
             programs.slot.eq(sequencers[0].slot),
             programs.word.eq(loader.word),
             loader.program_data.eq(programs.data),
@@ -343,7 +343,7 @@ class CommandQueue(wiring.Component):
                 control.holds.eq(scoreboard.holds[n] | ~control.head_of_program),
                 control.stop.eq(stop),
                 pushed.removed[n].eq(control.removed & ~control.head_of_program),
-                loader.program[n].eq(control.head_of_program),
+                loader.from_program[n].eq(control.head_of_program),
                 loader.passes[n].eq(sequencer.current),
                 scoreboard.begins[n].eq(sequencer.begins),
                 scoreboard.done[n].eq(control.done),
@@ -351,7 +351,7 @@ class CommandQueue(wiring.Component):
                 trace.ended[n].eq(control.ended),
                 trace.tags[n].eq(control.tag),
             ]
-            with m.If(loader.queue == n):
+            with m.If(loader.serving == n):
                 m.d.comb += programs.slot.eq(sequencer.slot)
             with m.If(taken):
                 m.d.sync += ahead.eq(pushed.levels[n] - pushed.removed[n])

@@ -21,7 +21,7 @@ class Reach(enum.Enum):
     """Number of elements that a command needs in a memory behind its base."""
 
     LENGTH = "length"
-    """``length`` elements."""
+    """``length`` elements; on the ring, in groups of 32 that lie ``stride`` groups apart."""
     BLOCK = "block"
     """The largest of the ``size`` blocks that ``length`` elements are dealt to."""
     START = "start"

@@ -133,7 +133,8 @@ def command_layout():
 
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
-    one ring has port 0. ``collective`` is the number of the collective, which packets carry.
+    one ring has port 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
+    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base.
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,

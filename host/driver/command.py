@@ -229,8 +229,6 @@ _MEANINGS: dict[EventStatus, str] = {
                           "than the last",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
-    EventStatus.AFTER_TIMEOUT: "command {event.low} of the other queue's program, which it comes after, did not end "
-                               "within {event.cycles} cycles; check the program, or raise TIMEOUT",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.

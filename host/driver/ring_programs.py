@@ -1,6 +1,7 @@
 """Programs of all nodes of a ring: loads, runs, events, and traces."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.diagnosis import explain
 from host.driver.nodes import TIMEOUT
+from host.driver.programs import run_programs
 from host.driver.results import Outcome
 from host.driver.submission import RingCommands
 from host.driver.trace import TraceRecord
@@ -26,7 +28,7 @@ class Passes:
     Members
     -------
     events : list of list of Event
-        Events of each node, in the order in which its commands ended.
+        Events of each node, those of its first queue before those of the next.
     traces : list of list of TraceRecord
         Starts and ends of its commands.
     outcome : Outcome
@@ -58,7 +60,7 @@ class RingPrograms(RingCommands):
         Parameters
         ----------
         programs : sequence of sequence of sequence of Command
-            Commands of each queue of each node.
+            Commands of each queue of each node, of as many on all nodes.
         model : int
             Number of the program, which :meth:`run_programs` names.
         """
@@ -95,40 +97,26 @@ class RingPrograms(RingCommands):
         since = [int(value) for value in self._all(lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
         first = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + passes * collectives) % (1 << 16)
-        self._all(lambda rank, device: device.submit_run(
-            passes, model=self._model, collective=first, collectives=collectives))
-        events = self._take(passes)
+        counts = [len(queue) for queue in self._programs[0]]
+        commands = [command for program in self._programs for queue in program for command in queue]
+        patience = 4 * self._timeout + max((command.duration + 2 * command.length for command in commands), default=0)
+        found = run_programs(self._devices, passes, commands=counts, patience=patience, model=self._model,
+                             collective=first, collectives=collectives)
+        events = [list(itertools.chain(*queues)) for queues in found]
         failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
-        counts = [passes * sum(map(len, program)) for program in self._programs]
-        if any(failed) or list(map(len, events)) != counts:
-            self._fail(events, failed, counts)
+        if any(failed) or any(len(mine) < passes * sum(counts) for mine in events):
+            self._fail(events, failed, passes * sum(counts))
         traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=True)]
         return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
 
-    def _take(self, passes: int) -> list[list[Event]]:
-        """Take the events of a run, as many as come."""
-        found: list[list[Event]] = [[] for _ in self._devices]
-        left = {rank: passes * sum(map(len, program)) for rank, program in enumerate(self._programs)}
-        commands = [command for program in self._programs for queue in program for command in queue]
-        patience = 4 * self._timeout + max((command.duration + 2 * command.length for command in commands), default=0)
-        while waiting := [rank for rank, count in left.items() if count]:
-            taken = self._all(lambda rank, device: device.submit_pop_event(patience), waiting)
-            for rank, event in zip(waiting, taken, strict=True):
-                if event is None:
-                    left[rank] = 0
-                else:
-                    found[rank].append(event)
-                    left[rank] -= 1
-        return found
-
-    def _fail(self, events: list[list[Event]], failed: list[Event | None], counts: list[int]) -> None:
+    def _fail(self, events: list[list[Event]], failed: list[Event | None], count: int) -> None:
         """Raise the error of a run that has not ended well.
 
         Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
         not ended its program.
         """
         speaking = [bad or (mine[-1] if len(mine) == count and mine else None)
-                    for mine, bad, count in zip(events, failed, counts, strict=True)]
+                    for mine, bad in zip(events, failed, strict=True)]
         tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
         named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
         operation = next(named, Operation.QUIESCE)

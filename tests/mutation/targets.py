@@ -115,8 +115,40 @@ def _command_queue() -> dict[str, Any]:
     from hdl.engines import operations
 
     config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    return {name: CommandQueue(config=config, operations=operations(config), depth=depth)
-            for name, depth in (("queue", 3), ("short", 1))}
+    two = dataclasses.replace(config, queues=2)
+    return {**{name: CommandQueue(config=config, operations=operations(config), depth=depth)
+               for name, depth in (("queue", 3), ("short", 1))},
+            "two": CommandQueue(config=two, operations=operations(two), queues=2, program_depth=16)}
+
+
+def _event_queue() -> dict[str, Any]:
+    from hdl.control.event_queue import EventQueue
+
+    return {"events": EventQueue(queues=2, depth=3)}
+
+
+def _program_memory() -> dict[str, Any]:
+    from hdl.control.program_memory import ProgramMemory
+
+    return {"programs": ProgramMemory(queues=2, depth=5)}
+
+
+def _sequencer_of_a_program() -> dict[str, Any]:
+    from hdl.control.sequencer import Sequencer
+
+    return {"sequencer": Sequencer(depth=5)}
+
+
+def _scoreboard() -> dict[str, Any]:
+    from hdl.control.scoreboard import Scoreboard
+
+    return {"scoreboard": Scoreboard(queues=2), "three": Scoreboard(queues=3)}
+
+
+def _trace() -> dict[str, Any]:
+    from hdl.control.trace import Trace
+
+    return {f"trace{lanes}": Trace(queues=2, lanes=lanes) for lanes in (1, 2, 8)}
 
 
 def _command_checker() -> dict[str, Any]:
@@ -256,8 +288,18 @@ _ALL = (
     Target("hdl/control/command_checker.py", _command_checker, (f"{_CONTROL}/test_command_checker.py",), {
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),
-    Target("hdl/control/command_queue.py", _command_queue, (f"{_CONTROL}/test_command_queue.py",), {
-        "queue": ("test_queue[none-freeze", "test_queue[geometric")}),
+    *(Target(f"hdl/control/{name}.py", _command_queue,
+             (*tests, f"{_CONTROL}/test_command_queue_programs.py", f"{_CONTROL}/test_command_queue.py"),
+             {"queue": (*first, "test_queue[none-freeze", "test_queue[geometric"), "two": ("test_programs[none",)})
+      for name, tests, first in (
+          ("command_queue", (), ()), ("command_loader", (), ()),
+          ("command_control", (f"{_CONTROL}/test_command_control.py",), ("test_control_of_a_queue",)),
+          ("pushed_commands", (f"{_CONTROL}/test_pushed_commands.py",), ("test_pushed_commands",)))),
+    Target("hdl/control/event_queue.py", _event_queue, (f"{_CONTROL}/test_event_queue.py",)),
+    Target("hdl/control/program_memory.py", _program_memory, (f"{_CONTROL}/test_program_memory.py",)),
+    Target("hdl/control/sequencer.py", _sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
+    Target("hdl/control/scoreboard.py", _scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
+    Target("hdl/control/trace.py", _trace, (f"{_CONTROL}/test_trace.py",)),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
     Target("hdl/control/register_file.py", _registers, (f"{_CONTROL}/test_registers.py",)),
     Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_local_runner.py",)),

@@ -102,7 +102,7 @@ class Control(wiring.Component):
             Assert(unit.running == run),
             Assert(~offered | run),
             Assert(~run | (counted == unit.known)),
-            Assert(~run | (of_program == unit.program)),
+            Assert(~run | (of_program == unit.run_of_program)),
             Assert(loading == unit.loading),
             Assert(~unit.start.valid | unit.loaded),
             Assert(~unit.rejected | Mux(unit.reason == Rejection.VERDICT, loading, unit.loaded)),

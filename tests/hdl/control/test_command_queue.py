@@ -223,6 +223,7 @@ async def settings_are_looked_at_when_a_command_starts(dut):
     sink = Sink(dut, "events", 32)
     dut.timeout.value = 1 << 30
     command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
+                             turn=0, stride=1,
                              length=128, gradient_base=0, weight_base=0, state_base=0, wait=1)
     cocotb.start_soon(source.send(descriptors([command])))
     await cycles(dut, 100)
@@ -248,6 +249,7 @@ async def a_command_runs_with_what_it_was_checked_with(dut):
     source = Source(dut, "commands", descriptor_layout())
     sink = Sink(dut, "events", 32)
     command = random_command(random.Random(1), 9, operation=Operation.FUSED_UPDATE, rank=0, size=1, port=0,
+                             turn=0, stride=1,
                              length=128, gradient_base=0, weight_base=0, state_base=0, wait=0)
     started = []
 

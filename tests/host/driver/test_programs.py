@@ -9,12 +9,14 @@ from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
 from host.driver.command import Command
 from host.driver.errors import (
     BadAddressError,
+    DeviceTimeoutError,
     ProgramNotLoadedError,
     ProgramRunningError,
     ProgramTooLongError,
     ReadOnlyError,
 )
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.programs import run_programs
 from host.driver.trace import TraceRecord, records
 from sim.golden.stand_in import compute_cycles
 from tests.host import rings
@@ -66,22 +68,19 @@ def test_sums_travel_while_layers_are_computed():
         expected = stage(ring, np.random.default_rng(1))
         for rank, device in enumerate(ring.devices):
             load(device, layers(rank), model=7)
-        for device in ring.devices:
-            device.run(PASSES, model=7, collective=100, collectives=2)
-        # A node whose events nobody takes starts nothing more, and makes the others wait.
-        found = [[pop(device, 1)[0] for device in ring.devices] for _ in range(4 * PASSES)]
-        for device, events in zip(ring.devices, zip(*found, strict=True), strict=True):
-            assert [(event.status, event.flags) for event in events] == [(EventStatus.OK, EventFlag(0))] * 4 * PASSES
-            for queue, tags in enumerate(((10, 11), (20, 21))):
-                assert [event.tag for event in events if event.queue == queue] == list(tags) * PASSES
-            assert [event.cycles for event in events if event.queue == 0] == [700, 600] * PASSES
+        found = run_programs(ring.devices, PASSES, commands=(2, 2), patience=rings.TIMEOUT, model=7, collective=100,
+                             collectives=2)
+        for device, events in zip(ring.devices, found, strict=True):
+            for queue, tags in zip(events, ((10, 11), (20, 21)), strict=True):
+                assert [(event.tag, event.status, event.flags) for event in queue] == [
+                    (tag, EventStatus.OK, EventFlag(0)) for tag in tags] * PASSES
+            assert [event.cycles for event in events[0]] == [700, 600] * PASSES
             found = device.read_memory(Space.GRADIENT, 0, 480).view(np.float32)
             np.testing.assert_array_equal(found, expected[:480])
             assert device.read_register("PROGRAM_LOADS") == device.read_register("PROGRAM_RUNS") == 1
             assert device.read_fields("PROGRAM_STATUS") == {
                 "running": 0, "stopped": 0, "loaded": 1, "model": 7, "passes": 0}
-            check_trace(device.trace(), {(0, place): event.cycles for place, event in enumerate(
-                event for event in events if event.queue == 0)})
+            check_trace(device.trace(), {(0, place): event.cycles for place, event in enumerate(events[0])})
 
 
 def check_trace(trace, durations):
@@ -105,10 +104,7 @@ def test_a_dependency_that_is_missing_is_seen():
         stage(ring, np.random.default_rng(2))
         for rank, device in enumerate(ring.devices):
             load(device, layers(rank, ordered=False))
-        for device in ring.devices:
-            device.run(1)
-        for device in ring.devices:
-            sums = [event for event in pop(device, 4) if event.queue == 1]
+        for _, sums in run_programs(ring.devices, 1, commands=(2, 2), patience=rings.TIMEOUT):
             assert EventFlag.LOCAL_NAN in sums[0].flags
 
 
@@ -188,10 +184,8 @@ def test_a_program_that_fails_leaves_the_node_usable():
         (device,) = ring.devices
         for name, (programs, expected) in cases.items():
             load(device, programs)
-            device.run(1)
-            events = []
-            while event := device.pop_event(2 * rings.TIMEOUT):
-                events.append(event)
+            (queues,) = run_programs([device], 1, commands=(1, 3), patience=2 * rings.TIMEOUT)
+            events = [event for queue in queues for event in queue]
             assert device.read_fields("PROGRAM_STATUS") == {
                 "running": 0, "stopped": 1, "loaded": 1, "model": 0, "passes": 0}, name
             failed = [event for event in events if event.status is not EventStatus.OK]
@@ -200,9 +194,9 @@ def test_a_program_that_fails_leaves_the_node_usable():
             else:
                 assert [(event.status, event.detail, event.queue) for event in failed] == [expected], name
             load(device, ([quiesce], [quiesce]))
-            device.run(2)
-            assert sorted((event.queue, event.status) for event in pop(device, 4)) == [
-                (0, EventStatus.OK), (0, EventStatus.OK), (1, EventStatus.OK), (1, EventStatus.OK)], name
+            (queues,) = run_programs([device], 2, commands=(1, 1), patience=rings.TIMEOUT)
+            assert [[event.status for event in queue] for queue in queues] == [[EventStatus.OK] * 2] * 2, name
+            assert run_programs([device], 0, commands=(1, 1), patience=1) == [[[], []]], name
 
 
 def test_a_stand_in_alone():
@@ -213,6 +207,16 @@ def test_a_stand_in_alone():
             device.push(Command(operation=Operation.COMPUTE, state_base=512, length=length, duration=duration))
             (event,) = pop(device, 1)
             assert (event.cycles, event.queue) == (compute_cycles(length, duration, lanes=CONFIG.lanes), 0)
+
+
+def test_a_run_that_does_not_end_is_noticed():
+    """A command that takes longer than ``patience`` is reported, and not taken for the end of the run."""
+    with open_nodes(nodes=1) as (ring, _):
+        load(ring.devices[0], ([Command(operation=Operation.COMPUTE, duration=5000)], []))
+        with pytest.raises(DeviceTimeoutError, match=r"^node 0: no command of the program has ended in 100 cycles, "
+                                                      r"and 1 events are missing$"):
+            run_programs(ring.devices, 1, commands=(1, 0), patience=100)
+        assert pop(ring.devices[0], 1)[0].status is EventStatus.OK
 
 
 def test_queued_commands_run_in_order_across_queues():

@@ -1,0 +1,126 @@
+# amaranth: UnusedElaboratable=no
+"""The loader of commands, against a model: whose turn it is, each word, each verdict, and the time to it."""
+
+import dataclasses
+import random
+
+import cocotb
+import pytest
+from cocotb.triggers import FallingEdge
+
+from hdl.control.command_checker import CommandChecker
+from hdl.control.command_loader import WORDS, CommandLoader
+from hdl.control.protocol import EventStatus, Operation, command_layout
+from hdl.control.sequencer import pass_layout
+from hdl.engines import operations
+from hdl.optimizer.rules import Rule
+from sim import regression
+from sim.payload import to_int
+from sim.streams import cycles, start
+from tests.hdl.control.commands import CONFIG, random_command, verdict
+from tests.hdl.control.programs import LOCAL
+
+QUEUES = 2
+CONFIG_2 = dataclasses.replace(CONFIG, queues=QUEUES)
+STRIDE = 0x1234_5678
+
+
+def refusal(command, queue):
+    """Golden verdict on a command in a queue."""
+    foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
+    if foreign and command["operation"] in list(Operation):
+        return EventStatus.UNKNOWN_OPERATION, command["operation"]
+    return verdict(command, CONFIG_2, Rule.MOMENTUM, 0)
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def loads_in_turn(dut):
+    p = regression.parameters()
+    generator = random.Random(p["seed"])
+    for port in ("wanted", "deliver", "dismiss", "packed_state"):
+        getattr(dut, port).value = 0
+    dut.rule.value = Rule.MOMENTUM.value
+    dut.weight_stride.value = STRIDE
+    await start(dut)
+    memory = {"pushed": [None] * QUEUES, "program": [None] * QUEUES}
+
+    async def read():
+        """Both memories: words of the cycle before."""
+        while True:
+            await FallingEdge(dut.clk)
+            queue, word = int(dut.serving.value), int(dut.word.value)
+            await cycles(dut, 1)
+            for name, commands in memory.items():
+                value = commands[queue] or 0
+                getattr(dut, f"{name}_data").value = value >> 32 * word & 0xFFFFFFFF
+
+    cocotb.start_soon(read())
+    last, seen, waited = 0, set(), set()
+    for number in range(p["count"]):
+        wanted = generator.randrange(1, 1 << QUEUES)
+        queue = next(n % QUEUES for n in range(last + 1, last + 1 + QUEUES) if wanted >> n % QUEUES & 1)
+        passes = [{"odd": generator.getrandbits(1), "collective": generator.getrandbits(16)} for _ in range(QUEUES)]
+        program = generator.getrandbits(QUEUES)
+        for commands in memory.values():
+            commands[:] = [to_int(command_layout(), random_command(generator, 2 * number + n)) for n in range(QUEUES)]
+        dut.from_program.value = program
+        dut.passes.value = sum(to_int(pass_layout(), each) << 17 * n for n, each in enumerate(passes))
+        bits = memory["program" if program >> queue & 1 else "pushed"][queue]
+        command = {name: bits >> field.offset & (1 << field.width) - 1 for name, field in command_layout()}
+        if program >> queue & 1:
+            odd = command["alternate"] & passes[queue]["odd"]
+            command["weight_base"] = (command["weight_base"] + STRIDE * odd) & 0xFFFFFFFF
+            ahead = passes[queue]["collective"] if queue == QUEUES - 1 else 0
+            command["collective"] = (command["collective"] + ahead) & 0xFFFF
+        deliver = generator.getrandbits(1)
+        dut.deliver.value = deliver << queue
+        dut.wanted.value = wanted
+        await FallingEdge(dut.clk)
+        assert int(dut.granted.value) == 1 << queue, f"seed {p['seed']}, command {number}"
+        last = queue
+        await cycles(dut, 1)
+        dut.wanted.value = 0
+        status, detail = refusal(command, queue)
+        latency, results = 0, {}
+        while latency < 80 and not any(results.values()):
+            if latency:
+                await cycles(dut, 1)
+            latency += 1
+            await FallingEdge(dut.clk)
+            assert int(dut.granted.value) == 0
+            results = {name: int(getattr(dut, name).value) for name in ("passed", "refused", "deferred")}
+        name = "passed" if status == EventStatus.OK else "refused" if deliver else "deferred"
+        assert results == {**dict.fromkeys(results, 0), name: 1 << queue}, f"seed {p['seed']}, command {number}"
+        seen.add((status, name))
+        if command["operation"] == Operation.QUIESCE:
+            assert latency == CommandLoader.latency
+        assert CommandLoader.latency <= latency <= CommandLoader.latency + p["checking"] - 1
+        waited.add(latency)
+        head = int(dut.heads.value) >> command_layout().size * queue
+        assert head & (1 << 32 * WORDS) - 1 == to_int(command_layout(), command) & (1 << 32 * WORDS) - 1
+        if name == "refused":
+            for _ in range(generator.randrange(4)):
+                await cycles(dut, 1)
+                await FallingEdge(dut.clk)
+                assert int(dut.refused.value) == 1 << queue
+                assert int(dut.verdict.value) == status | detail << 8
+            dut.dismiss.value = 1
+        await cycles(dut, 1)
+        dut.dismiss.value = 0
+    assert {name for _, name in seen} == {"passed", "refused", "deferred"}
+    assert {status for status, _ in seen} >= {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
+                                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
+    assert len(waited) > 8
+
+
+def test_loader():
+    checker = CommandChecker(config=CONFIG_2, operations=operations(CONFIG_2), queues=QUEUES)
+    loader = CommandLoader(config=CONFIG_2, operations=operations(CONFIG_2), queues=QUEUES)
+    regression.run(loader, module=__name__, testcase="loads_in_turn", parameters={
+        "seed": 4, "count": 400, "checking": checker.latency})
+
+
+@pytest.mark.parametrize("queues", [0, 4, "2"])
+def test_queues_are_checked(queues):
+    with pytest.raises(ValueError, match=f"^Queue count must be between 1 and 3, not {queues!r}$"):
+        CommandLoader(config=CONFIG, operations=operations(CONFIG), queues=queues)
