@@ -11,6 +11,7 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
+from hdl.group import GROUP
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
@@ -32,11 +33,13 @@ from host.commands.sweep import sweep_command
 from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.driver.nodes import TIMEOUT
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
+from host.reports import measured as schedules
 from host.reports import report
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
@@ -44,6 +47,7 @@ from host.training import weight_files as weights_files
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
 from host.training.record import TrainingConfig, TrainingError
+from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, TransportName, open_session
@@ -134,6 +138,12 @@ def train_command(
     interval: Annotated[int | None, typer.Option(
         help=f"Measure after so many steps. [default: digits every epoch, text {TEXT_INTERVAL}]",
         show_default=False)] = None,
+    overlap: Annotated[str | None, typer.Option(
+        help="Have nodes compute and communicate by a program: none, strict, layers, chunks:n for n layers at a "
+             "time, search for the best n, or all, one after the other. Computing is modelled. [default: the host "
+             "computes]", show_default=False)] = None,
+    macs: Annotated[int, typer.Option(
+        help="Multiply-adds per cycle of the engine that --overlap counts on.")] = TrainingConfig.macs,
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
@@ -182,7 +192,7 @@ def train_command(
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
     host_port = host_port or transport is not TransportName.VERILATED
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
-                  board=board)
+                  board=board, overlap=overlap)
     check_range("Link latency", link_latency, 1, 1_000_000)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
@@ -198,6 +208,7 @@ def train_command(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
+        overlap=OVERLAPS[0] if overlap == ALL else overlap, macs=macs,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -210,7 +221,7 @@ def train_command(
             task = CharacterModel(topics(context=TransformerConfig.context))
         else:
             data = digits()
-            task = Classifier(data, config.hidden)
+            task = Classifier(data, config.hidden, align=1 if overlap is None else GROUP)
             if hidden is None and board is not None:
                 try:
                     config.allocation(task.parameters.size).check(node, nodes=nodes)
@@ -218,32 +229,39 @@ def train_command(
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
                     task = Classifier(data, ())
-        plain = _plain(config, optimizer, text=text, asked=compare)
+        plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes,
                           planes=state_planes)
+            if overlap is not None:
+                node = programmed(node, task.parameters.size, len(config.hidden) + 1)
         check_run(node, task, config, nodes=nodes)  # before anything is built
         configs = [config] if plain is None else [config, plain]
+        if overlap == ALL:
+            configs = [dataclasses.replace(config, overlap=name) for name in overlaps(config)]
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
-                             link_latency=link_latency, host_port=host_port)
+                             link_latency=link_latency, host_port=host_port, overlap=overlap)
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
-        prepare(output, files=("report.json", "report.png", "weights.npz", checkpoints.NAME),
+        prepare(output, files=("report.json", "report.png", "weights.npz", "timeline.json", "timeline.png",
+                               checkpoints.NAME),
                 space=_space(task, config, nodes))
         kept = keeper.load() if resume else None
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, host_port=host_port,
-                          latency=link_latency, device=device,
+                          latency=link_latency, timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             total = config.steps(task.examples)
             experiment = Experiment(session, task, configs, keeper=keeper, content=kept)
 
             def stage(number: int) -> None:
-                if number:
+                if overlap == ALL:
+                    progress.say(f"overlap: {configs[number].overlap}")
+                elif number:
                     progress.say(f"{configs[number].optimizer.name if density is None else 'dense'}, for comparison")
-                progress.stage("compare" if number else "train", total, task)
+                progress.stage("compare" if number and plain else "train", total, task)
 
             stopped = 0
             with watching() as signals:
@@ -269,19 +287,24 @@ def train_command(
         console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
-    result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss)
+    others = list(zip(configs, experiment.trainings, strict=True)) if overlap is not None else []
+    result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss,
+                                 schedules=others)
     with Progress(console) as progress:
         progress.stage("report")
         written, picture = report.write_report(result, output)
+    pictures = schedules.write(result, output, nodes=nodes) if overlap is not None else []
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None
     weights_files.save(weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
-                                                    parameters=experiment.parameters), trained_weights)
+                                                    parameters=task.compact(experiment.parameters)), trained_weights)
     console.print(report.table(result))
     console.print(report.verdict(result), soft_wrap=True)
+    for line in schedules.lines(result):
+        console.print(line, soft_wrap=True, markup=False)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(" · ".join(map(shown, (written, picture, trained_weights))), soft_wrap=True)
+    console.print(" · ".join(map(shown, (written, picture, trained_weights, *pictures))), soft_wrap=True)
 
 
 def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:

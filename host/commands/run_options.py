@@ -31,14 +31,15 @@ def check_range(what: str, value: float | None, least: float, most: float) -> No
 
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
-                  transport: TransportName, device: str | None, board: str | None = None) -> None:
+                  transport: TransportName, device: str | None, board: str | None = None,
+                  overlap: str | None = None) -> None:
     """Raise ``ValueError`` if an option was given that has no effect on a training run.
 
     Parameters
     ----------
     given : callable
         Whether an option was given, by its name in the code.
-    workload, optimizer, transport, device, board
+    workload, optimizer, transport, device, board, overlap
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
@@ -57,6 +58,9 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
+        "overlap": (board is not None, "is for nodes with two queues, which no board has"),
+        "macs": (overlap is None, "is for a run by a program, which --overlap asks for"),
+        "compare": (overlap is not None, "is for a run without --overlap, whose bits are the same"),
         "transport": (device is not None and transport is not _SERIAL,
                       f"must be serial for --device, not {transport.value}"),
     }

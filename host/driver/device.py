@@ -335,14 +335,24 @@ class Device(Requests):
         self.submit_run(passes, model=model, parity=parity, collective=collective,
                         collectives=collectives).result()
 
-    def trace(self) -> list[TraceRecord]:
+    def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.
 
         Of the 256 that a node keeps, those that it has overwritten while they were read are missing.
+
+        Parameters
+        ----------
+        since : int, optional
+            Register TRACE_POINTER before the first record that is wanted, where nothing is recorded meanwhile.
+
+        Raises
+        ------
+        TraceError
+            There were more records since then than a node keeps.
         """
         space = self._config.memories["trace"]
         words = self.read_memory(space.number, 0, space.words)
-        return records(words, int(self.read_register("TRACE_POINTER")))
+        return records(words, int(self.read_register("TRACE_POINTER")), since)
 
     def _event(self, words: Words) -> Event:
         try:

@@ -1,20 +1,25 @@
 """Records of a node's trace: when each command started, and when it ended."""
 
-import dataclasses
+from typing import NamedTuple
 
 from hdl.control.trace import trace_record_layout
 from host.driver.words import Words, fields, places
 
-__all__ = ["TraceRecord", "records"]
+__all__ = ["TraceError", "TraceRecord", "records"]
 
 _RECORD = places(trace_record_layout())
 
 #: Records that may be in the memory of the trace before its pointer counts them, or be overwritten meanwhile.
 _UNDER_WAY = 1
 
+_COUNTS = 1 << 32
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TraceRecord:
+
+class TraceError(Exception):
+    """A trace that lacks records, or is not that of the program."""
+
+
+class TraceRecord(NamedTuple):
     """Start or end of a command.
 
     Members
@@ -34,7 +39,7 @@ class TraceRecord:
     time: int
 
 
-def records(words: Words, pointer: int) -> list[TraceRecord]:
+def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
     """Decode a trace, oldest record first.
 
     Parameters
@@ -43,12 +48,24 @@ def records(words: Words, pointer: int) -> list[TraceRecord]:
         The whole memory space.
     pointer : int
         Register TRACE_POINTER, read after the words.
+    since : int, optional
+        What it was before the first record that is wanted, where nothing is recorded meanwhile; by default all are
+        wanted that the node keeps.
+
+    Raises
+    ------
+    TraceError
+        There were more records since then than a node keeps.
     """
     kept = words.size // 2
-    # With fewer records than places, the pointer has not gone round. One that wraps at 2**32 is not told from that.
-    first = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
+    if since is None:
+        # With fewer records than places, the pointer has not gone round. One that wraps is not told from that.
+        since = max(0, pointer - kept + _UNDER_WAY) if pointer > kept else 0
+    count = (pointer - since) % _COUNTS
+    if count > kept:
+        raise TraceError(f"Trace must have at most {kept} records, not {count:,}: run fewer passes at a time")
     found = []
-    for number in range(first, pointer):
+    for number in range(since, since + count):
         low, high = words[2 * (number % kept):2 * (number % kept) + 2].tolist()
         values = fields(_RECORD, low | high << 32)
         found.append(TraceRecord(queue=values["queue"], tag=values["tag"], end=bool(values["end"]),

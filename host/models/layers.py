@@ -143,6 +143,7 @@ class Model:
     def initialize(self, seed: int) -> None:
         """Draw all parameters anew."""
         generator = np.random.default_rng(seed)
+        self.parameters[...] = 0  # what only fills up may have become something else on the way through a codec
         for layer, views in zip(self._layers, self.views(self.parameters), strict=True):
             layer.initialize(views, generator)
 

@@ -23,7 +23,8 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["Dense", "Kind", "Schedule", "Search", "build", "chunks", "layers_of", "search"]
+__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "build", "chunks", "layers_of",
+           "search"]
 
 #: Settings of the optimizer that all updates of a pass use.
 _SETTINGS = "settings"
@@ -280,28 +281,69 @@ class Search:
         return [*found, f"chosen: chunks:{self.chosen} (the first that is shorter than the one before: {literal})"]
 
 
+class Trials:
+    """The sizes of chunks that a search tries, one after the other.
+
+    Parameters
+    ----------
+    most : int
+        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
+    trials : sequence of (int, int)
+        Trials that were made before.
+
+    Members
+    -------
+    trials : list of (int, int)
+        Sizes and cycles so far.
+    """
+
+    def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
+        if most < 1:
+            raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
+        self._most = most
+        self.trials = list(trials)
+
+    @property
+    def over(self) -> bool:
+        """Whether a size was not shorter than the one before it, or there is none left."""
+        if not self.trials:
+            return False
+        return self._longer or self.trials[-1][0] >= self._most
+
+    @property
+    def _longer(self) -> bool:
+        return len(self.trials) > 1 and self.trials[-1][1] >= self.trials[-2][1]
+
+    @property
+    def size(self) -> int:
+        """The size to be tried next, and in the end the one that was chosen."""
+        if self.over:
+            return self.trials[-2 if self._longer else -1][0]
+        return 2 * self.trials[-1][0] if self.trials else 1
+
+    def note(self, cycles: int) -> None:
+        """Note the cycles of a pass with chunks of the size that was to be tried."""
+        self.trials.append((self.size, cycles))
+
+    @property
+    def outcome(self) -> Search:
+        """The outcome, once the search is over."""
+        claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
+                       None)
+        return Search(list(self.trials), self.size, claimed)
+
+
 def search(most: int, measure: Callable[[int], int]) -> Search:
     """Try chunks of 1, 2, 4, … layers, until a size is not shorter than the one before it.
 
     Parameters
     ----------
     most : int
-        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
+        Layers but the last one; see :class:`Trials`.
     measure : callable
         Cycles of a pass with chunks of a size.
     """
-    if most < 1:
-        raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
-    trials: list[tuple[int, int]] = []
-    size = 1
-    while True:
-        trials.append((size, measure(size)))
-        if len(trials) > 1 and trials[-1][1] >= trials[-2][1]:
-            chosen = trials[-2][0]
-            break
-        if size >= most:
-            chosen = size
-            break
-        size *= 2
-    claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(trials) if cycles < before), None)
-    return Search(trials, chosen, claimed)
+    trials = Trials(most)
+    while not trials.over:
+        trials.note(measure(trials.size))
+    return trials.outcome

@@ -1,65 +1,17 @@
 """Trace of a program's run on a node, read back as the spans of its commands."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from hdl.control.trace import TRACE_WORDS, trace_record_layout
-from host.driver.words import Words, fields, places
+from host.driver.trace import TraceError, TraceRecord
 from host.program.program import CompiledProgram
 from sim.golden.program import Span
 
-__all__ = ["RECORDS", "Record", "TraceError", "origin_of", "records", "spans"]
-
-_RECORD = places(trace_record_layout())
-
-#: Records that a node keeps.
-RECORDS = TRACE_WORDS // 2
+__all__ = ["origin_of", "spans"]
 
 _TIMES = 1 << 32
 
 
-class TraceError(Exception):
-    """A trace that is not that of the program."""
-
-
-class Record(NamedTuple):
-    """Start or end of a command, with the cycle in which it came, modulo 2^32."""
-
-    queue: int
-    tag: int
-    end: bool
-    time: int
-
-
-def records(words: Words, pointer: int, since: int) -> list[Record]:
-    """Records of a node's trace, in order.
-
-    Parameters
-    ----------
-    words : array of uint32
-        The whole memory space.
-    pointer : int
-        Register TRACE_POINTER.
-    since : int
-        What it was before the run.
-
-    Raises
-    ------
-    TraceError
-        There were more records than a node keeps.
-    """
-    count = (pointer - since) % _TIMES
-    if count > RECORDS:
-        raise TraceError(f"Trace must have at most {RECORDS} records, not {count:,}: run fewer passes at a time")
-    found = []
-    for number in range(count):
-        place = 2 * ((since + number) % RECORDS)
-        values = fields(_RECORD, int(words[place]) | int(words[place + 1]) << 32)
-        found.append(Record(values["queue"], values["tag"], bool(values["end"]), values["time"]))
-    return found
-
-
-def origin_of(traces: Sequence[Sequence[Record]]) -> int:
+def origin_of(traces: Sequence[Sequence[TraceRecord]]) -> int:
     """Time of the earliest record of all nodes, whose clocks agree; the least difference counts, as times wrap."""
     times = [record.time for trace in traces for record in trace]
     if not times:
@@ -67,12 +19,12 @@ def origin_of(traces: Sequence[Sequence[Record]]) -> int:
     return (times[0] + min((time - times[0] + _TIMES // 2) % _TIMES - _TIMES // 2 for time in times)) % _TIMES
 
 
-def spans(trace: Sequence[Record], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
+def spans(trace: Sequence[TraceRecord], program: CompiledProgram, *, node: int, origin: int) -> list[Span]:
     """Spans of a run, in order of their starts.
 
     Parameters
     ----------
-    trace : sequence of Record
+    trace : sequence of TraceRecord
     program : CompiledProgram
         Its commands have their places in the program as tags.
     node : int

@@ -5,12 +5,14 @@ docs/training/guide.md lists the fields of the JSON.
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 from host.output import write_json
+from host.reports.measured import figures_of
 from host.reports.training_picture import compresses_alone, draw
 from host.training.record import Training, TrainingConfig
 from host.transports.session import Elapsed
@@ -117,7 +119,8 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
 
 def build_report(config: TrainingConfig, training: Training, simulation: Simulation,
                  comparison: tuple[TrainingConfig, Training] | None = None, *,
-                 bigram_loss: float | None = None, interrupted: bool = False) -> dict[str, Any]:
+                 bigram_loss: float | None = None, interrupted: bool = False,
+                 schedules: Sequence[tuple[TrainingConfig, Training]] = ()) -> dict[str, Any]:
     """The report, ready to be written as JSON.
 
     Parameters
@@ -133,6 +136,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         Loss of a bigram model on held-out text if a character model was trained; None for a classifier.
     interrupted : bool
         Whether the run has ended early.
+    schedules : sequence of tuple
+        All runs, where nodes have a program: with the same steps, by different schedules.
     """
     runs = [(config, training), *([comparison] if comparison is not None else [])]
     figures = [_run(settings, outcome, bigram_loss) for settings, outcome in runs]
@@ -157,6 +162,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
+        "compute": "host" if config.overlap is None else "modelled",
+        "schedules": [figures_of(asked, outcome) for asked, outcome in schedules],
         "sample": training.sample,
         "transport": simulation.transport,
         "threads": simulation.threads,
@@ -203,8 +210,9 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
             ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
             ("density", _hops(run["density_per_hop"])),
         ]
+    what = "step, compute modelled" if run["training"]["overlap"] else "fused update"
     return [
-        ("cycles per fused update", f"{run['cycles_fused_update'] / steps:,.0f}"),
+        (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
         ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"])),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),

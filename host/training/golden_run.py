@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,16 @@ from host.driver.ring import Ring, Vector
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
 
-__all__ = ["IntegerReference", "Reference", "words_of"]
+__all__ = ["IntegerReference", "Part", "Reference", "words_of"]
+
+
+class Part(NamedTuple):
+    """A collective of a step: the name of its operation, its elements, and its turn."""
+
+    operation: str
+    base: int
+    length: int
+    turn: int
 
 
 def words_of(vector: Vector) -> npt.NDArray[np.uint32]:
@@ -88,19 +97,58 @@ class Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
-    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
-        """Do the ring's step, and return its traffic."""
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
+             parts: Sequence[Part] | None = None) -> "Traffic":
+        """Do the ring's step, and return its traffic.
+
+        Parameters
+        ----------
+        gradients : sequence of array
+        settings : Settings or FixedSettings
+        parts : sequence of Part, optional
+            Collectives that together do the step; by default one fused update of the whole vector. They change the
+            traffic, and no bits.
+        """
+        given = self._golden.bits(np.stack(gradients))
+        traffics = None if parts is None else [self._part(one, given, settings) for one in parts]
+        update = self._update(given, settings, slice(None), 0, self.residuals)
+        self.weights = update.weights
+        self.master = update.master
+        self.state = update.state
+        return update.traffic if traffics is None else _together(update.traffic, traffics)
+
+    def _update(self, gradients: npt.NDArray[np.uint32], settings: Settings | FixedSettings, elements: slice,
+                turn: int, residuals: npt.NDArray[np.uint32] | None) -> "Update":
+        """A fused update of some elements; ``residuals`` are replaced, and nothing else."""
         golden = self._golden
         numbers = dataclasses.asdict(settings)
         packed_state = numbers.pop("packed_state")
         update: Update = golden.fused_update(
-            golden.bits(np.stack(gradients)), self.master, self.state, golden.settings(**numbers),
-            packed_state=packed_state, weight_codec=self._codec, gradient_codec=self._gradient_codec,
-            residuals=self.residuals, segment=self._ring.segment, lanes=self._ring.lanes)
-        self.weights = update.weights
-        self.master = update.master
-        self.state = update.state
-        return update.traffic
+            gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state],
+            golden.settings(**numbers), packed_state=packed_state, weight_codec=self._codec,
+            gradient_codec=self._gradient_codec, residuals=None if residuals is None else residuals[:, elements],
+            segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
+        return update
+
+    def _part(self, part: Part, gradients: npt.NDArray[np.uint32],
+              settings: Settings | FixedSettings) -> "Traffic":
+        """Traffic of a collective of the step."""
+        golden = self._golden
+        elements = slice(part.base, part.base + part.length)
+        shape = {"segment": self._ring.segment, "lanes": self._ring.lanes, "turn": part.turn}
+        residuals = None if self.residuals is None else self.residuals.copy()
+        match part.operation:
+            case "FUSED_UPDATE":
+                return self._update(gradients, settings, elements, part.turn, residuals).traffic
+            case "REDUCE_SCATTER":
+                _, traffic = golden.reduce_scatter(
+                    gradients[:, elements], gradient_codec=self._gradient_codec,
+                    residuals=None if residuals is None else residuals[:, elements], **shape)
+            case "ALL_GATHER":  # raw, so that any weights take as many words
+                _, traffic = golden.all_gather(gradients[:, elements], **shape)
+            case other:
+                raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+        return cast("Traffic", traffic)
 
     def mask(self, job: MaskJob, alternative: float) -> tuple[npt.NDArray[np.uint32], int]:
         """The matrices of a job as they must come back, and the number of elements that are replaced."""
@@ -113,6 +161,17 @@ class Reference:
     def _pattern(self, number: float) -> npt.NDArray[np.uint32]:
         """Bit pattern of an element."""
         return self._golden.bits([number])
+
+
+def _together(whole: "Traffic", parts: Sequence["Traffic"]) -> "Traffic":
+    """Traffic of collectives that are done one after the other, with the densities of the whole vector."""
+    scatter, gather = ([getattr(one, name) for one in parts if getattr(one, name).size]
+                       for name in ("scatter_words", "gather_words"))
+    return dataclasses.replace(
+        whole, scatter_words=sum(scatter, start=np.zeros_like(whole.scatter_words)),
+        gather_words=sum(gather, start=np.zeros_like(whole.gather_words)),
+        **{name: sum(getattr(one, name) for one in parts) for name in
+           ("dense_words", "scatter_bound", "bound", "gather_elements", "gather_payload")})
 
 
 class IntegerReference(Reference):
@@ -140,7 +199,8 @@ class IntegerReference(Reference):
         self.errors = self._reduced.to_words(kept.errors)[np.newaxis]
         return [kept.gradients.astype(np.int16)], [kept.dropped]
 
-    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings) -> "Traffic":
+    def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
+             parts: Sequence[Part] | None = None) -> "Traffic":
         gradient, = gradients
         update = self._reduced.update(gradient, self._reduced.from_words(self.weights),
                                       gradient_scale=int(settings.gradient_scale),

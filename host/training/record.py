@@ -4,6 +4,8 @@ import dataclasses
 from typing import Any
 
 from host.driver.memory import Allocation
+from host.program.estimate import MACS
+from host.program.schedules import Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
 __all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
@@ -53,6 +55,11 @@ class TrainingConfig:
     refresh : int
         Steps between codebooks that are made of the masters, for a weight codec that has one. 12 is an epoch of
         digits.
+    overlap : str, optional
+        Schedule of computing and communicating: see :class:`host.program.schedules.Schedule`; by default there is
+        none, and the host computes.
+    macs : int
+        Multiply-adds per cycle of the engine that a schedule counts on.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -68,6 +75,8 @@ class TrainingConfig:
     density: float | None = None
     seed: int = 0
     refresh: int = 12
+    overlap: str | None = None
+    macs: int = MACS
     check: bool = True
 
     def __post_init__(self) -> None:
@@ -81,6 +90,10 @@ class TrainingConfig:
             raise ValueError(f"Density must be above 0 and at most 1, not {self.density!r}")
         if any(width < 1 for width in self.hidden):
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
+        if self.overlap is not None:
+            Schedule.parse(self.overlap)
+        if not 1 <= self.macs <= _MOST:
+            raise ValueError(f"Multiply-adds per cycle must be between 1 and {_MOST:,}, not {self.macs!r}")
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"Seed must be zero or more, and below 2^63, not {self.seed!r}")
 
@@ -133,6 +146,11 @@ class Step:
         Cycles of the commands that mask, one after the other, each on the node where it took longest.
     elements_masked, elements_through : int
         Elements that masks have replaced in this step, and all that nodes were given to mask.
+    schedule : str, optional
+        Schedule of the step, where nodes have a program; ``cycles`` are then those of the whole pass.
+    modelled_cycles, compute_cycles, communicate_cycles : int
+        Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
+        each queue, of the node where it is largest; 0 without a program.
     repeats : int
         Times that the step was done again after a failure of the ring; all other figures are of the last time.
     """
@@ -156,6 +174,10 @@ class Step:
     mask_cycles: int = 0
     elements_masked: int = 0
     elements_through: int = 0
+    schedule: str | None = None
+    modelled_cycles: int = 0
+    compute_cycles: int = 0
+    communicate_cycles: int = 0
     repeats: int = 0
 
 
@@ -179,6 +201,10 @@ class Training:
     elements_masked, mask_words_fetched : int
         Counts of the nodes: elements that masks have replaced or that were not sent, and words of masks that were
         read from memory.
+    timeline : list of list, optional
+        Commands of the last step's pass, as :class:`sim.golden.program.Span` has them, where nodes have a program.
+    search : list of str
+        Log of the search for a schedule.
     sample : dict, optional
         See :meth:`host.training.workloads.Workload.sample`.
     bit_exact : bool, optional
@@ -197,6 +223,8 @@ class Training:
     elements_through: int = 0
     elements_masked: int = 0
     mask_words_fetched: int = 0
+    timeline: list[list[Any]] | None = None
+    search: list[str] = dataclasses.field(default_factory=list)
     sample: dict[str, Any] | None = None
     bit_exact: bool | None = None
 

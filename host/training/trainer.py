@@ -38,6 +38,7 @@ from host.training.masks import Masks
 from host.training.number_format import Elements, check_optimizer, elements_of
 from host.training.record import DivergenceError, Step, Training, TrainingConfig, TrainingError
 from host.training.recovery import repeat, write_nodes
+from host.training.schedule import check_schedule, execution_of
 from host.training.sparsifier import Sparsifier
 from host.training.workloads import Classifier, Workload, WorkloadName
 
@@ -85,6 +86,7 @@ def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, n
     if config.density is not None and not node.error_feedback:
         raise ValueError("Nodes must have error feedback for a density, to keep the elements that they do not send")
     config.allocation(workload.parameters.size).check(node, nodes=nodes)
+    check_schedule(node, workload, config, nodes=nodes)
 
 
 class Run:
@@ -121,6 +123,7 @@ class Run:
         ring.require(config.allocation(length))
         self._batches = Batches(workload.examples, config)
         self._codebooks = Codebooks(ring, config.refresh)
+        self._execution = execution_of(ring, workload, config)
         self.training = Training(nodes=ring.nodes, parameters=length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
@@ -196,12 +199,12 @@ class Run:
             config.optimizer, number, count=count, packed_state=config.packed_state,
             learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
         ring.write_settings(settings)
-        ring.write_gradients(gradients)
+        self._execution.write(gradients)
         sent_gradients = sparsify(number, gradients)
-        outcome = ring.fused_update(self._length)
+        outcome = self._execution.update()
         _refuse_nonfinite(number, outcome)
 
-        traffic = reference.step(sent_gradients, settings)
+        traffic = reference.step(sent_gradients, settings, self._execution.parts)
         before, counters = self._count()
         sent = _growth(reference.counter, before, counters)
         parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
@@ -214,10 +217,20 @@ class Run:
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
-            codebook_words=codebook_words,
+            codebook_words=codebook_words, **self._timing(),
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
+
+    def _timing(self) -> dict[str, Any]:
+        """Figures of a step that only a program has."""
+        timing = self._execution.timing
+        if timing is None:
+            return {}
+        self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
+        self.training.search = self._execution.log
+        return {"schedule": timing.schedule, "modelled_cycles": timing.modelled, "compute_cycles": timing.compute,
+                "communicate_cycles": timing.communicate}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""
@@ -250,6 +263,7 @@ class Run:
         """State that a step changes, but for its figures."""
         return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
                 "masks": self._masks.state(), "sparsify": self._sparsify.state(),
+                "execution": self._execution.state(),
                 "elements_masked": self.training.elements_masked,
                 "mask_words_fetched": self.training.mask_words_fetched}
 
@@ -259,6 +273,7 @@ class Run:
         self._reference.restore(memory["reference"])
         self._masks.restore(memory["masks"])
         self._sparsify.restore(memory["sparsify"])
+        self._execution.restore(memory["execution"])
         self.training.elements_masked = memory["elements_masked"]
         self.training.mask_words_fetched = memory["mask_words_fetched"]
         write_nodes(self._ring, self._reference, self._codebooks.centroids, packed_state=self._config.packed_state,
@@ -310,11 +325,11 @@ class Run:
         ring = self._ring
         ring.restore_settings(settings)
         gradient = self._form.weights(self._workload.parameters)
-        ring.write_gradients([gradient] * ring.nodes)
+        self._execution.write([gradient] * ring.nodes)
         if self._config.density is not None:
             ring.sparsify(self._length, threshold=0)
-            ring.write_gradients([gradient] * ring.nodes)
-        ring.fused_update(self._length)
+            self._execution.write([gradient] * ring.nodes)
+        self._execution.update()
 
 
 def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,

@@ -90,6 +90,10 @@ class Workload(abc.ABC):
             Whether training has ended. Before that, a part of the data is enough.
         """
 
+    def compact(self, parameters: Array) -> Array:
+        """Parameters without elements that only fill up groups."""
+        return parameters
+
     def sample(self, nodes: int, masks: Masks) -> dict[str, Any] | None:
         """Sample of the trained model's work, for a report."""
         return None
@@ -132,6 +136,10 @@ class Classifier(Workload):
 
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
         return self._model.accuracy(self._data.test_x, self._data.test_y)
+
+    def compact(self, parameters: Array) -> Array:
+        compact: Array = parameters[self._model.places]
+        return compact
 
 
 class CharacterModel(Workload):

@@ -162,6 +162,15 @@ class TestTrain:
          "error: Option --dampening is for optimizer momentum, not adam: leave it out\n"),
         (["--clip", -1], "error: Clip must be None or a finite number of zero or more, not -1.0\n"),
         (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
+        (["--macs", 4], "error: Option --macs is for a run by a program, which --overlap asks for: leave it out\n"),
+        (["--overlap", "layers", "--board", "ulx3s-85f"],
+         "error: Option --overlap is for nodes with two queues, which no board has: leave it out\n"),
+        (["--overlap", "layers", "--compare"],
+         "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
+        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "
+                                  "least 1, not 'chunks'\n"),
+        (["--overlap", "layers", "--workload", "text"],
+         "error: Workload of a schedule must be digits, not text\n"),
         (["--link-latency", 0], "error: Link latency must be between 1 and 1,000,000, not 0\n"),
     ])
     def test_errors_in_one_line(self, run, arguments, message):

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 
 from hdl.control.trace import TRACE_WORDS, trace_record_layout
+from host.driver.trace import TraceError, TraceRecord, records
 from host.program.estimate import Costs
 from host.program.schedules import Schedule, build, layers_of
-from host.program.trace import RECORDS, Record, TraceError, origin_of, records, spans
+from host.program.trace import origin_of, spans
 from sim.golden.program import timeline
 
+RECORDS = TRACE_WORDS // 2
 PROGRAM = build(Schedule.parse("strict"), layers_of([64, 32, 32, 10]), nodes=2, costs=Costs(examples=8), staged=4096)
 
 
@@ -47,12 +49,12 @@ def test_too_many():
 
 
 def test_other_programs():
-    first = Record(0, 0, False, 5)
+    first = TraceRecord(0, 0, False, 5)
     with pytest.raises(TraceError, match=r"^Trace must have start and end of command 0 of pass 0 in queue 0, not "
-                                         r"Record\(queue=0, tag=0, end=False, time=5\) and Record\(queue=0, tag=1, "
-                                         r"end=True, time=9\)$"):
-        spans([first, Record(0, 1, True, 9)], PROGRAM, node=0, origin=0)
-    with pytest.raises(TraceError, match=r"^Trace must have the end of every command, and Record\(queue=0, tag=0, "
-                                         r"end=False, time=5\) has none$"):
+                                         r"TraceRecord\(queue=0, tag=0, end=False, time=5\) and "
+                                         r"TraceRecord\(queue=0, tag=1, end=True, time=9\)$"):
+        spans([first, TraceRecord(0, 1, True, 9)], PROGRAM, node=0, origin=0)
+    with pytest.raises(TraceError, match=r"^Trace must have the end of every command, and TraceRecord\(queue=0, "
+                                         r"tag=0, end=False, time=5\) has none$"):
         spans([first], PROGRAM, node=0, origin=0)
     assert spans([], PROGRAM, node=0, origin=origin_of([[], []])) == []

@@ -1,0 +1,67 @@
+"""Schedules of a training run as they were measured: figures, a table, timelines, and the log of a search."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from host.reports.timeline import draw, write_trace
+from host.training.record import Training, TrainingConfig
+from sim.golden.program import Span
+
+__all__ = ["figures_of", "lines", "write"]
+
+#: Note of pictures.
+_NOTE = "measured; compute: modelled"
+
+
+def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
+    """Figures of a run by a schedule: means over its steps of the schedule that it ended with.
+
+    ``cycles`` are those of a pass, ``modelled_cycles`` the same by the golden model of time with the durations that
+    were measured, and no pass is shorter than the larger of the sums of durations, ``bound``.
+    """
+    schedule = training.steps[-1].schedule
+    steps = [step for step in training.steps if step.schedule == schedule]
+    cycles, modelled = (float(np.mean([getattr(step, name) for step in steps])) for name in
+                        ("cycles", "modelled_cycles"))
+    compute, communicate = (float(np.mean([getattr(step, name) for step in steps])) for name in
+                            ("compute_cycles", "communicate_cycles"))
+    return {"overlap": config.overlap, "schedule": schedule, "macs": config.macs, "cycles": cycles,
+            "modelled_cycles": modelled, "compute_cycles": compute, "communicate_cycles": communicate,
+            "bound": max(compute, communicate), "search": training.search, "bit_exact": training.bit_exact,
+            "timeline": training.timeline}
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """The table of schedules in Markdown, and the log of each search; nothing where there was no schedule."""
+    runs = report["schedules"]
+    if not runs:
+        return []
+    serial = next((run["cycles"] for run in runs if run["schedule"] == "none"), None)
+    found = [f"compute: {report['compute']}, {runs[0]['macs']} multiply-adds per cycle",
+             "| schedule | cycles | of serial | of golden time | compute | communicate | bound |",
+             "|---|---:|---:|---:|---:|---:|---:|"]
+    for run in runs:
+        part = "-" if serial is None else f"{run['cycles'] / serial:.3f}"
+        found.append(f"| {run['schedule']} | {run['cycles']:,.0f} | {part} | "
+                     f"{run['cycles'] / run['modelled_cycles']:.3f} | {run['compute_cycles']:,.0f} | "
+                     f"{run['communicate_cycles']:,.0f} | {run['bound']:,.0f} |")
+    return [*found, *(line for run in runs for line in run["search"])]
+
+
+def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> list[pathlib.Path]:
+    """Write the timeline of each run's last step, as a trace and as a picture; their paths.
+
+    That of a single run is timeline.json and timeline.png; of several, each name ends with the schedule.
+    """
+    found = []
+    for run in report["schedules"]:
+        spans = [Span(*one) for one in run["timeline"]]
+        end = "" if len(report["schedules"]) == 1 else f"-{run['schedule'].replace(':', '-')}"
+        trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
+        write_trace(spans, trace)
+        draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",
+             note=_NOTE)
+        found += [trace, picture]
+    return found

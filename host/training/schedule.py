@@ -1,0 +1,291 @@
+"""How the nodes do a step of training: all at once, or by a program of computing and communicating.
+
+Without a schedule the host writes the gradients to where a fused update finds them. With one the nodes have a program
+(:mod:`host.program.schedules`), which is loaded once: the host stages the gradients, and COMPUTE puts those of each
+layer in place when a real engine would have them. The bits are the same.
+"""
+
+import abc
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.driver.buffers import Buffer
+from host.driver.results import Outcome
+from host.driver.ring import Ring, Vector
+from host.driver.ring_programs import Passes
+from host.program.estimate import Costs
+from host.program.program import DEPTH, CompiledProgram, Queue
+from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
+from host.program.trace import origin_of, spans
+from host.training.golden_run import Part
+from host.training.record import TrainingConfig
+from host.training.workloads import Classifier, Workload
+from sim.golden.program import Span, makespan, timeline
+
+__all__ = ["ALL", "OVERLAPS", "AtOnce", "Execution", "Programmed", "Timing", "check_schedule", "execution_of",
+           "overlaps", "patience_of", "programmed", "timing_of"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Cycles of a pass, by the traces of the nodes.
+
+    Members
+    -------
+    schedule : str
+    cycles : int
+        From the first start to the last end.
+    modelled : int
+        The same by the golden model of time, with the durations that were measured.
+    compute, communicate : int
+        Sum of the durations in each queue, of the node where it is largest; no pass is shorter than either.
+    spans : list of Span
+        All commands.
+    """
+
+    schedule: str
+    cycles: int
+    modelled: int
+    compute: int
+    communicate: int
+    spans: list[Span]
+
+    @property
+    def bound(self) -> int:
+        return max(self.compute, self.communicate)
+
+
+#: Name of all schedules, one after the other; and those of them that every network has.
+ALL = "all"
+OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
+
+
+class Execution(abc.ABC):
+    """A way to do the steps of a run.
+
+    Members
+    -------
+    timing : Timing, optional
+        Cycles of the last pass, where there is a program.
+    parts : list of Part, optional
+        Collectives of the last step; None for one fused update of the whole vector.
+    log : list of str
+        Lines about the choice of a schedule.
+    """
+
+    timing: Timing | None = None
+    parts: list[Part] | None = None
+
+    @property
+    def log(self) -> list[str]:
+        return []
+
+    @abc.abstractmethod
+    def write(self, gradients: Sequence[Vector]) -> None:
+        """Write the gradients of each node."""
+
+    @abc.abstractmethod
+    def update(self) -> Outcome:
+        """Have the nodes sum the gradients and update the weights."""
+
+    def state(self) -> dict[str, Any]:
+        """State that later steps depend on."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from a state."""
+
+
+class AtOnce(Execution):
+    """Gradients in place, and one fused update.
+
+    Parameters
+    ----------
+    ring : Ring
+    length : int
+        Elements of the vectors.
+    """
+
+    def __init__(self, ring: Ring, length: int):
+        self._ring = ring
+        self._length = length
+
+    def write(self, gradients: Sequence[Vector]) -> None:
+        self._ring.write_gradients(gradients)
+
+    def update(self) -> Outcome:
+        return self._ring.fused_update(self._length)
+
+
+class Programmed(Execution):
+    """Staged gradients, and one pass of a program.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`programmed` has made.
+    layers : sequence of Dense
+    schedule : Schedule
+    costs : Costs
+    packed_state : bool
+    """
+
+    def __init__(self, ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Costs, *,
+                 packed_state: bool = False):
+        self._ring = ring
+        self._layers = layers
+        self._asked = schedule
+        self._costs = costs
+        self._packed_state = packed_state
+        self._length = layers[-1].base + layers[-1].length
+        self._trials = Trials(max(len(layers) - 1, 1))
+        self._loaded: Schedule | None = None
+        self._program: CompiledProgram | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """Schedule of the next step: what was asked for, or the one that a search tries or has chosen."""
+        return Schedule(Kind.CHUNKS, self._trials.size) if self._asked.kind is Kind.SEARCH else self._asked
+
+    @property
+    def log(self) -> list[str]:
+        if self._asked.kind is not Kind.SEARCH:
+            return []
+        if self._trials.over:
+            return self._trials.outcome.lines()
+        return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
+
+    def write(self, gradients: Sequence[Vector]) -> None:
+        self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+
+    def update(self) -> Outcome:
+        ring, schedule = self._ring, self.schedule
+        if self._program is None or schedule != self._loaded:
+            self._program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
+                                   packed_state=self._packed_state)
+            ring.load_programs([self._program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            self._loaded = schedule
+            self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
+                                                 ("gradient_base", "length", "turn")))
+                          for task in self._program.tasks if task.collective]
+        passes = ring.run_programs(collectives=self._program.collectives)
+        self.timing = timing_of(str(schedule), self._program, passes)
+        if self._asked.kind is Kind.SEARCH and not self._trials.over:
+            self._trials.note(self.timing.cycles)
+        return dataclasses.replace(passes.outcome, cycles=self.timing.cycles)
+
+    def state(self) -> dict[str, Any]:
+        return {"trials": [list(one) for one in self._trials.trials]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
+
+
+def _number(value: int | Sequence[int]) -> int:
+    """Field that is the same for all ranks."""
+    if not isinstance(value, int):
+        raise TypeError(f"Field of a collective must be the same for all ranks, not {value!r}")
+    return value
+
+
+def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
+    """Timing of a run of one pass."""
+    origin = origin_of(passes.traces)
+    found = [span for node, trace in enumerate(passes.traces)
+             for span in spans(trace, program, node=node, origin=origin)]
+    begun: dict[tuple[int, int], int] = {}
+    for span in found:
+        begun[span.queue, span.place] = max(span.start, begun.get((span.queue, span.place), 0))
+
+    def first(span: Span) -> int:
+        """Start of a command; of a collective, when the last node has started it."""
+        together = program.queues[span.queue][span.place].task.collective
+        return begun[span.queue, span.place] if together else span.start
+
+    durations = {(span.node, span.queue, span.place): span.end - first(span) for span in found}
+    golden = timeline(program.timed(), nodes=len(passes.traces),
+                      duration=lambda node, number, queue, place: durations[node, queue, place])
+    busy = [max(sum(cycles for (node, where, _), cycles in durations.items() if (node, where) == (one, queue))
+                for one in range(len(passes.traces))) for queue in Queue]
+    return Timing(schedule=name, cycles=makespan(found), modelled=makespan(golden), compute=busy[Queue.COMPUTE],
+                  communicate=busy[Queue.COMMUNICATE], spans=sorted(found, key=lambda span: (span.start, span.node)))
+
+
+def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
+    """The way to do a run's steps that its configuration asks for."""
+    if config.overlap is None:
+        return AtOnce(ring, workload.parameters.size)
+    layers = _layers(workload)
+    return Programmed(ring, layers, Schedule.parse(config.overlap), _costs(workload, config, ring.nodes),
+                      packed_state=config.packed_state)
+
+
+def overlaps(config: TrainingConfig) -> list[str]:
+    """Schedules that are compared: no chunk of 2, 4, … layers holds all but the last."""
+    sizes = itertools.takewhile(lambda size: size < len(config.hidden), (2 << n for n in itertools.count()))
+    return [*OVERLAPS, *(f"chunks:{size}" for size in sizes)]
+
+
+def patience_of(workload: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Cycles that a queue may wait for the other one."""
+    if config.overlap is None:
+        return 0
+    costs = _costs(workload, config, nodes)
+    return sum(costs.compute(layer.multiplications(backward=backward))
+               for layer in _layers(workload) for backward in (False, True))
+
+
+def _layers(workload: Workload) -> list[Dense]:
+    if not isinstance(workload, Classifier):
+        raise ValueError(f"Workload of a schedule must be digits, not {workload.name.value}")
+    return layers_of(workload.widths)
+
+
+def _costs(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
+    return Costs(examples=-(-config.largest(workload.examples) // nodes), macs=config.macs)
+
+
+def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
+           packed_state: bool) -> CompiledProgram:
+    return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
+                 depth=node.program_depth, packed_state=packed_state)
+
+
+def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
+    """The same node with two queues, COMPUTE, room to stage gradients and for programs of so many layers."""
+    words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
+    return dataclasses.replace(node, queues=2, stand_in=True, gradient_words=words,
+                               program_depth=max(DEPTH, 1 << (2 * layers - 1).bit_length()))
+
+
+def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that a ring of such nodes can do a run by its schedule, before there is one.
+
+    Raises
+    ------
+    ValueError
+        The ring cannot do the run; the message says why.
+    """
+    if config.overlap is None:
+        return
+    layers, schedule = _layers(workload), Schedule.parse(config.overlap)
+    length = layers[-1].base + layers[-1].length
+    if config.density is not None:
+        raise ValueError("Density must not be given with a schedule, whose programs send everything")
+    if node.queues < 2 or not node.stand_in:
+        raise ValueError("Nodes must have two queues and COMPUTE for a schedule")
+    if workload.parameters.size != length:
+        raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
+                         f"not {workload.parameters.size:,}")
+    if 2 * length > node.gradient_words:
+        raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
+                         f"a node's gradient memory, not {2 * length:,}")
+    if schedule.kind is Kind.STRICT and node.has_residual:
+        raise ValueError(f"Schedule of nodes with gradients in {node.gradient_codec} must not be strict, whose sums "
+                         f"are encoded once more, so that the weights are others")
+    tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
+    _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state)

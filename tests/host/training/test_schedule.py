@@ -1,0 +1,166 @@
+"""Training by programs on nodes with two queues: the same bits by every schedule, cycles, recovery, and refusals."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from hdl.config import NodeConfig
+from hdl.control.command_queue import CommandQueue
+from hdl.group import GROUP
+from host.models.digits import Dataset
+from host.program.estimate import Costs
+from host.program.schedules import Kind, Schedule, build, layers_of
+from host.training.optimizers import SGD
+from host.training.record import TrainingConfig
+from host.training.schedule import programmed
+from host.training.trainer import Run, check_run
+from host.training.workloads import Classifier
+from sim.golden.program import Span
+from tests.host import rings
+
+NODES = 3
+NODE = rings.CONFIGS["centroid"]
+#: Three layers, of 672, 128 and 128 elements, and a codebook that is made anew in between.
+CONFIG = TrainingConfig(max_steps=4, batch=24, hidden=(10, 10), refresh=2, macs=4,
+                        optimizer=SGD(learning_rate=0.2, momentum=0.9))
+SCHEDULES = ("none", "strict", "layers", "chunks:2", "search")
+
+
+@pytest.fixture(scope="module")
+def task(data):
+    few = Dataset(data.train_x[:96], data.train_y[:96], data.test_x[:50], data.test_y[:50], data.classes)
+    return Classifier(few, CONFIG.hidden, align=GROUP)
+
+
+def train(ring, task, overlap, **options):
+    run = Run(ring, task, dataclasses.replace(CONFIG, overlap=overlap), **options)
+    run.begin()
+    while not run.complete:
+        run.advance()
+    return run.finish()
+
+
+def contents(ring, length):
+    """Weights, masters and momenta of all nodes, as bits."""
+    found = [ring.read_weights(length), ring.read_master(length), ring.read_state(length)]
+    return [vector.view(np.uint32) for vector in found]
+
+
+def check_order(training, schedule, task):
+    """Commands follow each other closely, and sums begin beside the COMPUTE of the layer below."""
+    layers, spans = layers_of(task.widths), [Span(*one) for one in training.timeline]
+    program = build(schedule, layers, nodes=NODES, costs=Costs(examples=CONFIG.batch // NODES, macs=4),
+                    staged=task.parameters.size)
+    for node in range(NODES):
+        ends = {(span.queue, span.place): span.end for span in spans if span.node == node}
+        assert len(ends) == len(program.tasks)
+        mine = {span.name: span for span in spans if span.node == node}
+        for span in mine.values():
+            (wait,) = program.queues[span.queue][span.place].waits
+            before = [ends[span.queue, span.place - 1] + CommandQueue.gap] if span.place else []
+            awaited = 0
+            if wait.after and not wait.lag:
+                awaited = ends[1 - span.queue, wait.after - 1] + CommandQueue.dependency_latency
+            assert span.start > max([0, *before]) - CommandQueue.gap
+            if before:
+                assert span.start <= max(*before, awaited), span
+            assert not awaited or span.start >= awaited - CommandQueue.dependency_latency
+        if schedule.kind is Kind.STRICT:
+            assert mine["update"].start > mine["sum 1"].end
+            for layer in layers[1:]:
+                above, below = mine[f"backward {layer.number}"], mine[f"backward {layer.number - 1}"]
+                assert above.end <= mine[f"sum {layer.number}"].start < below.end
+
+
+def test_same_bits(task):
+    """Weights, masters and momenta after a run are the same without a schedule and by every schedule, and equal to
+    golden after every step; a program is loaded once."""
+    length = task.parameters.size
+    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+        expected = train(ring, task, None)
+        bits = contents(ring, length)
+        for name in SCHEDULES:
+            training = train(ring, task, name)
+            assert training.bit_exact is True
+            for found, wanted in zip(contents(ring, length), bits, strict=True):
+                assert np.array_equal(found, wanted), name
+            assert training.losses == expected.losses
+            tried = [schedule for schedule, _ in itertools.groupby(step.schedule for step in training.steps)]
+            assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [len(tried)] * NODES
+            for step in training.steps:
+                assert max(step.compute_cycles, step.communicate_cycles) <= step.cycles
+                assert step.cycles <= 1.03 * step.modelled_cycles
+            check_order(training, Schedule.parse(tried[-1]), task)
+            if name == "search":
+                assert tried[:2] == ["chunks:1", "chunks:2"]
+                assert training.search[0] == f"chunks:1  {training.steps[0].cycles:,} cycles"
+                assert training.search[-1].startswith(f"chosen: {tried[-1]} ")
+            else:
+                assert (tried, training.search) == ([name], [])
+
+
+def test_recovery(task):
+    """A pass in which a word is lost is done again from the state before it; the programs stay loaded."""
+    said = []
+    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, simulation):
+        run_programs, calls = ring.run_programs, []
+
+        def damaged(**options):
+            calls.append(options)
+            if len(calls) != 3:
+                return run_programs(**options)
+            link = simulation.links[1]
+            link.corrupt(word=link.status().words_carried + 200, bit=7)
+            try:
+                return run_programs(**options)
+            finally:
+                link.mend()
+
+        ring.run_programs = damaged
+        training = train(ring, task, "layers", on_repeat=said.append)
+        assert (training.repeats, len(said), len(calls)) == (1, 1, CONFIG.max_steps + 1)
+        assert said[0].startswith("step 3 is repeated: fused-update failed: node 2: command with tag ")
+        assert training.bit_exact is True
+        assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == [1] * NODES
+        bits = contents(ring, task.parameters.size)
+        ring.run_programs = run_programs
+        train(ring, task, None)
+        assert all(map(np.array_equal, bits, contents(ring, task.parameters.size)))
+
+
+def test_refusals(data, task):
+    config = dataclasses.replace(CONFIG, overlap="layers")
+    check_run(NODE, task, config, nodes=NODES)
+    plain = Classifier(data, CONFIG.hidden)
+    with pytest.raises(ValueError, match=r"^Nodes must have two queues and COMPUTE for a schedule$"):
+        check_run(NodeConfig(), task, config, nodes=NODES)
+    with pytest.raises(ValueError, match=r"^Layers must each take whole groups of 32 elements for a schedule, 928 in "
+                                         r"all, not 870$"):
+        check_run(NODE, plain, config, nodes=NODES)
+    with pytest.raises(ValueError, match=r"^Density must not be given with a schedule, whose programs send "
+                                         r"everything$"):
+        check_run(programmed(NodeConfig(), 928, 4), task, dataclasses.replace(config, density=0.5), nodes=NODES)
+    wide = Classifier(data, (20,), align=GROUP)
+    with pytest.raises(ValueError, match=r"^Gradients and staged gradients must take at most the 2,048 elements of a "
+                                         r"node's gradient memory, not 3,072$"):
+        check_run(NODE, wide, config, nodes=NODES)
+    with pytest.raises(ValueError, match=r"^Schedule of nodes with gradients in mx9 must not be strict, whose sums "
+                                         r"are encoded once more, so that the weights are others$"):
+        check_run(programmed(rings.CONFIGS["mx9"], 928, 4), task, dataclasses.replace(config, overlap="strict"),
+                  nodes=NODES)
+    with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not chunks:1"):
+        check_run(NODE, task, dataclasses.replace(config, overlap="search", packed_state=True), nodes=NODES)
+    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, search with n of "
+                                         r"at least 1, not 'chunks:0'$"):
+        dataclasses.replace(config, overlap="chunks:0")
+    with pytest.raises(ValueError, match=r"^Multiply-adds per cycle must be between 1 and 1,000,000,000, not 0$"):
+        dataclasses.replace(config, macs=0)
+
+
+def test_nodes():
+    node = programmed(NodeConfig(), 10_880, 10)
+    assert (node.queues, node.stand_in, node.gradient_words, node.program_depth) == (2, True, 32768, 64)
+    node = programmed(NodeConfig(), 4_864, 40)
+    assert (node.gradient_words, node.program_depth) == (16384, 128)
