@@ -14,15 +14,16 @@ NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "st
 
 
 def small(name):
-    """Options with which a unit is soon made and read: one lane where it has lanes, or two where it has blocks of
-    as many rows, and a small node where it takes a NodeConfig. The optimizer with all rules in binary32 is ``optimizer.all``; what is a part of it, or another row
-    of the same component, has other formats or rules."""
+    """Options with which a unit is soon made and read: one lane where it has lanes, and a small node where it takes
+    a NodeConfig. What has blocks of as many rows as lanes has the rows of its own. The optimizer with all rules in
+    binary32 is ``optimizer.all``; what is a part of it, or another row of the same component, has other formats or
+    rules."""
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
-    options = {"lanes": 2 if name.startswith("compute.") else 1} if "lanes" in parameters else {}
+    options = {"lanes": 1} if "lanes" in parameters and not name.startswith("compute.") else {}
     if name == "floating.divide":
         options["format"] = BF16
     elif name == "optimizer.update_lane":
