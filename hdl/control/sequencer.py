@@ -22,7 +22,7 @@ def run_layout():
 
 
 def pass_layout():
-    """What a pass changes in commands: ``odd`` chooses the second of two weight bases, ``collective`` is added."""
+    """Changes of a pass to its commands: ``odd`` chooses the second of two weight bases, ``collective`` is added."""
     return data.StructLayout({"odd": 1, "collective": 16})
 
 

@@ -39,6 +39,8 @@ DEPTH = 64
 #: Waits compare counts of 16 bits: a queue may be so many commands ahead of one that waits for it.
 _AHEAD = (1 << 15) - 1
 
+#: Wait that holds at once.
+_NO_WAIT = Wait()
 
 #: Operations of the collective engine, whose packets carry a number that no two neighbours share.
 _NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
@@ -203,7 +205,7 @@ class Program:
             return
         place = order.places([one.queue for one in self._tasks])[other.place]
         waits = self._by_hand[task.place]
-        waits[other.queue] = order.later(waits.get(other.queue, Wait()), Wait(place + 1, lag))
+        waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), Wait(place + 1, lag))
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
         """Derive the waits, and check them.
@@ -226,7 +228,7 @@ class Program:
             found = order.conflicts(_touches(self._tasks))
             for mine, derived in zip(waits, order.needed(queues, found), strict=True):
                 for queue, wait in derived.items():
-                    mine[queue] = order.later(mine.get(queue, Wait()), wait)
+                    mine[queue] = order.later(mine.get(queue, _NO_WAIT), wait)
             _refuse_cycle(self._tasks, waits)
             waits = order.reduced(queues, waits, found, self._by_hand)
         compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits))
@@ -266,7 +268,7 @@ class CompiledProgram:
         self.tasks = tasks
         self._waits = tuple(waits)
         self.queues = tuple(
-            tuple(Instruction(task, tuple(waits[task.place].get(other, Wait()) for other in range(queues)
+            tuple(Instruction(task, tuple(waits[task.place].get(other, _NO_WAIT) for other in range(queues)
                                           if other != queue))
                   for task in tasks if task.queue == queue)
             for queue in range(queues))
@@ -328,7 +330,7 @@ class CompiledProgram:
                 if wait.after:
                     yield place, queue, wait
 
-    def replace(self, place: int, queue: int, wait: Wait = Wait()) -> "CompiledProgram":  # noqa: B008
+    def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
         """The same program with another wait of a command for a queue, or without it; not checked."""
         waits = [dict(mine) for mine in self._waits]
         waits[place][queue] = wait

@@ -252,7 +252,7 @@ async def starts_in_time(dut):
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")
 async def a_failure_ends_the_run(dut):
-    """What a failed command leaves is not started, has no event, and the node goes on with what comes then."""
+    """The rest of a run behind a failed command is not started and has no event; the node takes later commands."""
     await begin(dut)
     bench = Bench(dut, 3)
     generator = random.Random(3)

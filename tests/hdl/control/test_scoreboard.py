@@ -199,7 +199,7 @@ def test_scoreboard(queues, cycles, seed):
 
 
 def test_counts_are_never_too_far_apart():
-    """Whatever passes two queues are in, and however long their programs, the sign of the difference is right."""
+    """The sign of the difference is right in all passes of two queues, with programs of all lengths."""
     for length in (1, 2, 1000, DEPTH_MAX):
         for lead in (-LEAD_MAX, -1, 0, LEAD_MAX):
             for part in (0, length):
