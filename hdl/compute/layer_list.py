@@ -1,0 +1,106 @@
+"""List of instructions of LAYERS: the layouts in memory of its instructions, which are sixteen words each."""
+
+import enum
+
+from amaranth.lib import data
+
+__all__ = ["INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "Initial", "Kind", "Place", "VectorProgram", "gemm_layout",
+           "instruction_layout", "operand_layout", "vector_layout"]
+
+INSTRUCTION_WORDS = 16
+"""Words of an instruction in the activation memory (:func:`instruction_layout`)."""
+
+MOST_INSTRUCTIONS = 64
+"""Instructions of the longest list, with its END."""
+
+
+class Kind(enum.IntEnum):
+    """Kind of an instruction."""
+
+    END = 0
+    GEMM = 1
+    VECTOR = 2
+
+
+class Place(enum.IntEnum):
+    """Memory of an operand, or the constant 1.0 for each of its elements."""
+
+    GRADIENTS = 0
+    WEIGHTS = 1
+    ACTIVATIONS = 2
+    ONES = 3
+
+
+class Initial(enum.IntEnum):
+    """First number of each sum of a matrix product."""
+
+    ZERO = 0
+    """+0.0."""
+    MATRIX = 1
+    """Element of a matrix; with a stride of 0, of one row for all rows."""
+
+
+class VectorProgram(enum.IntEnum):
+    """Function of rows of a matrix."""
+
+    CROSS_ENTROPY = 0
+
+
+def operand_layout():
+    """Operand: its memory, the address of its first element, and whether ``state_base`` of the command is added."""
+    return data.StructLayout({"base": 28, "place": 3, "relative": 1})
+
+
+def instruction_layout():
+    """Layout of any instruction: its kind, and what depends on it."""
+    return data.StructLayout({"kind": 4, "rest": 508})
+
+
+def gemm_layout():
+    """Layout of a matrix product C = A · B, in sixteen words.
+
+    A has ``m`` rows and ``k`` columns, B ``k`` rows and ``n`` columns; a size of 0 is the length of the command. With
+    ``transpose_a`` the memory holds k rows of m elements, with ``transpose_b`` n rows of k elements. Strides are
+    elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` makes zero or less +0.0; ``gated``
+    makes +0.0 of each element whose element of the gate, a matrix of the shape of C, is not above zero. The factors
+    and ``order`` are those of :func:`hdl.compute.loop_nest.job_layout`.
+    """
+    return data.StructLayout({
+        "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
+        "format": 4, "reserved_0": 16,
+        "m": 16, "k": 16,
+        "n": 16, "tile": 4, "row_tiles": 4, "column_tiles": 4, "rounds": 4,
+        "order": 2, "reserved_3": 30,
+        "a": operand_layout(),
+        "b": operand_layout(),
+        "c": operand_layout(),
+        "start": operand_layout(),
+        "gate": operand_layout(),
+        "stride_a": 16, "stride_b": 16,
+        "stride_c": 16, "stride_start": 16,
+        "stride_gate": 16, "reserved_11": 16,
+        "scale": 32,
+        "reserved_13": 96,
+    })
+
+
+def vector_layout():
+    """Layout of a function of rows, in sixteen words.
+
+    ``function`` is one of :class:`VectorProgram`; ``rows`` of 0 is the length of the command. CROSS_ENTROPY has
+    scores at ``source``, one label a row at ``labels``, ``stride_labels`` elements apart and at any address, and
+    writes the gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
+    """
+    return data.StructLayout({
+        "kind": 4, "function": 8, "reserved_0": 20,
+        "rows": 16, "columns": 16,
+        "reserved_2": 64,
+        "source": operand_layout(),
+        "labels": operand_layout(),
+        "target": operand_layout(),
+        "loss": operand_layout(),
+        "reserved_8": 32,
+        "stride_source": 16, "stride_labels": 16,
+        "stride_target": 16, "reserved_10": 16,
+        "reserved_11": 160,
+    })
