@@ -211,7 +211,7 @@ def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> li
     """The input of each layer, in floats, and the scores behind the last."""
     found = [x]
     for number, layer in enumerate(layers):
-        biases = np.broadcast_to(layer.biases, (len(x), len(layer.biases)))
+        biases = np.broadcast_to(layer.biases.astype(layer.weights.dtype), (len(x), len(layer.biases)))
         x = product(x.astype(layer.weights.dtype, copy=False), layer.weights.T, biases)
         found.append(x if number == len(layers) - 1 else np.where(x <= 0, x.dtype.type(0), x))
         x = found[-1]
