@@ -5,8 +5,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import bits_for, exact_log2
 
+from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_reader import listed_layout
-from hdl.compute.jobs import gemm_job_layout, vector_job_layout
+from hdl.compute.jobs import vector_job_layout
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     MOST_INSTRUCTIONS,
@@ -39,7 +40,7 @@ def checked_layout(rows, lanes):
     """
     return data.StructLayout({
         "kind": 4, "wrong": 1, "number": range(MOST_INSTRUCTIONS),
-        "gemm": gemm_job_layout(rows, lanes), "vector": vector_job_layout(rows, lanes)})
+        "gemm": gemm_job_layout(rows), "vector": vector_job_layout(rows, lanes)})
 
 
 def _chosen_layout():
@@ -231,7 +232,7 @@ class InstructionChecker(wiring.Component):
         sizes, large = {}, {}
         fields = {"m": gemm.m, "k": gemm.k, "n": gemm.n, "rows": vector.rows, "columns": vector.columns}
         for name, field in fields.items():
-            is_length = field == 0 if name != "columns" else Const(0)
+            is_length = field == 0
             sizes[name] = Signal(SIZE_BITS, name=f"size_{name}")
             large[name] = Signal(name=f"large_{name}")
             m.d.comb += [sizes[name].eq(Mux(is_length, self.length, field)),
@@ -296,7 +297,7 @@ class InstructionChecker(wiring.Component):
                                                     "transpose_a", "transpose_b", "initial", "relu", "gated"))]
         for name, base in zip(GEMM_OPERANDS, bases, strict=True):
             m.d.comb += [job[name].place.eq(gemm[name].place), job[name].row.eq(base >> lane_bits),
-                         job[f"stride_{name}"].eq(gemm[f"stride_{name}"] >> lane_bits)]
+                         job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits)]
         job = self.o.payload.vector
         m.d.comb += [job.function.eq(vector.function), job.rows.eq(sizes["rows"]), job.columns.eq(sizes["columns"])]
         for name, base in zip(VECTOR_OPERANDS, bases, strict=False):

@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from hdl.compute.access import request_layout, response_layout
+from hdl.compute.gemm_job import gemm_job_layout
 from hdl.compute.instruction_checker import InstructionChecker
 from hdl.compute.instruction_reader import InstructionReader
-from hdl.compute.jobs import gemm_job_layout, vector_job_layout
+from hdl.compute.jobs import vector_job_layout
 from hdl.compute.layer_list import MOST_INSTRUCTIONS, Kind, Place
 from hdl.streams.stream import connect_stream
 
@@ -46,7 +47,7 @@ class ListRunner(wiring.Component):
         All writes are in the memories.
     request, response
         Streams to the memories, for the list.
-    gemm : Out(stream of gemm_job_layout(most rows, lanes))
+    gemm : Out(stream of gemm_job_layout(most rows))
     vector : Out(stream of vector_job_layout(most rows, lanes))
     unit_done, unit_bad : In(1)
         The unit at work has ended its job, or has found it to be wrong; the latter has precedence.
@@ -76,7 +77,7 @@ class ListRunner(wiring.Component):
             "settled": In(1),
             "request": Out(stream.Signature(request_layout(memory_rows))),
             "response": In(stream.Signature(response_layout(lanes))),
-            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows, lanes))),
+            "gemm": Out(stream.Signature(gemm_job_layout(memory_rows))),
             "vector": Out(stream.Signature(vector_job_layout(memory_rows, lanes))),
             "unit_done": In(1),
             "unit_bad": In(1),
