@@ -7,7 +7,8 @@ from amaranth.lib.wiring import In, Out
 from hdl.compute.array import TILES
 from hdl.compute.multiply_accumulate import SLOTS
 
-__all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "job_layout", "panel_layout", "tile_layout"]
+__all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "job_layout", "panel_layout",
+           "tile_layout"]
 
 #: Bits of the sizes of a product.
 SIZE_BITS = 12
@@ -67,6 +68,21 @@ def _step_layout():
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "first": 1, "last": 1, "partial": 1,
         "release_a": 1, "release_b": 1, "final": 1})
+
+
+def extents(job, *, rows, lanes):
+    """Logarithms of rows, columns and terms of a panel of a job."""
+    row_bits, lane_bits = rows.bit_length() - 1, lanes.bit_length() - 1
+    return {"m": job.tile + job.row_tiles + row_bits,
+            "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
+
+
+def fits(job, strides, *, lanes, blocks):
+    """Whether panels of these extents have enough blocks, and sizes and order of the job are legal."""
+    lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
+    groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
+    return ((groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
+            & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
 
 
 class LoopNest(wiring.Component):
@@ -142,19 +158,6 @@ class LoopNest(wiring.Component):
         self._elaborate_beats(m, step, offered, take)
         return m
 
-    def _strides(self, job):
-        """Logarithms of rows, columns and terms of a panel."""
-        row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
-        return {"m": job.tile + job.row_tiles + row_bits,
-                "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
-
-    def _fits(self, job, strides):
-        """Both panels of a job have enough blocks."""
-        lane_bits, block_bits = self._lanes.bit_length() - 1, self._blocks.bit_length() - 1
-        groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
-        return ((groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
-                & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
-
     def _elaborate_steps(self, m, job, step, offered, take):
         """Plan steps, one ahead of the beats."""
         names = ("m", "n", "k")
@@ -194,13 +197,15 @@ class LoopNest(wiring.Component):
                 with m.If(self.job.valid):
                     m.next = "Scale"
             with m.State("Scale"):
-                m.d.sync += [bits[name].eq(value) for name, value in self._strides(job).items()]
+                extent = extents(job, rows=self._rows, lanes=self._lanes)
+                m.d.sync += [bits[name].eq(value) for name, value in extent.items()]
                 m.next = "Check"
             with m.State("Check"):
                 for name in names:
                     m.d.sync += [base[name].eq(0), stride[name].eq(1 << bits[name])]
                 m.d.sync += [holds.eq(inner_k & (job.row_tiles == 0) & (job.column_tiles == 0)),
-                             load["a"].eq(1), load["b"].eq(1), self.bad.eq(~self._fits(job, bits))]
+                             load["a"].eq(1), load["b"].eq(1),
+                             self.bad.eq(~fits(job, bits, lanes=self._lanes, blocks=self._blocks))]
                 m.next = "Decide"
             with m.State("Decide"):
                 m.d.sync += self.bad.eq(0)
