@@ -34,5 +34,5 @@ def test_beats_are_few():
 
 
 def test_no_room():
-    with pytest.raises(ValueError, match=r"^Panels must have room for 8 terms of a tile, not 2 blocks$"):
-        best_factors(Array(rows=4, lanes=8, blocks=2), 8, 8, 8)
+    with pytest.raises(ValueError, match=r"^Panels must have room for 4 terms of a tile, not 2 blocks$"):
+        best_factors(Array(rows=4, lanes=4, blocks=2), 8, 8, 8)
