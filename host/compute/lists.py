@@ -1,9 +1,9 @@
 """Lists of instructions for the layers of a perceptron, and the places of its activations.
 
 A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
-but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the columns
-of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of examples are
-left to the command, so that one list serves batches of all sizes.
+but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
+columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
+examples are left to the command, so that one list serves batches of all sizes.
 
 Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
 output of each layer, and the gradients of two outputs, which take turns. Behind them are labels, the loss and the
@@ -163,9 +163,9 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     lists = Lists(places=places, words=np.concatenate(compiler.words), commands=compiler.commands)
     if lists.end > words:
         each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
-        raise ValueError(f"Activations of {examples:,} examples and lists must take at most the {words:,} elements of "
-                         f"a node's activation memory, not {lists.end:,}: take smaller batches or narrower layers, an "
-                         f"example has {each:,} elements and its gradients")
+        raise ValueError(f"Activations of {examples:,} examples and lists must take at most the {words:,} elements "
+                         f"of a node's activation memory, not {lists.end:,}: take smaller batches or narrower "
+                         f"layers, an example has {each:,} elements and its gradients")
     return lists
 
 

@@ -157,12 +157,12 @@ def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *
     lists = _lists(task, config, _units(node), nodes, node.activation_words)
     length = lists.places.layers[-1].base + lists.places.layers[-1].length
     if task.parameters.size != length:
-        raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, {length:,} "
-                         f"in all, not {task.parameters.size:,}")
+        raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "
+                         f"{length:,} in all, not {task.parameters.size:,}")
     smallest = task.examples // -(-task.examples // config.batch)
     if smallest < nodes:
         raise ValueError(f"Batches must have an example for each of the {nodes} nodes that compute, not {smallest}: "
                          f"take larger batches")
     if not config.check and (config.density is not None or node.codebook_words):
-        raise ValueError("Run of nodes that compute must be checked with a density or a codebook, which are chosen by "
-                         "the golden model's values")
+        raise ValueError("Run of nodes that compute must be checked with a density or a codebook, which are chosen "
+                         "by the golden model's values")

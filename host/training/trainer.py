@@ -1,9 +1,10 @@
 """Data-parallel training on a ring of nodes, checked bit for bit.
 
 In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
-gradients to the nodes, or the nodes differentiate and the host does so for comparison; the ring sums them, the owner of each block updates it, and the new weights come back to every
-node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
-that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
+gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
+each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
+other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
+predicts. Where nodes have a weight codec, the new weights come
 back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
 with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
 gradient codec that loses something, their residuals are compared at the end of the run.
@@ -273,8 +274,8 @@ class Run:
             return {**figures, "compute_cycles": self._execution.compute_cycles}
         self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
         self.training.search = self._execution.log
-        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled, "compute_cycles": timing.compute,
-                "communicate_cycles": timing.communicate}
+        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
+                "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""

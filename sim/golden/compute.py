@@ -140,16 +140,14 @@ class Vector:
         return (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and tell whether all labels are below the columns. A label that is not subtracts nothing,
-        and its row has the loss of a column whose score is the largest."""
+        """Run the function, and tell whether all labels are below the columns. A row whose label is not has nothing
+        subtracted from its gradient, and no loss."""
         scores = self.source.read(memories)
         labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
         right = labels < self.source.columns
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = np.where(right, labels, scores.argmax(axis=1))
-            loss, gradient = summation.cross_entropy(scores, largest)
-            if not right.all():
-                gradient[~right] = summation.softmax(scores[~right])
+            gradient = summation.softmax(scores)
+            loss, gradient[right] = summation.cross_entropy(scores[right], labels[right])
         self.target.write(memories, gradient)
         self.loss.write(memories, np.full((1, 1), loss, np.float32))
         return bool(right.all())
@@ -166,13 +164,13 @@ class Outcome:
     detail: int
 
 
-class _Wrong(Exception):
+class _WrongError(Exception):
     """An instruction is wrong."""
 
 
 def _refuse(condition: object) -> None:
     if condition:
-        raise _Wrong
+        raise _WrongError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -227,7 +225,7 @@ class Engine:
                 return found, number
             try:
                 instruction = self._instruction(mine, length, offset, sizes)
-            except _Wrong:
+            except _WrongError:
                 return found, number
             if instruction is None:
                 return found, _over(found, base, first + INSTRUCTION_WORDS)
@@ -243,7 +241,7 @@ class Engine:
                 return self._gemm(unpack(gemm_layout(), words), length, offset, sizes)
             case {"kind": Kind.VECTOR}:
                 return self._vector(unpack(vector_layout(), words), length, offset, sizes)
-        raise _Wrong
+        raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
         _refuse(any(fields[name] for name in ("scaled", "masked", "format", "reserved_0", "reserved_3", "reserved_11",

@@ -153,8 +153,8 @@ class TestDivergence:
             if ring.lists == 30:
                 ring.activations[1, computer.lists.places.loss] ^= 1
 
-        with pytest.raises(DivergenceError, match=r"^Step 2: nodes have computed losses of [\d.]+, [\d.]+, [\d.]+, and "
-                                                  r"must have computed [\d.]+, [\d.]+, [\d.]+$"):
+        with pytest.raises(DivergenceError, match=r"^Step 2: nodes have computed losses of [\d.]+, [\d.]+, [\d.]+, "
+                                                  r"and must have computed [\d.]+, [\d.]+, [\d.]+$"):
             train(EngineRing(3, broken=broken), few, CONFIG)
 
     def test_scores(self, few):
@@ -163,8 +163,8 @@ class TestDivergence:
             if ring.lists == 3 * 18 + 9:
                 ring.activations[2, computer.lists.places.outputs[-1]] ^= 1
 
-        with pytest.raises(DivergenceError, match=r"^Step 3: scores of 1 of 50 examples differ from the golden model, "
-                                                  r"first those of example 12$"):
+        with pytest.raises(DivergenceError, match=r"^Step 3: scores of 1 of 50 examples differ from the golden "
+                                                  r"model, first those of example 12$"):
             train(EngineRing(3, broken=broken), few, CONFIG)
 
     def test_gradient(self, few):
@@ -172,7 +172,7 @@ class TestDivergence:
             if ring.lists == 36:
                 ring.gradients[0, 5] ^= 1 << 20
 
-        with pytest.raises(DivergenceError, match=r"^Step 2: \d+ of 1,?\d* weights of node 0 differ from the golden "):
+        with pytest.raises(DivergenceError, match=r"^Step 2: \d+ of \d+ weights of node 0 differ from the golden "):
             train(EngineRing(3, broken=broken), few, CONFIG)
 
 
