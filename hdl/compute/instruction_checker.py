@@ -210,7 +210,7 @@ class InstructionChecker(wiring.Component):
                 proceed()
 
             with m.State("End"):
-                with m.If(self.check & (lowest < behind)):
+                with m.If(self.check & ~wrong & (lowest < behind)):
                     m.d.sync += [wrong.eq(1), at_fault.eq(lowest_number)]
                 m.next = "Offer"
 
