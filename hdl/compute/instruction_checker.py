@@ -210,7 +210,7 @@ class InstructionChecker(wiring.Component):
                 proceed()
 
             with m.State("End"):
-                with m.If(self.check & (lowest < behind)):
+                with m.If(self.check & ~wrong & (lowest < behind)):
                     m.d.sync += [wrong.eq(1), at_fault.eq(lowest_number)]
                 m.next = "Offer"
 
@@ -245,6 +245,7 @@ class InstructionChecker(wiring.Component):
         factors = ("tile", "row_tiles", "column_tiles", "rounds")
         m.d.comb += [
             *(job[name].eq(sizes[name]) for name in "mnk"), job.order.eq(gemm.order),
+            job.align_m.eq(gemm.transpose_a), job.align_k.eq(~gemm.transpose_a | gemm.transpose_b),
             *(job[name].eq(gemm[name]) for name in factors)]
         fitting = fits(job, extents(job, rows=self._rows, lanes=self._lanes), lanes=self._lanes, blocks=self._blocks)
         reserved = Cat(gemm[name] for name in gemm.shape().members if name.startswith("reserved"))

@@ -249,8 +249,9 @@ class Engine:
         _refuse(fields["initial"] not in list(Initial) or fields["tile"] >= TILES
                 or max(fields["row_tiles"], fields["column_tiles"]) >= _FACTORS)
         m, k, n = (_size(fields[name], length) for name in "mkn")
-        job = Job(m=m, n=n, k=k, **{name: fields[name] for name in ("tile", "row_tiles", "column_tiles", "rounds",
-                                                                   "order")})
+        transposes = fields["transpose_a"], fields["transpose_b"]
+        job = Job(m=m, n=n, k=k, align_m=transposes[0], align_k=int(not transposes[0] or transposes[1]),
+                  **{name: fields[name] for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
         _refuse(not LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks).legal(job))
 
         def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
