@@ -1,6 +1,7 @@
 """Training on nodes that compute, on golden models: the same bits as on the host, what is written, and refusals."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.diagnosis import RingError
+from host.models import layers
 from host.models.text import Text, topics
+from host.training import golden_run, trainer
 from host.training.engine import computer_of, engine_node
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
@@ -90,6 +93,27 @@ class TestSteps:
         assert ring.written == {"gradients": 3 * run._length, "activations": 3 * lists}
         run.advance()
         assert ring.written == {"gradients": 3 * run._length, "activations": 3 * lists + 17 * 65}
+
+    def test_host_computes_nothing(self, few, plain, monkeypatch):
+        """A run that is not compared ends with the same bits without any function of floats on the host."""
+        class Nothing:
+            def __getattr__(self, name):
+                raise AssertionError(f"the host has used {name}")
+
+        ring = EngineRing(3)
+        run = Run(ring, Classifier(few, CONFIG.hidden, align=CONFIG.align), dataclasses.replace(CONFIG, check=False))
+        run.begin()  # which draws the first weights
+        for name in ("np", "product", "column_sums", "cross_entropy"):
+            monkeypatch.setattr(layers, name, Nothing())
+        monkeypatch.setattr(golden_run.Reference, "step", None)
+        integers = SimpleNamespace(array_split=np.array_split)
+        monkeypatch.setattr(trainer, "np", integers)
+        while not run.complete:
+            run.advance()
+        training = run.finish()
+        monkeypatch.undo()
+        np.testing.assert_array_equal(ring.weights, plain[0].weights)
+        assert (training.losses, training.measures) == (plain[1].losses, plain[1].measures)
 
     def test_loads(self, few):
         """Batches of 50 examples are 17, 17 and 16, whose shares have two pairs of sizes."""

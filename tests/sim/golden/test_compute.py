@@ -181,7 +181,7 @@ WRONG = {
     "reserved_0": product(reserved_0=1), "reserved_3": product(reserved_3=1),
     "reserved_11": product(reserved_11=1), "reserved_13": product(reserved_13=1 << 95),
     "initial": product(initial=2), "order": product(order=3), "tile": product(tile=4),
-    "row tiles": product(row_tiles=8), "column tiles": product(column_tiles=8), "panels": product(rounds=15),
+    "row tiles": product(row_tiles=8), "column tiles": product(column_tiles=8), "panels": product(rounds=15), "panels inside a row": product(rounds=1),
     "size": product(k=4096), "place": product(a=at(4, 0)), "row": product(a=at(Place.ACTIVATIONS, 2)),
     "stride inside a row": product(stride_a=10), "short stride": product(stride_a=4),
     "short stride of start": product(stride_start=4), "no stride": product(stride_b=0),
