@@ -73,8 +73,8 @@ class Drain(wiring.Component):
         most = SLOTS * rows
         self._walk = RowWalk(rows=memory_rows, most=most, lanes=lanes, tag=data.StructLayout(
             {"partial": 1, "final": 1}))
-        self._gate_walk = RowWalk(rows=memory_rows, most=most, lanes=lanes, tag=data.StructLayout({}))
-        self._gate = RowFetch(rows=memory_rows, answer=lanes, tag=data.StructLayout({}), depth=_GATES)
+        self._gate_walk = RowWalk(rows=memory_rows, most=most, lanes=lanes)
+        self._gate = RowFetch(rows=memory_rows, answer=lanes, depth=_GATES)
         super().__init__({
             "job": In(gemm_job_layout(memory_rows)),
             "tiles": In(stream.Signature(tile_layout())),

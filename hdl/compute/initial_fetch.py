@@ -62,7 +62,7 @@ class InitialFetch(wiring.Component):
         self._lanes = lanes
         self._ahead = ahead
         self._walk = RowWalk(rows=memory_rows, most=SLOTS, lanes=lanes, tag=2)
-        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), tag=data.StructLayout({}))
+        self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes))
         super().__init__({
             "job": In(gemm_job_layout(memory_rows)),
             "tiles": In(stream.Signature(tile_layout())),

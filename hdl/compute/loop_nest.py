@@ -277,9 +277,10 @@ class LoopNest(wiring.Component):
         number = {name: Signal(_MOST_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
         beyond = {name: Signal(SIZE_BITS + 1, name=f"tile_beyond_{name}", reset_less=True) for name in names}
         edge = {name: Signal(name=f"tile_edge_{name}", reset_less=True) for name in names}
-        extent = {"m": self._rows << job.tile, "n": (SLOTS * self._lanes) >> job.tile}
-        most = {"m": (1 << job.row_tiles) - 1, "n": (1 << job.column_tiles) - 1}
-        size = {name: Signal(SIZE_BITS, name=f"tile_size_{name}", reset_less=True) for name in names}
+        # The job may be another one before the last tile is announced.
+        given = Signal(job.shape(), name="tile_job", reset_less=True)
+        extent = {"m": self._rows << given.tile, "n": (SLOTS * self._lanes) >> given.tile}
+        most = {"m": (1 << given.row_tiles) - 1, "n": (1 << given.column_tiles) - 1}
         free = ~self.tiles.valid | self.tiles.ready
         with m.If(self.tiles.ready):
             m.d.sync += self.tiles.valid.eq(0)
@@ -287,21 +288,20 @@ class LoopNest(wiring.Component):
             with m.State("Wait"):
                 m.d.comb += announce.eq(announced)
                 m.d.sync += [now.eq(step), opens.eq(1), at["m"].eq(step.m), at["n"].eq(step.n)]
-                m.d.sync += [number[name].eq(0) for name in names]
-                m.d.sync += [size[name].eq(job[name]) for name in names]
+                m.d.sync += [given.eq(job), *(number[name].eq(0) for name in names)]
                 with m.If(announced):
                     m.next = "Add"
             with m.State("Add"):
                 m.d.sync += [beyond[name].eq(at[name] + extent[name]) for name in names]
                 m.next = "Compare"
             with m.State("Compare"):
-                m.d.sync += [edge[name].eq((beyond[name] >= size[name]) | (number[name] == most[name]))
+                m.d.sync += [edge[name].eq((beyond[name] >= given[name]) | (number[name] == most[name]))
                              for name in names]
                 m.next = "Offer"
             with m.State("Offer"):
                 with m.If(free):
                     m.d.sync += [
-                        self.tiles.valid.eq(1), self.tiles.p.tile.eq(job.tile), self.tiles.p.opens.eq(opens),
+                        self.tiles.valid.eq(1), self.tiles.p.tile.eq(given.tile), self.tiles.p.opens.eq(opens),
                         *(self.tiles.p[name].eq(at[name]) for name in names),
                         *(self.tiles.p[name].eq(now[name]) for name in ("initial", "partial", "again")),
                         opens.eq(0), at["n"].eq(Mux(edge["n"], now.n, beyond["n"])),

@@ -10,14 +10,19 @@ from hdl.streams.stream import Queue
 __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
+def _tagged(tag):
+    """Member for a tag, if there is one."""
+    return {} if tag is None else {"tag": tag}
+
+
 def fetch_layout(rows, tag):
     """Payload of a row to fetch: its place and number, whether it is to be ``read`` at all, and a tag."""
-    return data.StructLayout({"place": 2, "row": range(rows), "read": 1, "tag": tag})
+    return data.StructLayout({"place": 2, "row": range(rows), "read": 1, **_tagged(tag)})
 
 
 def fetched_layout(answer, tag):
     """Payload of a row that was fetched: its tag, and the answer, which means nothing if it was not ``read``."""
-    return data.StructLayout({"answer": answer, "read": 1, "tag": tag})
+    return data.StructLayout({"answer": answer, "read": 1, **_tagged(tag)})
 
 
 class RowFetch(wiring.Component):
@@ -32,8 +37,10 @@ class RowFetch(wiring.Component):
     ----------
     rows : int
         Rows of the largest memory.
-    answer, tag : ShapeLike
-        Shapes of the answers and of the tags.
+    answer : ShapeLike
+        Shape of the answers.
+    tag : ShapeLike or None
+        Shape of the tags.
     depth : int
         Places.
 
@@ -49,8 +56,8 @@ class RowFetch(wiring.Component):
     #: Cycles from an answer to its offer, and from a row that is not read.
     latency = 1
 
-    def __init__(self, *, rows, answer, tag, depth=17):
-        self._kept = data.StructLayout({"read": 1, "tag": tag})
+    def __init__(self, *, rows, answer, tag=None, depth=17):
+        self._kept = data.StructLayout({"read": 1, **_tagged(tag)})
         self._answers = Queue(shape=answer, depth=depth, block=False)
         self._tags = Queue(shape=self._kept, depth=depth, block=False)
         super().__init__({
@@ -70,11 +77,13 @@ class RowFetch(wiring.Component):
             self.request.p.place.eq(asked.place), self.request.p.row.eq(asked.row),
             self.i.ready.eq(tags.i.ready & (~asked.read | self.request.ready)),
             tags.i.valid.eq(self.i.valid & (~asked.read | self.request.ready)),
-            tags.i.p.read.eq(asked.read), tags.i.p.tag.eq(asked.tag),
+            tags.i.p.read.eq(asked.read),
             answers.i.valid.eq(self.response.valid), answers.i.payload.eq(self.response.payload),
             self.o.valid.eq(tags.o.valid & (~tags.o.p.read | answers.o.valid)),
-            self.o.p.answer.eq(answers.o.payload), self.o.p.read.eq(tags.o.p.read), self.o.p.tag.eq(tags.o.p.tag),
+            self.o.p.answer.eq(answers.o.payload), self.o.p.read.eq(tags.o.p.read),
             tags.o.ready.eq(self.o.ready & self.o.valid),
             answers.o.ready.eq(self.o.ready & tags.o.valid & tags.o.p.read),
         ]
+        if "tag" in self._kept.members:
+            m.d.comb += [tags.i.p.tag.eq(asked.tag), self.o.p.tag.eq(tags.o.p.tag)]
         return m

@@ -9,22 +9,28 @@ from hdl.compute.loop_nest import SIZE_BITS
 __all__ = ["RowWalk", "step_layout", "walk_layout"]
 
 
+def _tagged(tag):
+    """Member for a tag, if there is one."""
+    return {} if tag is None else {"tag": tag}
+
+
 def walk_layout(rows, most, lanes, tag):
     """Payload of a walk: its first row of memory, and ``pitch`` rows from line to line.
 
     ``line`` and ``group`` are the last of its lines and groups, counted from 0. Lines from ``lines`` on and groups
-    behind ``edge`` are outside; of group ``edge`` itself ``mask`` has the elements inside. The ``tag`` comes back with
-    every step.
+    behind ``edge`` are outside; of group ``edge`` itself ``mask`` has the elements inside. The ``tag``, if there is
+    one, comes back with every step.
     """
     return data.StructLayout({
         "row": range(rows), "pitch": range(rows), "line": range(most), "group": range(most),
-        "lines": SIZE_BITS, "edge": SIZE_BITS, "mask": lanes, "tag": tag})
+        "lines": SIZE_BITS, "edge": SIZE_BITS, "mask": lanes, **_tagged(tag)})
 
 
 def step_layout(rows, most, lanes, tag):
     """Payload of a step: the row of memory, the elements of it that are inside, and ``last`` of the walk."""
     return data.StructLayout({
-        "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1, "tag": tag})
+        "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
+        **_tagged(tag)})
 
 
 class RowWalk(wiring.Component):
@@ -42,7 +48,7 @@ class RowWalk(wiring.Component):
         Most lines, and groups of a line.
     lanes : int
         Elements of a row.
-    tag : ShapeLike
+    tag : ShapeLike or None
         Shape of the tag.
 
     Members
@@ -53,7 +59,7 @@ class RowWalk(wiring.Component):
 
     latency = 1
 
-    def __init__(self, *, rows, most, lanes, tag=1):
+    def __init__(self, *, rows, most, lanes, tag=None):
         for name, value in (("Row", rows), ("Line", most)):
             if not isinstance(value, int) or value < 2:
                 raise ValueError(f"{name} count must be an integer of at least 2, not {value!r}")
@@ -74,10 +80,12 @@ class RowWalk(wiring.Component):
         m.d.comb += [
             ends_line.eq(group == walk.group),
             following.eq(begin + walk.pitch),
-            step.row.eq(walk.row), step.line.eq(line), step.group.eq(group), step.tag.eq(walk.tag),
+            step.row.eq(walk.row), step.line.eq(line), step.group.eq(group),
             step.last.eq(ends_line & (line == walk.line)),
             self.i.ready.eq(~self.o.valid | (self.o.ready & step.last)),
         ]
+        if "tag" in self._walk.members:
+            m.d.comb += step.tag.eq(walk.tag)
         with m.If((line < walk.lines) & (group <= walk.edge)):
             m.d.comb += step.keep.eq(Mux(group == walk.edge, walk.mask, ~0))
         with m.If(self.i.ready):

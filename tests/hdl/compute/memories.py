@@ -13,7 +13,7 @@ from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 
-__all__ = ["PACES", "Bench", "WithMemories", "memories", "pace"]
+__all__ = ["PACES", "PLACES", "Bench", "WithMemories", "pace"]
 
 #: Memories of a node, and the fewest cycles from a request to its response.
 PLACES, LATENCY = 3, 2
@@ -71,11 +71,6 @@ class WithMemories(wiring.Component):
                 m.d.comb += [write.addr.eq(Cat(source.p.row, source.p.place)), write.data.eq(source.p.elements),
                              write.en.eq(Mux(moves, source.p.keep, 0))]
         return m
-
-
-def memories(generator, draw, rows, lanes):
-    """Random memories: one of `draw(generator, *shape)` for each place."""
-    return [draw(generator, rows, lanes) for _ in range(PLACES)]
 
 
 def pace(kind, cycles, *, seed, rate=0.6):
