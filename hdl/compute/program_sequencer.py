@@ -1,4 +1,4 @@
-"""Sequencer of the vector unit's program: the step of each frame of sixteen cycles, and the element of each thread."""
+"""Sequencer of the vector unit's program: the step of each frame, and the element of each thread."""
 
 from amaranth.hdl import C, Module, Mux, Signal
 from amaranth.lib import wiring

@@ -8,7 +8,6 @@ from hdl.compute.access import request_layout, response_layout
 from hdl.compute.jobs import vector_job_layout
 from hdl.compute.loop_nest import SIZE_BITS
 from hdl.floating.format import FP32
-from hdl.streams.stream import check_lanes
 
 __all__ = ["RowLoader", "loaded_layout"]
 
@@ -26,14 +25,14 @@ class RowLoader(wiring.Component):
     """Read the rows of a job, and the label of each of them.
 
     Requests are made row by row, one per cycle: the label, then the elements. Answers come in this order. A row takes
-    a cycle for its label and one for each element; an element is offered :attr:`latency` cycles after the answer that
-    it is taken from. The three stages behind the answers move together when the output is free, and ``response.ready``
-    depends combinationally on ``o.ready``. ``job.ready`` is a function of registers.
+    a cycle for its label and one for each element, which is offered :attr:`latency` cycles after it was taken. The
+    three stages behind the answers move together when the output is free, so that ``response.ready`` depends
+    combinationally on ``o.ready``. ``job.ready`` is a function of registers.
 
     Parameters
     ----------
     lanes : int
-        Elements of a memory row: 1, 2, 4 or 8.
+        Elements of a memory row: 2, 4 or 8.
     memory_rows : int
         Rows of the largest memory.
 
@@ -49,7 +48,8 @@ class RowLoader(wiring.Component):
     latency = 3
 
     def __init__(self, *, lanes, memory_rows):
-        check_lanes(lanes)
+        if not isinstance(lanes, int) or lanes not in (2, 4, 8):
+            raise ValueError(f"Lane count must be 2, 4 or 8, not {lanes!r}")
         if not isinstance(memory_rows, int) or memory_rows < 2:
             raise ValueError(f"Row count must be an integer of at least 2, not {memory_rows!r}")
         self._lanes = lanes
@@ -112,7 +112,7 @@ class RowLoader(wiring.Component):
         given = self.response.p.elements
         labels = Signal()
         label = Signal(32, reset_less=True)
-        lane = Signal(lane_bits, reset_less=True) if lane_bits else 0
+        lane = Signal(lane_bits, reset_less=True)
         column = Signal(SIZE_BITS, reset_less=True)
         left = Signal(SIZE_BITS, reset_less=True)
         move = Signal()
@@ -121,7 +121,7 @@ class RowLoader(wiring.Component):
         m.d.comb += [
             move.eq(self.o.ready | ~self.o.valid),
             last.eq(column == job.columns - 1),
-            full.eq(column[:lane_bits].all() if lane_bits else 1),
+            full.eq(column[:lane_bits].all()),
             self.response.ready.eq(move & answering & (labels | full | last)),
         ]
 
@@ -132,13 +132,12 @@ class RowLoader(wiring.Component):
         with m.If(move):
             m.d.sync += [
                 taken_valid.eq(answering & self.response.valid & ~labels),
-                taken.element.eq(given[column[:lane_bits]] if lane_bits else given[0]),
+                taken.element.eq(given[column[:lane_bits]]),
                 taken.label.eq(label), taken.first.eq(column == 0), taken.last.eq(last)]
             with m.If(answering & self.response.valid):
                 with m.If(labels):
-                    m.d.sync += [label.eq(given[lane] if lane_bits else given[0]), labels.eq(0), column.eq(0)]
-                    if lane_bits:
-                        m.d.sync += lane.eq(lane + job.stride_labels[:lane_bits])
+                    m.d.sync += [label.eq(given[lane]), labels.eq(0), column.eq(0)]
+                    m.d.sync += lane.eq(lane + job.stride_labels[:lane_bits])
                 with m.Else():
                     m.d.sync += column.eq(column + 1)
                     with m.If(last):
@@ -146,9 +145,7 @@ class RowLoader(wiring.Component):
                         with m.If(left == 1):
                             m.d.sync += answering.eq(0)
         with m.If(begin):
-            m.d.sync += [labels.eq(1), left.eq(self.job.p.rows)]
-            if lane_bits:
-                m.d.sync += lane.eq(self.job.p.labels_lane)
+            m.d.sync += [labels.eq(1), left.eq(self.job.p.rows), lane.eq(self.job.p.labels_lane)]
 
         # Keys are in the order of numbers: both zeros have the same one. A NaN is above none, and none is above it.
         element = data.View(FP32.layout, taken.element)

@@ -10,7 +10,7 @@ __all__ = ["RowWalk"]
 
 
 class RowWalk(wiring.Component):
-    """Walk through the elements of up to ``16 · units`` rows, of which row r is row r // ``units`` of a unit's memory.
+    """Walk through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
 
     The place of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
     cycle after ``start`` it is that of the first element, and with each cycle of ``step`` that of the next one.
@@ -19,7 +19,7 @@ class RowWalk(wiring.Component):
     Parameters
     ----------
     units : int
-        Memories: 1, 2 or 4.
+        Memories: 2 or 4.
     columns : int
         Most columns.
 
@@ -31,7 +31,7 @@ class RowWalk(wiring.Component):
     step : In(1)
     unit, group, column, address : Out
         Place of the element.
-    last, final : Out(1)
+    last, ends : Out(1)
         It is the last one of its row, and of the block.
     left : Out(1)
         There is an element.
@@ -42,26 +42,24 @@ class RowWalk(wiring.Component):
         super().__init__({
             "start": In(1), "rows": In(range(THREADS * units + 1)), "columns": In(range(columns + 1)), "step": In(1),
             "unit": Out(range(units)), "group": Out(range(THREADS)), "column": Out(range(columns)),
-            "address": Out(range(THREADS * columns)), "last": Out(1), "final": Out(1), "left": Out(1),
+            "address": Out(range(THREADS * columns)), "last": Out(1), "ends": Out(1), "left": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
         base = Signal.like(self.address)
         rows = Signal.like(self.rows)
-        several = len(self.unit) > 0
         m.d.comb += [
             self.last.eq(self.column == self.columns - 1),
-            self.final.eq(self.last & (rows == 1)),
+            self.ends.eq(self.last & (rows == 1)),
             self.left.eq(rows != 0),
         ]
         with m.If(self.step):
             m.d.sync += [self.column.eq(self.column + 1), self.address.eq(self.address + 1)]
             with m.If(self.last):
                 m.d.sync += [self.column.eq(0), self.address.eq(base), rows.eq(rows - 1)]
-                if several:
-                    m.d.sync += self.unit.eq(self.unit + 1)
-                with m.If(self.unit.all() if several else 1):
+                m.d.sync += self.unit.eq(self.unit + 1)
+                with m.If(self.unit.all()):
                     m.d.sync += [
                         base.eq(self.address + 1), self.address.eq(self.address + 1), self.group.eq(self.group + 1)]
         with m.If(self.start):

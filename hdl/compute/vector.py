@@ -51,11 +51,11 @@ class VectorUnit(wiring.Component):
     Parameters
     ----------
     lanes : int
-        Elements of a memory row: 1, 2, 4 or 8.
+        Elements of a memory row: 2, 4 or 8.
     memory_rows : int
         Rows of the largest memory.
     units : int
-        Multiply-add pipelines: 1, 2 or 4.
+        Multiply-add pipelines: 2 or 4.
     columns : int
         Most columns: a power of two of at least 2.
     dsps : int
@@ -80,8 +80,8 @@ class VectorUnit(wiring.Component):
     checked = 2
 
     def __init__(self, *, lanes, memory_rows, units=4, columns=64, dsps=4, interval=2):
-        if not isinstance(units, int) or units not in (1, 2, 4):
-            raise ValueError(f"Unit count must be 1, 2 or 4, not {units!r}")
+        if not isinstance(units, int) or units not in (2, 4):
+            raise ValueError(f"Unit count must be 2 or 4, not {units!r}")
         if not isinstance(columns, int) or columns < 2 or columns & (columns - 1):
             raise ValueError(f"Column count must be a power of two of at least 2, not {columns!r}")
         if interval not in (2, 4, 8):
@@ -200,7 +200,7 @@ class VectorUnit(wiring.Component):
         m.d.comb += [
             loader.o.ready.eq(phase.loads),
             beyond.eq(loaded.label >= job.columns),
-            phase.loaded.eq(loader.o.valid & walk.final),
+            phase.loaded.eq(loader.o.valid & walk.ends),
         ]
         with m.If(self.job.valid & self.job.ready):
             m.d.sync += wrong.eq(0)
@@ -320,7 +320,7 @@ class VectorUnit(wiring.Component):
         return SimpleNamespace(value=loss, total=total, first=first)
 
     def _elaborate_quotients(self, m, phase, memory, control, losses):
-        """Quotients of elements and totals, and the losses, to the first unit; return those that arrive as results."""
+        """Send quotients and losses to the first unit; return the quotients that arrive as results."""
         walk, divider, sequencer = self._walk, self._divider, self._sequencer
         interval = divider.interval
         turn, room, issue = Signal(), Signal(), Signal()
@@ -348,7 +348,8 @@ class VectorUnit(wiring.Component):
         with m.If(control.staged.divides):
             now = control.now
             with m.If(begins):
-                m.d.sync += [now.constant.eq(losses.total), now.c.eq(Mux(losses.first, Addend.CONSTANT, Addend.RESULT))]
+                m.d.sync += [
+                    now.constant.eq(losses.total), now.c.eq(Mux(losses.first, Addend.CONSTANT, Addend.RESULT))]
             with m.Elif(marked.o):
                 m.d.sync += now.constant.eq(QUOTIENT[0].constant | ONE)
         with m.If(control.divides):
@@ -367,7 +368,9 @@ class VectorUnit(wiring.Component):
         rows = Signal(job.rows.shape(), reset_less=True)  # rows of the block that are not written yet
         row = Signal.like(job.target.row, reset_less=True)
         start = Signal.like(row, reset_less=True)
+        following = Signal.like(row)
         m.d.comb += [
+            following.eq(start + job.stride_target),
             queue.i.valid.eq(arrives | phase.pushes),
             queue.i.p.data.eq(Mux(phase.pushes, total, self._units[0].result)),
             queue.i.p.last.eq(Mux(phase.pushes, phase.pushed, last)),
@@ -390,4 +393,4 @@ class VectorUnit(wiring.Component):
         with m.Elif(beat.valid & beat.ready):
             m.d.sync += row.eq(row + 1)
             with m.If(beat.p.last):
-                m.d.sync += [rows.eq(rows - 1), row.eq(start + job.stride_target), start.eq(start + job.stride_target)]
+                m.d.sync += [rows.eq(rows - 1), row.eq(following), start.eq(following)]

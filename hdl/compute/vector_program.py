@@ -14,7 +14,7 @@ THREADS = 16
 ONE = FP32.bias << FP32.fraction_bits
 NEGATIVE_ZERO = 1 << (FP32.width - 1)
 
-#: Coefficients as in docs/numbers.md: 1 / ln 2, 1.5 * 2^23, two parts of ln 2, polynomials with the lowest power first.
+#: Coefficients as in docs/numbers.md: 1 / ln 2, 1.5 * 2^23, two parts of ln 2; polynomials, lowest power first.
 _LOG2_E, _MAGIC = 0x3FB8_AA3B, 0x4B40_0000
 _LN2_HIGH, _LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
 _EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
