@@ -1,6 +1,6 @@
 """Descriptions of the compute engine, LAYERS, and of the stand-in for one, COMPUTE."""
 
-from hdl.compute.engine import BLOCKS, ComputeEngine, memory_words
+from hdl.compute.engine import BLOCKS, COLUMNS, ComputeEngine, memory_words
 from hdl.compute.gemm import Gemm
 from hdl.compute.stand_in import StandIn
 from hdl.compute.vector import VectorUnit
@@ -42,7 +42,7 @@ def describe_layers(config):
             config=config,
             gemm=Gemm(rows=config.compute, lanes=config.lanes, dsps=config.multiplier_dsps, blocks=BLOCKS,
                       memory_rows=rows),
-            vector=VectorUnit(lanes=config.lanes, memory_rows=rows)),
+            vector=VectorUnit(lanes=config.lanes, memory_rows=rows, columns=COLUMNS, dsps=config.multiplier_dsps)),
         operations=(OperationDescription(code=Operation.LAYERS, queue=0, least=1, extents=(
             Extent(base="weight_base", memory="activations", reach=Reach.START),)),),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
