@@ -12,10 +12,13 @@ from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
 from hdl.streams.stream import connect_stream
 
-__all__ = ["BLOCKS", "ComputeEngine", "counts_layout", "memory_words"]
+__all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
 
 BLOCKS = 128
 """Blocks of a panel of the array."""
+
+COLUMNS = 64
+"""Most columns of a function of rows."""
 
 
 def memory_words(config):
@@ -86,7 +89,8 @@ class ComputeEngine(wiring.Component):
         words = memory_words(config)
         m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_INSTRUCTION)
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
-        lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS)
+        lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
+                           columns=COLUMNS)
         gemm, vector = self._gemm, self._vector
         for name, unit in {"access": access, "lists": lists, "gemm": gemm, "vector": vector}.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)

@@ -57,7 +57,8 @@ class InstructionChecker(wiring.Component):
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
       behind the kind, or if it is ``scaled`` or ``masked`` or has a ``format``;
-    - if a size is 0, where it stands for the length too, or exceeds 4,095, or if panels of these factors do not fit;
+    - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
+      if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
       for labels and loss;
     - if a stride is less than a row of the matrix, but for those of labels, and for 0 of ``start``;
@@ -82,6 +83,8 @@ class InstructionChecker(wiring.Component):
         Elements in a row.
     rows, blocks : int
         Rows of the array, and blocks of its panels.
+    columns : int
+        Most columns of a function of rows.
 
     Members
     -------
@@ -95,11 +98,12 @@ class InstructionChecker(wiring.Component):
     o : Out(stream of checked_layout(most rows, lanes))
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64):
         self._words = tuple(words)
         self._lanes = lanes
         self._rows = rows
         self._blocks = blocks
+        self._columns = columns
         self._memory_rows = max(self._words) // lanes
         super().__init__({
             "i": In(stream.Signature(listed_layout())),
@@ -255,7 +259,7 @@ class InstructionChecker(wiring.Component):
             | ~fitting)
         reserved = Cat(vector[name] for name in vector.shape().members if name.startswith("reserved"))
         wrong_vector = (reserved.any() | (vector.function > max(VectorProgram).value) | large["rows"] | large["columns"]
-                        | (sizes["rows"] == 0) | (sizes["columns"] == 0))
+                        | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
         # An unknown kind is wrong in any case.
         return Mux(gemm.kind == Kind.GEMM, wrong_gemm,
                    Mux(gemm.kind == Kind.VECTOR, wrong_vector, gemm.as_value().any()))

@@ -34,6 +34,8 @@ class ListRunner(wiring.Component):
         Elements in a row.
     rows, blocks : int
         Rows of the array, and blocks of its panels.
+    columns : int
+        Most columns of a function of rows.
 
     Members
     -------
@@ -63,10 +65,11 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
-        self._checker = InstructionChecker(words=words, lanes=lanes, rows=rows, blocks=blocks)
+        self._checker = InstructionChecker(
+            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns)
         self._lanes = lanes
         memory_rows = max(words) // lanes
         super().__init__({

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.engine import COLUMNS
 from hdl.compute.layer_list import (
     INSTRUCTION_WORDS,
     Initial,
@@ -154,6 +155,9 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
     widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
     if widest > MOST_SIZE:
         raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    if layers[-1].outputs > COLUMNS:
+        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
+                         f"{layers[-1].outputs:,}")
     places = Activations(layers=layers, examples=examples, lanes=lanes)
     compiler = _Compiler(array=array, places=places, count=len(layers))
     for layer in layers:

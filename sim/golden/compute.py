@@ -27,6 +27,7 @@ from hdl.compute.layer_list import (
 from hdl.control.protocol import EventStatus
 from sim.golden import summation
 from sim.golden.loop_nest import Job, LoopNest
+from sim.golden.vector import cross_entropy
 
 __all__ = ["Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
 
@@ -140,17 +141,13 @@ class Vector:
         return (self.target, self.loss)
 
     def run(self, memories: Memories) -> bool:
-        """Run the function, and tell whether all labels are below the columns. A row whose label is not has nothing
-        subtracted from its gradient, and no loss."""
+        """Run the function, and tell whether all labels are below the columns."""
         scores = self.source.read(memories)
         labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
-        right = labels < self.source.columns
-        with np.errstate(over="ignore", invalid="ignore"):
-            gradient = summation.softmax(scores)
-            loss, gradient[right] = summation.cross_entropy(scores[right], labels[right])
-        self.target.write(memories, gradient)
-        self.loss.write(memories, np.full((1, 1), loss, np.float32))
-        return bool(right.all())
+        found = cross_entropy(scores.view(np.uint32), labels)
+        self.target.write(memories, found.gradient.view(np.float32))
+        self.loss.write(memories, np.array([[found.loss]], np.uint32).view(np.float32))
+        return not found.wrong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,11 +180,14 @@ class Engine:
         Units of the array: rows, and columns, which are the elements of a memory row as well.
     blocks : int
         Blocks of a panel.
+    columns : int
+        Most columns of a function of rows.
     """
 
     rows: int
     lanes: int
     blocks: int = 128
+    columns: int = 64
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
         """Run a command, and replace what it writes.
@@ -271,6 +271,7 @@ class Engine:
         _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
         _refuse(fields["function"] not in list(VectorProgram))
         rows, columns = _size(fields["rows"], length), _size(fields["columns"], length)
+        _refuse(columns > self.columns)
 
         def operand(name: str, stride: int, shape: tuple[int, int], **options: bool) -> Operand:
             return self._operand(fields[name], stride, shape, offset, sizes, **options)

@@ -129,6 +129,7 @@ WRONG_PRODUCTS = [
 WRONG_LOSSES = [
     {"function": 1}, {"function": 255}, {"reserved_0": 1}, {"reserved_2": 1 << 63}, {"reserved_8": 1},
     {"reserved_10": 1}, {"reserved_11": 1 << 159}, {"rows": 4096}, {"columns": 4096}, {"columns": 9},
+    {"columns": 65, "rows": 1, "stride_source": 68, "stride_target": 68, "target": at(GRADIENTS, 0)},
     {"source": at(ACTIVATIONS, 130)}, {"source": at(ONES, 0)}, {"stride_source": 4}, {"stride_source": 0},
     {"source": at(ACTIVATIONS, 988)}, {"labels": at(ONES, 0)}, {"labels": at(ACTIVATIONS, 1020)},
     {"target": at(WEIGHTS, 32)}, {"target": at(ONES, 32)}, {"target": at(ACTIVATIONS, 160)},
@@ -147,6 +148,7 @@ VALID_PRODUCTS = [
     {"start": at(ONES, 3), "initial": 0, "stride_start": 1}, {"gate": at(6, 1), "gated": 0, "stride_gate": 5},
     {"gate": at(GRADIENTS, 216)}, {"scale": 0xFFFF_FFFF}, {"order": 2}, {"gate": at(ACTIVATIONS, 168)}]
 VALID_LOSSES = [
+    {"columns": 64, "rows": 1, "stride_source": 64, "stride_target": 64, "target": at(GRADIENTS, 0)},
     {}, {"rows": 5}, {"columns": 0}, {"columns": 8}, {"stride_labels": 0}, {"labels": at(ACTIVATIONS, 1019)},
     {"target": at(GRADIENTS, 216), "loss": at(GRADIENTS, 0)}, {"target": at(ACTIVATIONS, 168), "labels": at(WEIGHTS, 3)},
     {"loss": at(GRADIENTS, 31)}, {"loss": at(GRADIENTS, 70)}, {"loss": at(ACTIVATIONS, 206)},

@@ -121,6 +121,7 @@ def test_lists():
     ((63, 8, 4), 4, WORDS, r"^Inputs and widths of hidden layers must be multiples of the 4 lanes of nodes that "
                            r"compute, not 63$"),
     ((64, 10, 4), 4, WORDS, r"multiples of the 4 lanes of nodes that compute, not 10$"),
+    ((4, 65), 4, WORDS, r"^Outputs of the last layer must be at most 64 on nodes that compute, not 65$"),
     ((4, 4096), 4, 1 << 20, r"^Layers and examples of nodes that compute must be at most 4,095, not 4,096$"),
     ((4, 4), 4096, 1 << 20, r"must be at most 4,095, not 4,096$"),
     ((64, 64, 10), 40, WORDS, r"^Activations of 40 examples and lists must take at most the 8,192 elements of a "
