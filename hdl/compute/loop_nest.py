@@ -87,7 +87,7 @@ def extents(job, *, rows, lanes):
 
 
 def fits(job, strides, *, lanes, blocks):
-    """Whether panels of these extents have enough blocks and are aligned, and sizes and order of the job are legal."""
+    """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal."""
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
     aligned = ~functools.reduce(operator.or_, (

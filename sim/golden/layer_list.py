@@ -61,8 +61,8 @@ def check_cycles(words: Bits, length: int) -> int:
 
 def job_cycles(words: Bits) -> int:
     """Cycles from an instruction to its job in the second walk."""
-    return {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}.get(
-        Kind(_kind(words)) if _kind(words) in list(Kind) else None, _BEGIN)
+    cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}
+    return cycles[_kind(words)]
 
 
 def read_cycles(*, lanes: int, answer: int) -> int:
@@ -74,7 +74,7 @@ def read_cycles(*, lanes: int, answer: int) -> int:
     answer : int
         Cycles from a request to its answer; requests follow each other in consecutive cycles.
     """
-    return INSTRUCTION_WORDS // lanes + 2 + answer
+    return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
 def walk_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, check: bool) -> int:
