@@ -240,7 +240,7 @@ class LoopNest(wiring.Component):
                     step.m.eq(base["m"]), step.n.eq(base["n"]),
                     step.left.eq(Mux(ends["k"], job.k - base["k"], stride["k"]) - 1),
                     step.first.eq(begins | ~holds), step.last.eq(ends["k"] | ~holds),
-                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.common.eq(begins & job.common),
+                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.common.eq(begins & job.resume & job.common),
                     step.partial.eq(~ends["k"] & ~holds), step.again.eq(~begins), announced.eq(begins | ~holds),
                     step.release_a.eq(final | other["a"]), step.release_b.eq(final | other["b"]),
                     step.final.eq(final), offered.eq(1)]
