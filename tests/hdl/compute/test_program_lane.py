@@ -51,7 +51,7 @@ class _Model:
         return given, total, chosen
 
 
-@pytest.mark.parametrize("dsps", (4, 2))
+@pytest.mark.parametrize("dsps", [4, 2])
 def test_steps(dsps):
     """Steps of all kinds, with rows and elements at random: result, total and difference of every cycle."""
     unit = Unit(ProgramLane(dsps=dsps))

@@ -60,7 +60,7 @@ def test_parameters(parameters, message):
         RowLoader(**{"lanes": 4, "memory_rows": 64, **parameters})
 
 
-@pytest.mark.parametrize("lanes", (2, 8))
+@pytest.mark.parametrize("lanes", [2, 8])
 @pytest.mark.parametrize("source", STALLS)
 def test_stalls(lanes, source):
     """Elements, labels and largest elements of all kinds of rows, under stalls on all sides."""
@@ -78,7 +78,7 @@ def test_stalls(lanes, source):
         _check(ports, cases, lanes, seed=seed)
 
 
-@pytest.mark.parametrize("lanes", (2, 8))
+@pytest.mark.parametrize("lanes", [2, 8])
 def test_cycles(lanes):
     """A request in every cycle; an element in every cycle, but for one of each label."""
     generator = np.random.default_rng(lanes)
@@ -88,7 +88,8 @@ def test_cycles(lanes):
         answered = 12
         ports = _run(lanes, [case], length=length, seed=1, response=np.arange(length) >= answered)
         moved = _check(ports, [case], lanes, seed=1)
-        assert np.flatnonzero(ports["request__valid"]).tolist() == list(range(2, 2 + rows * (1 + -(-columns // lanes))))
+        requests = rows * (1 + -(-columns // lanes))
+        assert np.flatnonzero(ports["request__valid"]).tolist() == list(range(2, 2 + requests))
         assert moved.tolist() == [answered + row * (columns + 1) + 1 + column + RowLoader.latency
                                   for row in range(rows) for column in range(columns)]
 

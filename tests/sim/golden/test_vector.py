@@ -66,7 +66,7 @@ def test_cycles():
     loading, frames, quotients = 3 + 5 + 2 + 2, 12 + 1 + 17, 1 + 53 + 2 + 1
     assert VectorCycles().job(1, 1) == loading + 16 * frames + quotients + 5
     assert VectorCycles().job(1, 1, loss_lane=3) == VectorCycles().job(1, 1) + 3
-    one, two = (VectorCycles().job(64 * blocks, 4) for blocks in (1, 2))
-    assert two - one == 64 * 5 + 16 * (12 * 4 + 4 + 17) + 1 + 2 * 255 + 55 + 1
+    one, two = (VectorCycles().job(64 * blocks, 8) for blocks in (1, 2))
+    assert two - one == 64 * 9 + 16 * (12 * 8 + 8 + 17) + 1 + 2 * 511 + 55 + 1
     # Sums of losses, one each frame, take longer than quotients of few columns.
     assert VectorCycles().job(64, 1) - VectorCycles().job(63, 1) == 2 + 16
