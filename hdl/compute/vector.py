@@ -279,7 +279,7 @@ class VectorUnit(wiring.Component):
         matches = register(m, "matches", value=before.o.matches).value
         m.d.comb += memory.takes.eq(control.take == Take.ELEMENT)
         for number, unit in enumerate(self._units):
-            m.d.comb += [unit.control.eq(control), unit.matches.eq(matches[number])]
+            m.d.comb += [unit.control.eq(control), unit.labelled.eq(matches[number])]
         return SimpleNamespace(
             now=control, divides=register(m, "now", divides=beside.divides).divides, staged=beside)
 
