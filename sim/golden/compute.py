@@ -161,13 +161,13 @@ class Outcome:
     detail: int
 
 
-class _Wrong(Exception):
+class _WrongError(Exception):
     """An instruction is wrong."""
 
 
 def _refuse(condition: object) -> None:
     if condition:
-        raise _Wrong
+        raise _WrongError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class Engine:
                 return found, number
             try:
                 instruction = self._instruction(mine, length, offset, sizes)
-            except _Wrong:
+            except _WrongError:
                 return found, number
             if instruction is None:
                 return found, _over(found, base, first + INSTRUCTION_WORDS)
@@ -241,7 +241,7 @@ class Engine:
                 return self._gemm(unpack(gemm_layout(), words), length, offset, sizes)
             case {"kind": Kind.VECTOR}:
                 return self._vector(unpack(vector_layout(), words), length, offset, sizes)
-        raise _Wrong
+        raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
         _refuse(any(fields[name] for name in ("scaled", "masked", "format", "reserved_0", "reserved_3", "reserved_11",

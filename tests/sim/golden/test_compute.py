@@ -28,7 +28,7 @@ def at(place, base, *, relative=0):
 
 
 def product(**changes):
-    """A product of 3 × 8 at 0 and 8 × 5 among the weights, from a bias on, to 64."""
+    """A product of 3 by 8 at 0 and 8 by 5 among the weights, from a bias on, to 64."""
     return pack(gemm_layout(), {
         "kind": Kind.GEMM, "m": 3, "k": 8, "n": 5, "initial": Initial.MATRIX, "rounds": 2,
         "a": at(Place.ACTIVATIONS, 0), "stride_a": 8, "b": at(Place.WEIGHTS, 0), "stride_b": 8,
@@ -36,7 +36,7 @@ def product(**changes):
 
 
 def loss(**changes):
-    """Cross-entropy of 3 × 5 scores at 64 with labels from 201 on."""
+    """Cross-entropy of 3 by 5 scores at 64 with labels from 201 on."""
     return pack(vector_layout(), {
         "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": 3, "columns": 5,
         "source": at(Place.ACTIVATIONS, 64), "stride_source": 8, "labels": at(Place.ACTIVATIONS, 201),
@@ -160,7 +160,7 @@ class TestCrossEntropy:
         assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
     def test_wrong_label(self, memories):
-        """A row whose label is beyond the columns has nothing subtracted, and what was before it is written."""
+        """A row whose label is beyond the columns has nothing subtracted and no loss; others have theirs."""
         memories[Place.ACTIVATIONS][202] = 5
         assert run(memories, product(), loss(), product(c=at(Place.GRADIENTS, 0)), END) == Outcome(
             EventStatus.BAD_INSTRUCTION, 1)
@@ -170,6 +170,8 @@ class TestCrossEntropy:
         assert same(found[1], weights[1])
         weights[[0, 2], [4, 2]] -= np.float32(1)
         assert same(found, weights)
+        expected, _ = summation.cross_entropy(scores[[0, 2]], np.array([4, 2]))
+        assert memories[Place.ACTIVATIONS][207] == expected.view(np.uint32)
 
 
 #: Instructions that are refused, by what is wrong with them.
@@ -179,7 +181,7 @@ WRONG = {
     "reserved_0": product(reserved_0=1), "reserved_3": product(reserved_3=1),
     "reserved_11": product(reserved_11=1), "reserved_13": product(reserved_13=1 << 95),
     "initial": product(initial=2), "order": product(order=3), "tile": product(tile=4),
-    "row tiles": product(row_tiles=8), "column tiles": product(column_tiles=8), "panels": product(rounds=15),
+    "row tiles": product(row_tiles=8), "column tiles": product(column_tiles=8), "panels": product(rounds=15), "panels inside a row": product(rounds=1),
     "size": product(k=4096), "place": product(a=at(4, 0)), "row": product(a=at(Place.ACTIVATIONS, 2)),
     "stride inside a row": product(stride_a=10), "short stride": product(stride_a=4),
     "short stride of start": product(stride_start=4), "no stride": product(stride_b=0),
