@@ -15,8 +15,8 @@ from hdl.compute.layer_list import VectorProgram
 from hdl.compute.program_lane import ProgramLane, control_layout, step_layout
 from hdl.compute.program_sequencer import ProgramSequencer
 from hdl.compute.row_loader import RowLoader
-from hdl.compute.row_walk import RowWalk
 from hdl.compute.vector_program import ONE, QUOTIENT, STEPS, THREADS, Addend, Take
+from hdl.compute.vector_walk import RowWalk
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.stages import register, wait

@@ -325,7 +325,7 @@ _ALL = (
     *(Target(f"hdl/compute/{name}.py", _compute, (f"tests/hdl/compute/test_{name}.py",))
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
     *(Target(f"hdl/compute/{name}.py", _vector, (f"tests/hdl/compute/test_{name}.py",))
-      for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "row_walk")),
+      for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")

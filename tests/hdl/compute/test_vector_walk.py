@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.row_walk import RowWalk
+from hdl.compute.vector_walk import RowWalk
 from sim.verilated.vectors import Unit
 
 
