@@ -279,6 +279,10 @@ UNITS = {
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
+    "compute.engine": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4}),
+    "compute.lists": Unit("hdl.compute.list_runner:ListRunner", {
+        "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
+    "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "node": Unit("hdl.node:Node", {}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
