@@ -6,10 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.vector_program import THREADS
 
-__all__ = ["RowWalk"]
+__all__ = ["VectorWalk"]
 
 
-class RowWalk(wiring.Component):
+class VectorWalk(wiring.Component):
     """Walk through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
 
     The place of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
