@@ -182,6 +182,7 @@ UNITS = {
     "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
     "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
+    "compute.program_lane": Unit("hdl.compute.program_lane:ProgramLane", {}),
     "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
     "compute.loop_nest": Unit("hdl.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
@@ -278,6 +279,10 @@ UNITS = {
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),
     "control.registers": Unit("hdl.control.register_file:RegisterFile", {}),
     "control.latched_settings": Unit("hdl.control.latched_settings:LatchedSettings", {}),
+    "compute.engine": Unit("hdl.compute.engine:ComputeEngine", {"compute": 4}),
+    "compute.lists": Unit("hdl.compute.list_runner:ListRunner", {
+        "words": (16384, 16384, 8192), "lanes": 4, "rows": 4}),
+    "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "node": Unit("hdl.node:Node", {}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),

@@ -150,6 +150,7 @@ class _Run:
         self.next_outline(LoopNest.FIRST)
         self.tiles: deque[Tile] = deque()
         self.tiles_from, self.tile = 0, None  # type: int, Tile | None
+        self.ahead: Outline | None = None  # the step that comes next
         self.beats: Iterator[int] = iter(())
         self.following: int | None = None
         self.beat: int | None = None
@@ -305,15 +306,17 @@ class _Run:
                     self.full[side][self.reading[side]] = False
                     self.reading[side] ^= 1
         ended = self.following is None
+        ahead = self.ahead
         if joins or beat is None:
             self.beat = self.following
             if not ended:
                 self.following = next(self.beats, None)
                 ended = self.following is None
-        if ended and self.wants_beats and cycle >= self.offered and self.outline is not None:
-            self.wants_beats = False
-            self.beats = self.beats_of(self.outline)
+        if ended and ahead is not None:
+            self.beats, self.ahead = self.beats_of(ahead), None
             self.following = next(self.beats)
+        if self.wants_beats and cycle >= self.offered and self.ahead is None:
+            self.wants_beats, self.ahead = False, self.outline
 
     def request(self, cycle: int, fetches: tuple[_Fetch, ...]) -> None:
         """Request a row, and take a response."""

@@ -200,6 +200,13 @@ def _compute() -> dict[str, Any]:
             "square": MatrixProduct(rows=2, columns=2, blocks=4)}
 
 
+def _vector() -> dict[str, Any]:
+    from hdl.compute.vector import VectorUnit
+
+    return {"wide": VectorUnit(lanes=4, memory_rows=4096),
+            "narrow": VectorUnit(lanes=2, memory_rows=4096, units=2, columns=8, dsps=1, interval=4)}
+
+
 def _burst() -> dict[str, Any]:
     from hdl.optimizer.burst import StreamedOptimizer
     from hdl.optimizer.fixed_point import INT16
@@ -317,6 +324,8 @@ _ALL = (
     Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
     *(Target(f"hdl/compute/{name}.py", _compute, (f"tests/hdl/compute/test_{name}.py",))
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
+    *(Target(f"hdl/compute/{name}.py", _vector, (f"tests/hdl/compute/test_{name}.py",))
+      for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")

@@ -11,7 +11,7 @@ def _places(units, rows, columns):
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 
 
-@pytest.mark.parametrize("units", (2, 4))
+@pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
     """Places of blocks of all sizes, with pauses, and a start before the end."""
     generator = np.random.default_rng(units)
