@@ -184,6 +184,7 @@ UNITS = {
     "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
     "compute.program_lane": Unit("hdl.compute.program_lane:ProgramLane", {}),
     "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
+    "compute.gemm": Unit("hdl.compute.gemm:Gemm", {"rows": 4, "lanes": 4, "memory_rows": 4096}),
     "compute.loop_nest": Unit("hdl.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),
