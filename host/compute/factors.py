@@ -1,6 +1,7 @@
 """Factors of a matrix product: how it is cut into panels and tiles."""
 
 import dataclasses
+import heapq
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
@@ -9,6 +10,11 @@ from sim.golden.gemm import GemmJob, Matrix
 from sim.golden.gemm_cycles import GemmCycles
 
 __all__ = ["Array", "best_factors"]
+
+
+#: Terms of the largest product that is modelled cycle by cycle, and candidates that are compared beyond that.
+_MODELLED = 1 << 21
+_COMPARED = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +59,16 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
     """
     m, k, n = sizes
     memory = Matrix(Place.ACTIVATIONS, 0, -(-max(sizes) // array.lanes))
-    best = gemm_factors.best_factors(array.model, GemmJob(
+    job = GemmJob(
         m=m, k=k, n=n, transpose_a=int(transpose_a), transpose_b=int(transpose_b), initial=int(starts),
         gated=int(gated), a=dataclasses.replace(memory, place=Place.ONES) if ones else memory, b=memory, c=memory,
-        start=Matrix(Place.WEIGHTS, 0, 0), gate=memory))
+        start=Matrix(Place.WEIGHTS, 0, 0), gate=memory)
+    best = (gemm_factors.best_factors if m * k * n <= _MODELLED else _estimated)(array.model, job)
     return {name: getattr(best, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")}
+
+
+def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
+    """Job whose factors take the fewest cycles by a bound, among those with the fewest beats."""
+    few = heapq.nsmallest(_COMPARED, gemm_factors.candidates(model, job),
+                          key=lambda found: model.loops.cycles(found.loops))
+    return min(few, key=lambda found: gemm_factors.bound(model, found))

@@ -20,6 +20,8 @@ from tests.host import rings
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
+#: Cycles that a queue waits for the other one.
+TIMEOUT = 40_000
 #: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a codebook that is made anew in between.
 CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node",
                         optimizer=SGD(learning_rate=0.2, momentum=0.9))
@@ -49,7 +51,7 @@ def test_same_bits(task):
     """Weights, masters, momenta, losses and accuracies are those of a host that computes, by every schedule and
     without one. Cycles of a step are those of its parts."""
     check_run(NODE, task, CONFIG, nodes=NODES)
-    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
         bits = contents(ring, task.parameters.size)
         for overlap in ("none", "strict", "layers", None):
@@ -83,7 +85,7 @@ class Counted:
 def test_words_to_a_node(task, monkeypatch):
     """Every word that the host port of a node carries in a step is of inputs, labels, a setting or the program."""
     config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
-    with rings.open_nodes(NODES, config=NODE) as (ring, _):
+    with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
         run = Run(ring, task, config)
         run.begin()
         run.advance()
@@ -102,7 +104,7 @@ def test_words_to_a_node(task, monkeypatch):
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
                 # The learning rate in every step, and the number of examples where it is another.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Six commands and an update, of sixteen words each.
+                # Four lists, settings and an update, of sixteen words each.
                 assert sent[Opcode.LOAD_PROGRAM] == (16 * (4 + 2) if loaded else 0)
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3
@@ -110,7 +112,7 @@ def test_words_to_a_node(task, monkeypatch):
 
 def test_refused_list(task):
     """A list that is damaged ends the run at once, with the node and the number of the instruction."""
-    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
         for overlap in (None, "none"):
             config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
             computer = computer_of(ring, task, config)
