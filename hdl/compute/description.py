@@ -1,9 +1,7 @@
 """Descriptions of the compute engine, LAYERS, and of the stand-in for one, COMPUTE."""
 
-from hdl.compute.engine import BLOCKS, COLUMNS, ComputeEngine, memory_words
-from hdl.compute.gemm import Gemm
+from hdl.compute.engine import ComputeEngine
 from hdl.compute.stand_in import StandIn
-from hdl.compute.vector import VectorUnit
 from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
 
@@ -35,14 +33,9 @@ def describe_layers(config):
     """
     if not config.compute:
         return None
-    rows = max(memory_words(config)) // config.lanes
     return EngineDescription(
         name="compute",
-        make=lambda: ComputeEngine(
-            config=config,
-            gemm=Gemm(rows=config.compute, lanes=config.lanes, dsps=config.multiplier_dsps, blocks=BLOCKS,
-                      memory_rows=rows),
-            vector=VectorUnit(lanes=config.lanes, memory_rows=rows, columns=COLUMNS, dsps=config.multiplier_dsps)),
+        make=lambda: ComputeEngine(config=config),
         operations=(OperationDescription(code=Operation.LAYERS, queue=0, least=1, extents=(
             Extent(base="weight_base", memory="activations", reach=Reach.START),)),),
         reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},

@@ -4,9 +4,11 @@ from amaranth.hdl import Module, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.compute.gemm import Gemm
 from hdl.compute.layer_list import Place
 from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
+from hdl.compute.vector import VectorUnit
 from hdl.control.local_runner import CommandRunner
 from hdl.control.protocol import EventStatus, command_layout, event_layout
 from hdl.memory import read_signature, write_signature
@@ -34,8 +36,8 @@ def counts_layout():
 class ComputeEngine(wiring.Component):
     """Run LAYERS on the memories of a node, one command after the other.
 
-    The list is checked before anything is written, and then carried out by two units, of which one works at a time:
-    one for products and one for functions of rows. docs/protocol.md has the list.
+    The list is checked before anything is written, and then carried out by a unit for products and one for functions
+    of rows, of which one works at a time. docs/protocol.md has the list.
 
     A label that is too large is found while its function runs: then the instructions before it have been carried out.
 
@@ -43,9 +45,6 @@ class ComputeEngine(wiring.Component):
     ----------
     config : NodeConfig
         Configuration with ``compute``.
-    gemm, vector : component
-        The units, which are connected by ``job``, ``request``, ``response``, ``write``, ``settled``, ``done`` and
-        ``bad``.
 
     Members
     -------
@@ -61,12 +60,10 @@ class ComputeEngine(wiring.Component):
     gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
     """
 
-    def __init__(self, *, config, gemm, vector):
+    def __init__(self, *, config):
         if not config.compute:
             raise ValueError(f"Node must have rows of multiply-accumulate units, not {config!r}")
         self._config = config
-        self._gemm = gemm
-        self._vector = vector
         lanes = config.lanes
         rows = {place: words // lanes for place, words in zip(
             (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS), memory_words(config), strict=True)}
@@ -91,7 +88,9 @@ class ComputeEngine(wiring.Component):
         access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
         lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
                            columns=COLUMNS)
-        gemm, vector = self._gemm, self._vector
+        memory_rows, dsps = max(words) // config.lanes, config.multiplier_dsps
+        gemm = Gemm(rows=config.compute, lanes=config.lanes, dsps=dsps, blocks=BLOCKS, memory_rows=memory_rows)
+        vector = VectorUnit(lanes=config.lanes, memory_rows=memory_rows, columns=COLUMNS, dsps=dsps)
         for name, unit in {"access": access, "lists": lists, "gemm": gemm, "vector": vector}.items():
             m.submodules[name] = ResetInserter(runner.reset)(unit)
         connect_stream(m, self.command, runner.command)

@@ -70,9 +70,9 @@ class InstructionChecker(wiring.Component):
     Operands that an instruction does not use are ignored. A matrix takes all elements from the first of its first row
     to the last of its last one. Without ``check`` nothing is compared, and the job alone is made.
 
-    An operand takes 3 cycles and one for each bit of its number of rows less one, at least one; without ``check``, or
-    if it is not used, 1. The instruction is offered one cycle after the last of them, and the first is begun one cycle
-    after the instruction came. An END takes two cycles. ``i`` and ``o`` are taken together: ``i.ready`` depends
+    An operand takes three cycles and one for each bit of its number of rows less one, at least one; it takes one if
+    it is not compared. The first is begun one cycle after the instruction came, and the verdict is offered one cycle
+    after the last of them. An END takes two cycles in all. ``i`` and ``o`` are taken together: ``i.ready`` depends
     combinationally on ``o.ready``.
 
     Parameters
@@ -258,8 +258,9 @@ class InstructionChecker(wiring.Component):
             | Cat(gemm[name][len(job[name]):] for name in factors).any() | Cat(large[name] for name in "mnk").any()
             | ~fitting)
         reserved = Cat(vector[name] for name in vector.shape().members if name.startswith("reserved"))
-        wrong_vector = (reserved.any() | (vector.function > max(VectorProgram).value) | large["rows"] | large["columns"]
-                        | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
+        wrong_vector = (
+            reserved.any() | (vector.function > max(VectorProgram).value) | large["rows"] | large["columns"]
+            | (sizes["columns"] > self._columns) | (sizes["rows"] == 0) | (sizes["columns"] == 0))
         # An unknown kind is wrong in any case.
         return Mux(gemm.kind == Kind.GEMM, wrong_gemm,
                    Mux(gemm.kind == Kind.VECTOR, wrong_vector, gemm.as_value().any()))

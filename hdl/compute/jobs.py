@@ -24,9 +24,8 @@ def place_layout(rows):
 def vector_job_layout(rows, lanes):
     """Payload of a function of rows: its fields in :func:`~hdl.compute.layer_list.vector_layout`.
 
-    Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the elements of their rows in which the first
-    label and the loss lie. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in
-    elements.
+    Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the places in their rows of the first label
+    and of the loss. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in elements.
 
     Parameters
     ----------

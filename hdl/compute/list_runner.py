@@ -1,6 +1,6 @@
 """Runner of a list of LAYERS: it is checked in a first walk, and carried out in a second one."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -23,8 +23,8 @@ class ListRunner(wiring.Component):
     the next instruction is read when the unit is done. So a list that is wrong writes nothing; one that is changed
     while it runs is wrong where no instruction can be made out of it.
 
-    Outputs but for the jobs' payloads are functions of registers, ``passed``, ``done``, and of ``gemm`` and ``vector``
-    the offers, of these and of ``unit_done`` and ``settled``.
+    The offers of jobs and ``done`` depend combinationally on ``settled``, and ``passed`` on ``unit_done``; all other
+    outputs are functions of registers.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.array import TILES
 from hdl.compute.multiply_accumulate import SLOTS
+from hdl.streams.stream import Queue
 
 __all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "job_layout", "panel_layout",
            "tile_layout"]
@@ -34,8 +35,8 @@ def job_layout():
 
     A panel has 2 to ``row_tiles`` by 2 to ``column_tiles`` register tiles of the form ``tile``, with 2 to ``rounds``
     terms of each sum. ``resume`` begins the sums with the elements of C; if these are ``common`` to all rows, one
-    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m
-    and along k, so that panels must begin at multiples of the lanes there.
+    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along
+    m and along k, so that panels must begin at multiples of the lanes there.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MOST_TILES + 1),
@@ -87,7 +88,7 @@ def extents(job, *, rows, lanes):
 
 
 def fits(job, strides, *, lanes, blocks):
-    """Whether panels of these extents have enough blocks and are aligned, and sizes and order of the job are legal."""
+    """Whether panels of these extents have enough blocks and are aligned, and sizes and order are legal."""
     lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
     groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
     aligned = ~functools.reduce(operator.or_, (
@@ -112,14 +113,14 @@ class LoopNest(wiring.Component):
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
     two, rows have the low bits of it and terms the high ones. A product whose panels do not fit or are not aligned,
-    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles after
-    it was accepted.
+    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles
+    after it was accepted.
 
     A beat is offered per cycle, from step to step, the first one :attr:`latency` cycles after the job is accepted.
-    Steps are planned one ahead, so that ``panels`` has the next panels while beats read the ones before. ``tiles`` has
-    the tiles of a step from then on as well, one in three cycles; the step after the next one is planned when all of
-    them have been taken. ``o`` and ``tiles`` are registers; ``job.ready`` and the offers of ``panels`` are functions
-    of registers.
+    Steps are planned two ahead, so that ``panels`` has the next panels while beats read the ones before, and those
+    behind them as soon as these have been taken. ``tiles`` has the tiles of a step from then on as well, one in three
+    cycles; the next step is planned when the tiles of the one before have been taken. ``o`` and ``tiles`` are
+    registers; ``job.ready`` and the offers of ``panels`` are functions of registers.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class LoopNest(wiring.Component):
 
     #: Cycles from the acceptance of a job to ``bad``, and to its first beat.
     checked = 3
-    latency = 8
+    latency = 9
 
     def __init__(self, *, rows, lanes, blocks=128):
         if not isinstance(rows, int) or rows not in (1, 2, 4):
@@ -171,13 +172,19 @@ class LoopNest(wiring.Component):
         take = Signal()
         announced = Signal()
         announce = Signal()
-        self._elaborate_steps(m, job, step, (offered, take), (announced, announce))
+        m.submodules.ahead = ahead = Queue(shape=step.shape(), depth=1)
+        m.d.comb += [ahead.i.valid.eq(offered), ahead.i.payload.eq(step), ahead.o.ready.eq(take)]
+        self._elaborate_steps(m, job, step, (offered, ahead.i.ready), (announced, announce),
+                              ~ahead.o.valid | take)
         self._elaborate_tiles(m, job, step, announced, announce)
-        self._elaborate_beats(m, job, step, offered, take)
+        self._elaborate_beats(m, job, ahead.o.payload, ahead.o.valid, take)
         return m
 
-    def _elaborate_steps(self, m, job, step, beats, tiles):
-        """Plan steps, one ahead of the beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken."""
+    def _elaborate_steps(self, m, job, step, beats, tiles, begun):
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken.
+
+        With ``begun`` no step waits any more for its beats.
+        """
         (offered, take), (announced, announce) = beats, tiles
         names = ("m", "n", "k")
         base = {name: Signal(SIZE_BITS, name=f"base_{name}", reset_less=True) for name in names}
@@ -245,8 +252,9 @@ class LoopNest(wiring.Component):
                     step.m.eq(base["m"]), step.n.eq(base["n"]),
                     step.left.eq(Mux(ends["k"], job.k - base["k"], stride["k"]) - 1),
                     step.first.eq(begins | ~holds), step.last.eq(ends["k"] | ~holds),
-                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.common.eq(begins & job.common),
-                    step.partial.eq(~ends["k"] & ~holds), step.again.eq(~begins), announced.eq(begins | ~holds),
+                    step.initial.eq(Mux(begins, job.resume, ~holds)),
+                    step.common.eq(begins & job.resume & job.common), step.partial.eq(~ends["k"] & ~holds),
+                    step.again.eq(~begins), announced.eq(begins | ~holds),
                     step.release_a.eq(final | other["a"]), step.release_b.eq(final | other["b"]),
                     step.final.eq(final), offered.eq(1)]
                 m.next = "Offer"
@@ -266,7 +274,11 @@ class LoopNest(wiring.Component):
                             m.d.sync += base[name].eq(Mux(ends[name], 0, following[name]))
                     m.next = "Add"
                     with m.If(final):
-                        m.next = "Idle"
+                        m.next = "Finish"
+            with m.State("Finish"):
+                # The beats of the last step begin with the fields of the job.
+                with m.If(begun):
+                    m.next = "Idle"
 
     def _elaborate_tiles(self, m, job, step, announced, announce):
         """Announce the tiles of a step, one in three cycles: add, compare, offer."""
@@ -344,7 +356,7 @@ class LoopNest(wiring.Component):
             ends_round.eq(slot == SLOTS - 1),
             ends_tile.eq(ends_round & ~opening & (left == 0)),
             ends_step.eq(ends_tile & edge["m"] & edge["n"]),
-            take.eq(offered & (~active | (emit & ends_step))),
+            take.eq(~active | (emit & ends_step)),
         ]
         with m.If(emit):
             m.d.sync += slot.eq(slot + 1)
@@ -362,7 +374,7 @@ class LoopNest(wiring.Component):
                     m.d.sync += [at["m"].eq(beyond["m"]), tile_number["m"].eq(tile_number["m"] + 1)]
             with m.If(ends_step):
                 m.d.sync += active.eq(0)
-        with m.If(take):
+        with m.If(take & offered):
             m.d.sync += [
                 active.eq(1), now.eq(step), number.eq(0), left.eq(step.left), opening.eq(step.initial),
                 form.eq(job.tile), row_tiles.eq((1 << job.row_tiles) - 1),

@@ -63,7 +63,7 @@ class ProgramLane(wiring.Component):
     -------
     control : In(control_layout())
     element : In(32)
-    matches : In(1)
+    labelled : In(1)
         The element of the step before is that of its row's label.
     row : In(row_values_layout())
         Values of a row to be stored.
@@ -78,7 +78,7 @@ class ProgramLane(wiring.Component):
     def __init__(self, *, dsps=4):
         self._lane = VectorLane(dsps=dsps)
         super().__init__({
-            "control": In(control_layout()), "element": In(FP32.width), "matches": In(1),
+            "control": In(control_layout()), "element": In(FP32.width), "labelled": In(1),
             "row": In(row_values_layout()),
             "result": Out(FP32.width), "total": Out(FP32.width), "chosen": Out(FP32.width),
         })
@@ -117,7 +117,7 @@ class ProgramLane(wiring.Component):
             largest.write.addr.eq(self.row.group), largest.write.data.eq(self.row.largest),
             largest.write.en.eq(self.row.enable),
             chosen.write.addr.eq(control.chosen), chosen.write.data.eq(known.bits),
-            chosen.write.en.eq(((control.take == Take.CHOSEN) & self.matches) | (control.take == Take.LOSS)),
+            chosen.write.en.eq(((control.take == Take.CHOSEN) & self.labelled) | (control.take == Take.LOSS)),
             totals.write.addr.eq(control.group), totals.write.data.eq(known.bits),
             totals.write.en.eq(control.take == Take.TOTAL),
             self.total.eq(totals.read.data), self.chosen.eq(chosen.read.data),

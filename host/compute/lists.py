@@ -240,13 +240,15 @@ class _Compiler:
         """A product of m by k and k by n; a size of 0 is the number of examples."""
         m, k, n = sizes
         most = self._places.examples
-        job = best_factors(self._array, m or most, k or most, n, starts=start is not None)
+        factors = best_factors(
+            self._array, (m or most, k or most, n), transpose_a="transpose_a" in options,
+            transpose_b="transpose_b" in options, ones=a[0]["place"] is Place.ONES, starts=start is not None,
+            gated=gate is not None)
         operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
         given = {name: operand for name, operand in operands.items() if operand is not None}
         return pack(gemm_layout(), {
             "kind": Kind.GEMM, "m": m, "k": k, "n": n, "gated": int(gate is not None), **options,
-            **{name: getattr(job, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")},
-            **{name: place for name, (place, _) in given.items()},
+            **factors, **{name: place for name, (place, _) in given.items()},
             **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
 
     def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],

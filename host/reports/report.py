@@ -226,11 +226,11 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
         ]
     engine = run["training"]["compute"] == NODE
     what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
-    parts = _parts(run, steps) if engine else []
     return [
         (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
-        *parts,
-        ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"])),
+        *(_parts(run, steps) if engine else []),
+        *([] if engine and run["training"]["overlap"] else [
+            ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"]))]),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
         ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout, vector_layout
 from sim.golden.compute import Gemm, Operand, Vector, unpack
 
-__all__ = ["check_cycles", "job", "job_cycles", "read_cycles", "walk_cycles"]
+__all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -61,8 +61,8 @@ def check_cycles(words: Bits, length: int) -> int:
 
 def job_cycles(words: Bits) -> int:
     """Cycles from an instruction to its job in the second walk."""
-    return {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}.get(
-        Kind(_kind(words)) if _kind(words) in list(Kind) else None, _BEGIN)
+    cycles: dict[int, int] = {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}
+    return cycles[_kind(words)]
 
 
 def read_cycles(*, lanes: int, answer: int) -> int:
@@ -74,13 +74,22 @@ def read_cycles(*, lanes: int, answer: int) -> int:
     answer : int
         Cycles from a request to its answer; requests follow each other in consecutive cycles.
     """
-    return INSTRUCTION_WORDS // lanes + 2 + answer
+    return int(INSTRUCTION_WORDS) // lanes + 2 + answer
 
 
-def walk_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, check: bool) -> int:
-    """Cycles of a walk through instructions, without those of their jobs."""
-    return sum(read_cycles(lanes=lanes, answer=answer) + (check_cycles(words, length) if check else job_cycles(words))
-               for words in instructions)
+def command_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int) -> int:
+    """Cycles of a LAYERS without those of its jobs, if nothing makes its memory ports wait.
+
+    Parameters
+    ----------
+    instructions : list of array of uint32
+        The list, with its END.
+    length, lanes, answer : int
+        As for :func:`check_cycles` and :func:`read_cycles`.
+    """
+    walks = sum(2 * read_cycles(lanes=lanes, answer=answer) + check_cycles(words, length) + job_cycles(words)
+                for words in instructions)
+    return walks + 3
 
 
 def _place(operand: Operand, lanes: int) -> dict[str, int]:

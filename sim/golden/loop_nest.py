@@ -253,7 +253,8 @@ class LoopNest:
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         found: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        idle, free, announced = 0, 0, 0  # from these cycles on a job, a step, and its tiles can be accepted
+        # From these cycles on a job, the beats of a step, a step to be the next one, and its tiles can be accepted.
+        idle, free, following, announced = 0, 0, 0, 0
         for job in jobs:
             accepted = feed.accept(idle)
             if accepted >= feed.end:
@@ -264,7 +265,8 @@ class LoopNest:
                 continue
             offer = accepted + self.FIRST
             for step in self.steps(job):
-                done = max(offer, free)
+                done = max(offer, following)
+                following = latest = max(done + 1, free)
                 if step.panel is not None:
                     # The register of panels is empty by then.
                     outputs["panels"].load(offer - 1)
@@ -274,18 +276,17 @@ class LoopNest:
                 if tiles:
                     announced = max(offer, announced)
                     done = max(done, announced)
-                    for tile in tiles:
+                    for _ in tiles:
                         announced = outputs["tiles"].load(announced + self.TILE)
                     announced += 1
                     found["tiles"] += tiles
-                latest = max(offer, free)
                 for _, beats in step.tiles:
                     for beat in beats:
                         latest = outputs["o"].load(max(latest + 1, outputs["o"].departed))
                         found["o"].append(beat)
                 free = latest
                 offer = done + self.NEXT
-            idle = done + 1
+            idle = max(done + 1, following) + 1
         else:
             feed.accept(idle)
         signals = {"job__valid": feed.valid, "job__ready": feed.ready, "bad": bad}

@@ -36,7 +36,7 @@ class MatrixProduct:
     product: int = 6
 
     #: Cycles from a job to its first beat, from the last row of a panel to a read, and from there to the array.
-    FIRST = 8
+    FIRST = 9
     FILL = 2
     READ = 4
 

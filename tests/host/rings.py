@@ -35,10 +35,11 @@ with mx5.registered():
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
                             error_feedback=False),
-        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, and programs.
+        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, programs, and an engine.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
-                               error_feedback=False, stand_in=True, queues=2, program_depth=20),
+                               error_feedback=False, stand_in=True, queues=2, program_depth=20, compute=1,
+                               activation_words=2048),
         # Rows of eight elements, two lanes of the optimizer.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,

@@ -178,13 +178,15 @@ def _spoil(generator, fields, layout, lanes):
     width = layout[name].width
     if isinstance(fields.get(name), dict):
         inner = str(generator.choice(["base", "place", "relative"]))
-        value = {"base": int(generator.choice([fields[name]["base"] + 1, fields[name]["base"] + lanes, (1 << 28) - lanes,
-                                               WORDS[2] - lanes])),
+        base = fields[name]["base"]
+        value = {"base": int(generator.choice([base + 1, base + lanes, (1 << 28) - lanes, WORDS[2] - lanes])),
                  "place": int(generator.integers(8)), "relative": 1 - fields[name]["relative"]}[inner]
         return {**fields, name: {**fields[name], inner: value}}
-    value = int(generator.choice([0, 1, lanes, (1 << min(width, 62)) - 1, int(generator.integers(1 << min(width, 62)))]))
+    end, value = 1 << min(width, 62), fields.get(name, 0)
+    values = [0, 1, lanes, end - 1, int(generator.integers(end))]
     if width == 16:
-        value = int(generator.choice([value, 4095, 4096, fields.get(name, 0) + 1, max(fields.get(name, 0) - lanes, 0)]))
+        values += [4095, 4096, value + 1, max(value - lanes, 0)]
+    value = int(generator.choice(values))
     return {**fields, name: value}
 
 

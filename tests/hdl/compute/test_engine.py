@@ -8,11 +8,13 @@ import pytest
 
 from hdl.compute.engine import BLOCKS, ComputeEngine
 from hdl.compute.layer_list import Initial, Kind, Place, gemm_layout, vector_layout
+from hdl.compute.memory_access import MemoryAccess
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Opcode, Operation, Status
 from hdl.control.registers import register
 from hdl.engines import engines
 from hdl.node import Node
+from sim.golden import layer_list
 from sim.golden.compute import Engine, Vector, pack
 from sim.streams import STALLS
 from sim.verilated.vectors import Unit
@@ -30,6 +32,7 @@ SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients"
 COUNTERS = ("COMMAND_CYCLES", "GEMM_CYCLES", "VECTOR_CYCLES")
 POP = request(Opcode.POP_EVENT, 4, 100_000)
 LIST = 512
+LISTS = 16
 
 exchange = functools.partial(host_requests.exchange, cycles=20_000)
 golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS)
@@ -138,7 +141,10 @@ def test_network(node, pattern):
     assert (found.tag, found.status, found.detail) == (7, EventStatus.OK, 8)
     command, gemm, vector = (response[2] for response in responses[5:8])
     assert command == found.cycles
-    assert 0 < vector < gemm < gemm + vector < command < gemm + vector + 1_500
+    assert 0 < vector < gemm
+    words = [*FORWARD, *CROSS_ENTROPY, *BACKWARD, END]
+    assert command - gemm - vector == layer_list.command_cycles(
+        words, ROWS, lanes=CONFIG.lanes, answer=MemoryAccess.latency)
     compare(responses[8:], memories, f"{pattern=}")
 
 
@@ -199,7 +205,7 @@ def test_random_lists(node, kind):
     memories = random_memories(generator, kind)
     requests, expected, statuses = fill(memories), [], []
     node.reset()
-    for number in range(25):
+    for number in range(LISTS):
         command = draw_command(generator)
         words = np.concatenate(draw_list(generator, 4, command, int(generator.integers(1, 4)), flaws=0.04, bits=0.02))
         words = words[:WORDS[2] - command.list_base]
@@ -210,12 +216,12 @@ def test_random_lists(node, kind):
         changed = np.flatnonzero(before != memories[Place.ACTIVATIONS])
         requests += [write(place, 0, memory) for place, memory in memories.items()
                      if place is not Place.ACTIVATIONS or len(changed)]
-        requests += [push(**layers(command.list_base, length=command.length, base=command.state_base, tag=number)), POP,
-                     *READ_ALL]
+        given = layers(command.list_base, length=command.length, base=command.state_base, tag=number)
+        requests += [push(**given), POP, *READ_ALL]
         outcome = golden.run(memories, base=command.list_base, length=command.length, offset=command.state_base)
         statuses.append(outcome.status)
         expected.append((number, outcome, {place: memory.copy() for place, memory in memories.items()}))
-    responses = exchange(node, *requests, cycles=600_000)
+    responses = exchange(node, *requests, cycles=8_000 * LISTS)
     assert {response[1] for response in responses} == {Status.OK}
     found = [response for response in responses if len(response) > 2]
     events = [n for n, response in enumerate(found) if len(response) == 6]
@@ -224,7 +230,7 @@ def test_random_lists(node, kind):
         note = f"{seed=}, list {number}"
         assert (ended.tag, ended.status, ended.detail) == (number, outcome.status, outcome.detail), note
         compare(found[place + 1:place + 4], after, note)
-    assert statuses.count(EventStatus.OK) > 12
+    assert statuses.count(EventStatus.OK) > LISTS // 4
     assert EventStatus.BAD_INSTRUCTION in statuses
 
 
@@ -236,9 +242,10 @@ def test_statuses(node):
     before = {place: memory.copy() for place, memory in memories.items()}
     last = WORDS[2]
     commands = [
-        ({"length": 0}, EventStatus.BAD_LENGTH, 1), ({"weight_base": address + 16}, EventStatus.BAD_BASE, address + 16),
-        ({"weight_base": last + 32}, EventStatus.BAD_BASE, last + 32), ({"weight_base": last},
-                                                                        EventStatus.BAD_INSTRUCTION, 0),
+        ({"length": 0}, EventStatus.BAD_LENGTH, 1),
+        ({"weight_base": address + 16}, EventStatus.BAD_BASE, address + 16),
+        ({"weight_base": last + 32}, EventStatus.BAD_BASE, last + 32),
+        ({"weight_base": last}, EventStatus.BAD_INSTRUCTION, 0),
         ({"length": 4096}, EventStatus.BAD_INSTRUCTION, 0), ({"length": 1 << 31}, EventStatus.BAD_INSTRUCTION, 0),
         ({"weight_base": wrong}, EventStatus.BAD_INSTRUCTION, 2), ({"state_base": 2}, EventStatus.BAD_INSTRUCTION, 0),
         ({"state_base": 1024 - 48}, EventStatus.BAD_INSTRUCTION, 0),
@@ -271,7 +278,7 @@ def test_a_wrong_label(node):
     compare(responses[5:], memories)
 
 
-@pytest.mark.parametrize("delay", [1, 20, 40, 60])
+@pytest.mark.parametrize("delay", [1, 4, 9, 20])
 def test_link_reset(node, delay):
     """A reset of the links ends a command anywhere, and the next one is run as if nothing had been."""
     generator = np.random.default_rng(delay)
@@ -279,10 +286,10 @@ def test_link_reset(node, delay):
     control = register("CONTROL").address
     pause = [request(Opcode.PING, 32, *range(32))] * delay
     node.reset()
+    first_command, second_command = (push(**layers(address, tag=tag)) for tag in (1, 2))
     responses = exchange(
-        node, *fill(memories), push(**layers(address, tag=1)), *pause, request(Opcode.WRITE_REGISTER, 1, control, 1), POP,
-        request(Opcode.WRITE_REGISTER, 1, control, 0), *fill(memories), push(**layers(address, tag=2)), POP, *READ_ALL,
-        cycles=60_000)
+        node, *fill(memories), first_command, *pause, request(Opcode.WRITE_REGISTER, 1, control, 1), POP,
+        request(Opcode.WRITE_REGISTER, 1, control, 0), *fill(memories), second_command, POP, *READ_ALL)
     first, second = event(responses[5 + delay]), event(responses[-4])
     assert (first.tag, first.status) == (1, EventStatus.LINK_RESET)
     assert (second.tag, second.status, second.detail) == (2, EventStatus.OK, 8)
@@ -306,4 +313,4 @@ def test_reset_in_the_middle(node, cycles):
 
 def test_constructor_errors():
     with pytest.raises(ValueError, match=r"^Node must have rows of multiply-accumulate units, not NodeConfig\(.*\)$"):
-        ComputeEngine(config=NodeConfig(), gemm=None, vector=None)
+        ComputeEngine(config=NodeConfig())

@@ -1,5 +1,5 @@
 # amaranth: UnusedElaboratable=no
-"""The check of instructions, against the golden model of lists, cycle by cycle: hdl/compute/instruction_checker.py."""
+"""The check of instructions, against the golden model of lists, by the cycle: hdl/compute/instruction_checker.py."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def at(place, base, *, relative=0):
 
 GRADIENTS, WEIGHTS, ACTIVATIONS, ONES = Place
 COMMAND = Command(list_base=768, state_base=16, length=5)
-#: A product of 5 × 8 and 8 × 6 with a bias and a gate, and a loss, both of which touch the limits of nothing.
+#: A product of 5 by 8 and 8 by 6 with a bias and a gate, and a loss, both of which touch the limits of nothing.
 PRODUCT = {
     "kind": Kind.GEMM, "m": 0, "k": 8, "n": 6, "initial": Initial.MATRIX, "gated": 1, "rounds": 3,
     "a": at(ACTIVATIONS, 0), "stride_a": 8, "b": at(WEIGHTS, 64), "stride_b": 8, "c": at(ACTIVATIONS, 128),
@@ -150,7 +150,8 @@ VALID_PRODUCTS = [
 VALID_LOSSES = [
     {"columns": 64, "rows": 1, "stride_source": 64, "stride_target": 64, "target": at(GRADIENTS, 0)},
     {}, {"rows": 5}, {"columns": 0}, {"columns": 8}, {"stride_labels": 0}, {"labels": at(ACTIVATIONS, 1019)},
-    {"target": at(GRADIENTS, 216), "loss": at(GRADIENTS, 0)}, {"target": at(ACTIVATIONS, 168), "labels": at(WEIGHTS, 3)},
+    {"target": at(GRADIENTS, 216), "loss": at(GRADIENTS, 0)},
+    {"target": at(ACTIVATIONS, 168), "labels": at(WEIGHTS, 3)},
     {"loss": at(GRADIENTS, 31)}, {"loss": at(GRADIENTS, 70)}, {"loss": at(ACTIVATIONS, 206)},
     {"target": at(ACTIVATIONS, 208)}]
 

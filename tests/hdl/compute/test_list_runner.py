@@ -144,7 +144,7 @@ def test_ends_of_lists():
     generator = np.random.default_rng(1)
     command = Command(list_base=0, **LENGTH)
     instruction = draw_list(generator, 4, Command(list_base=1024, **LENGTH), 1, flaws=0, bits=0)[0]
-    assert MOST_INSTRUCTIONS * INSTRUCTION_WORDS == WORDS[2]
+    assert WORDS[2] == MOST_INSTRUCTIONS * INSTRUCTION_WORDS
     memory = np.tile(instruction, MOST_INSTRUCTIONS)
     # Its targets are over the list, but the END is missed before.
     assert _run(4, command, memory, seed=1, cycles=8_000) == (MOST_INSTRUCTIONS, 0)
@@ -177,9 +177,10 @@ def test_reset():
     for cut in (2, 5, 9, 12, 40, 100, 230):
         units().reset()
         _fill(4, memory)
-        units().lockstep(sources={}, sinks={"walk_4__gemm": cut % 2 == 0, "walk_4__vector": True}, cycles=cut, inputs={
-            "walk_4__start": 1, "walk_4__settled": 1,
-            **{f"walk_4__{field}": getattr(command, field) for field in ("list_base", "state_base", "length")}})
+        given = {field: getattr(command, field) for field in ("list_base", "state_base", "length")}
+        units().lockstep(
+            sources={}, sinks={"walk_4__gemm": cut % 2 == 0, "walk_4__vector": True}, cycles=cut,
+            inputs={f"walk_4__{name}": value for name, value in {"start": 1, "settled": 1, **given}.items()})
         assert _run(4, command, memory, seed=cut)[0] is None
 
 

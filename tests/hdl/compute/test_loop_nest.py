@@ -35,7 +35,8 @@ def _draw(generator, golden, *, most, legal=True):
         job = model.Job(
             **sizes, tile=int(generator.integers(4)), row_tiles=int(generator.integers(4)),
             column_tiles=int(generator.integers(4)), rounds=int(generator.integers(8)),
-            order=int(generator.integers(3 if legal else 4)), resume=int(generator.integers(2)))
+            order=int(generator.integers(3 if legal else 4)), **{
+                name: int(generator.integers(2)) for name in ("resume", "common", "align_m", "align_k")})
         if golden.legal(job) or not legal:
             return job
 
@@ -129,13 +130,13 @@ def test_utilisation():
 
 
 def test_refusals():
-    """Sizes of zero, an unknown order and panels that do not fit: ``bad``, and nothing is offered."""
+    """Sizes of zero, an unknown order, panels that do not fit or are not aligned: ``bad``, and nothing is offered."""
     nest = NESTS[1]
     _, golden = _nest(*nest)
     good = model.Job(m=5, n=5, k=5, tile=1, rounds=2)
     bad = [dataclasses.replace(good, **change) for change in (
         {"m": 0}, {"n": 0}, {"k": 0}, {"order": 3}, {"rounds": 9}, {"row_tiles": 7}, {"column_tiles": 6},
-        {"rounds": 15}, {"row_tiles": 4, "rounds": 6})]
+        {"rounds": 15}, {"row_tiles": 4, "rounds": 6}, {"align_k": 1, "rounds": 1}, {"align_k": 1, "rounds": 0})]
     assert golden.legal(good)
     assert not any(golden.legal(job) for job in bad)
     length = 400
@@ -143,6 +144,30 @@ def test_refusals():
     _, want = _check(nest, [*bad, good], always, dict.fromkeys(STREAMS, always), seed=1)
     assert np.count_nonzero(want.signals["bad"]) == len(bad)
     assert len(want.beats) == golden.cycles(good)
+
+
+def test_alignment():
+    """A panel that is one of several begins at a multiple of the lanes, where memory rows run along it."""
+    nest = NESTS[0]
+    _, golden = _nest(*nest)
+    good = model.Job(m=4, n=5, k=4, tile=1, rounds=1, row_tiles=1, align_m=1)
+    jobs = [dataclasses.replace(good, **change) for change in (
+        {}, {"row_tiles": 0}, {"row_tiles": 0, "m": 2}, {"row_tiles": 0, "m": 3}, {"tile": 0, "row_tiles": 0, "m": 1},
+        {"align_k": 1}, {"align_k": 1, "k": 3}, {"align_k": 1, "k": 2}, {"align_k": 1, "rounds": 0},
+        {"align_k": 1, "rounds": 0, "k": 1}, {"align_k": 1, "rounds": 2})]
+    assert [golden.legal(job) for job in jobs] == [True, False, True, False, True, False, False, True, False, True,
+                                                   True]
+    length = 2_000
+    always = np.ones(length, bool)
+    _check(nest, jobs, always, dict.fromkeys(STREAMS, always), seed=1)
+
+
+def test_common():
+    """Initial values that are common to all rows take one round, but partial results one for each row of units."""
+    golden = model.LoopNest(rows=4, lanes=4)
+    job = model.Job(m=32, n=16, k=40, tile=2, column_tiles=1, rounds=4, resume=1)
+    assert golden.cycles(job) == 8 * 4 * (40 + 4 * 3)
+    assert golden.cycles(dataclasses.replace(job, common=1)) == 8 * 4 * (40 + 4 * 2 + 1)
 
 
 def test_reset():

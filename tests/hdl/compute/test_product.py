@@ -39,7 +39,7 @@ def _job(generator, golden, *, most):
         job = loop_nest.Job(
             **sizes, tile=int(generator.integers(4)), row_tiles=int(generator.integers(3)),
             column_tiles=int(generator.integers(3)), rounds=int(generator.integers(6)),
-            order=int(generator.integers(3)), resume=int(generator.integers(2)))
+            order=int(generator.integers(3)), resume=int(generator.integers(2)), common=int(generator.integers(2)))
         if golden.loops.legal(job):
             return job
 
@@ -58,6 +58,8 @@ def _run(unit_of, jobs, *, seed, kind="ordinary", stored=(True, True), rates=Non
     fills, tiles, initials, results = {"a": [], "b": []}, [], [], []
     for job in jobs:
         a, b, c = (draw(generator, kind, *shape) for shape in ((job.m, job.k), (job.k, job.n), (job.m, job.n)))
+        if job.common:
+            c = np.tile(c[:1], (job.m, 1))
         for name, panels in golden.fills(job, a, b, by_rows=stored).items():
             fills[name] += panels
         announced, begun, ended = golden.tiles(job, a, b, c)

@@ -20,7 +20,7 @@ def _frames(groups, columns):
     yield from ((len(EXPONENTIAL) + len(SUM) + step, 0) for step in range(len(LOGARITHM)))
 
 
-@pytest.mark.parametrize("columns", (2, 8))
+@pytest.mark.parametrize("columns", [2, 8])
 def test_programs(columns):
     """Step, element or row of every cycle of programs of all sizes, and a program that another one replaces."""
     unit = Unit(ProgramSequencer(columns=columns))

@@ -15,7 +15,7 @@ def test_parameters():
         VectorLane(dsps=3)
 
 
-@pytest.mark.parametrize("dsps", (4, 1))
+@pytest.mark.parametrize("dsps", [4, 1])
 def test_products_and_sums(dsps):
     """Every result, at the cycle that the latency says, of operands that change in every cycle."""
     component = VectorLane(dsps=dsps)

@@ -71,7 +71,8 @@ def test_cross_entropy():
     np.testing.assert_array_equal(totals, summation.row_sums(powers.view(np.float32))[:, 0].view(np.uint32))
     for step in LOGARITHM[:-1]:
         threads.run(step, chosen=chosen ^ _NEGATIVE_ZERO)
-    want = [summation.cross_entropy(row[None], np.array([label]))[0] for row, label in zip(scores, labels, strict=True)]
+    want = [summation.cross_entropy(row[None], np.array([label]))[0]
+            for row, label in zip(scores, labels, strict=True)]
     np.testing.assert_array_equal(threads.result, np.array(want, np.float32).view(np.uint32))
 
 

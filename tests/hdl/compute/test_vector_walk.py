@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.vector_walk import RowWalk
+from hdl.compute.vector_walk import VectorWalk
 from sim.verilated.vectors import Unit
 
 
@@ -11,11 +11,11 @@ def _places(units, rows, columns):
              column == columns - 1 and row == rows - 1) for row in range(rows) for column in range(columns)]
 
 
-@pytest.mark.parametrize("units", (2, 4))
+@pytest.mark.parametrize("units", [2, 4])
 def test_places(units):
     """Places of blocks of all sizes, with pauses, and a start before the end."""
     generator = np.random.default_rng(units)
-    unit = Unit(RowWalk(units=units, columns=8))
+    unit = Unit(VectorWalk(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")
     for rows, columns in ((1, 1), (1, 8), (16 * units, 1), (16 * units, 8), (5, 3), (7, 4), (2, 2)):
         want = _places(units, rows, columns)

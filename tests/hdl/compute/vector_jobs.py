@@ -35,21 +35,22 @@ def draw_scores(generator, kind, rows, columns):
     if kind == "corners":
         values = generator.choice(_CORNERS[:11] if generator.random() < 0.5 else _CORNERS, (rows, columns))
     elif kind == "equal":
-        values = np.broadcast_to(generator.choice(np.array([-10000, 0, -0.0, 3], np.float32), (rows, 1)), (rows, columns))
+        same = generator.choice(np.array([-10000, 0, -0.0, 3], np.float32), (rows, 1))
+        values = np.broadcast_to(same, (rows, columns))
     else:
         values = generator.standard_normal((rows, columns)) * (3 if kind == "ordinary" else 60)
     return np.ascontiguousarray(values, np.float32).view(np.uint32)
 
 
 def draw(generator, kind, rows, columns, *, lanes, wrong=0.0, function=0):
-    """A case at random places, whose strides leave gaps."""
+    """A case at random places, whose strides leave gaps, at least if it has no more than 64 columns."""
     def place(extent):
         return int(generator.integers(4)), int(generator.integers(MEMORY_ROWS - extent))
 
-    width = -(-columns // lanes)
+    width = -(-min(columns, 64) // lanes)
     strides = {name: width + int(generator.integers(3)) for name in ("stride_source", "stride_target")}
     apart = int(generator.integers(1, 7))
-    labels = generator.integers(columns, size=rows)
+    labels = generator.integers(max(columns, 1), size=rows)
     far = generator.choice(np.array([columns, columns + 1, 64, 1 << 16, (1 << 32) - 1]), rows)
     labels = np.where(generator.random(rows) < wrong, np.maximum(far, columns), labels)
     job = model.Job(
@@ -68,7 +69,8 @@ def job_rows(cases, lanes):
     for name in layout.members:
         given = [getattr(job, name) for job in jobs]
         if name in ("source", "labels", "target", "loss"):
-            values[name] = {"place": np.array([place for place, _ in given]), "row": np.array([row for _, row in given])}
+            places, rows = zip(*given, strict=True)
+            values[name] = {"place": np.array(places), "row": np.array(rows)}
         else:
             values[name] = np.array(given)
     return pack(layout, values)
@@ -90,7 +92,7 @@ def answers(generator, cases, lanes):
     return pack(response_layout(lanes), {"elements": elements})
 
 
-def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True, settled=1):
+def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True, settled=1, before=None):
     """Run jobs one after another, compare reads and writes with the model, and return the ports.
 
     Parameters
@@ -100,12 +102,20 @@ def run(unit, cases, *, lanes, columns, cycles, seed=1, willing=None, ready=True
     ready : dict or True
         Per output stream, cycles in which its sink is ready.
     settled : array or int
+    before : tuple of Case and int or None
+        Another job that is cut off by a reset after some cycles.
     """
     legal = [case for case in cases if case.job.legal(columns)]
     generator = np.random.default_rng(seed)
     willing = willing or {}
     ready = {"request": True, "write": True} if ready is True else ready
     unit.reset()
+    if before:
+        case, cut = before
+        unit.lockstep(
+            sources={"job": Feed(job_rows([case], lanes)), "response": Feed(answers(generator, [case], lanes))},
+            sinks=ready, inputs={"settled": 1}, cycles=cut, seed=seed)
+        unit.reset()
     ports = unit.lockstep(
         sources={"job": Feed(job_rows(cases, lanes), willing.get("job")),
                  "response": Feed(answers(generator, legal, lanes), willing.get("response"))},

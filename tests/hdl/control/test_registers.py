@@ -16,9 +16,10 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
-#: Configuration by number of queues, and what the node with one queue lacks.
-CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100)}
-PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
+#: Configuration by number of queues, and what the node with one queue, which has no compute engine, lacks.
+CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1)}
+LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
+           "GEMM_CYCLES", "VECTOR_CYCLES")
 CONSTANTS = {
     "ID": IDENTIFIER, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
     "WEIGHT_WORDS": 64, "STATE_WORDS": 32, "STATE_PLANES": 2, "SEGMENT_ELEMENTS": 64,
@@ -61,7 +62,7 @@ class Model:
     """
 
     def __init__(self, queues):
-        self.lacking = PROGRAMS if queues == 1 else ()
+        self.lacking = LACKING if queues == 1 else ()
         self.constants = {**CONSTANTS, "CONFIGURATION_HASH": CONFIGS[queues].hash, "QUEUES": queues,
                           "PROGRAM_DEPTH": 100 if queues == 2 else 0}
         self.settings = {entry.name: entry.reset for entry in REGISTERS if entry.access is Access.SETTING}

@@ -1,38 +1,28 @@
-"""Factors of matrix products: legal for every size up to the given one, and few cycles."""
+"""Factors of matrix products: legal for every number of examples up to the given one."""
 
-import itertools
+import dataclasses
 
-import numpy as np
 import pytest
 
 from host.compute.factors import Array, best_factors
-from sim.golden.loop_nest import Job, LoopNest
+from sim.golden.gemm import GemmJob
+
+ARRAY = Array(rows=4, lanes=4)
 
 
-def loops(array):
-    return LoopNest(rows=array.rows, lanes=array.lanes, blocks=array.blocks)
-
-
-@pytest.mark.parametrize("array", [Array(rows=4, lanes=4), Array(rows=1, lanes=4), Array(rows=2, lanes=8),
+@pytest.mark.parametrize("array", [ARRAY, Array(rows=1, lanes=4), Array(rows=2, lanes=8),
                                    Array(rows=1, lanes=2, blocks=8)], ids=str)
-def test_are_legal(array):
-    generator = np.random.default_rng(2)
-    for m, k, n in [(1, 1, 1), (4095, 4095, 4095), *generator.integers(1, 70, (20, 3)).tolist()]:
-        job = best_factors(array, m, k, n)
-        strides = loops(array).strides(job)
-        assert loops(array).legal(job)
-        assert min(strides.values()) >= array.lanes
-        assert loops(array).legal(Job(**{**vars(job), "m": 1, "n": 1, "k": 1}))
+@pytest.mark.parametrize(("sizes", "name"), [((11, 8, 12), "m"), ((12, 11, 8), "k")])
+def test_are_legal_for_fewer_examples(array, sizes, name):
+    factors = best_factors(array, sizes, transpose_a=name == "k", transpose_b=name == "m", starts=name == "m")
+    m, k, n = sizes
+    job = GemmJob(m=m, k=k, n=n, transpose_a=int(name == "k"), transpose_b=int(name == "m"), **factors)
+    for examples in range(1, 12):
+        assert array.model.legal(dataclasses.replace(job, **{name: examples}))
 
 
-def test_beats_are_few():
-    """No form of a tile has fewer beats, where all operands fit."""
-    array = Array(rows=4, lanes=4)
-    for m, k, n in itertools.product((10, 30, 64), repeat=3):
-        least = min(loops(array).cycles(Job(m=m, n=n, k=k, tile=tile, rounds=6)) for tile in range(4))
-        assert loops(array).cycles(best_factors(array, m, k, n)) == least
-
-
-def test_no_room():
-    with pytest.raises(ValueError, match=r"^Panels must have room for 4 terms of a tile, not 2 blocks$"):
-        best_factors(Array(rows=4, lanes=4, blocks=2), 8, 8, 8)
+def test_large_products():
+    """A product that takes millions of cycles is not modelled cycle by cycle."""
+    job = GemmJob(m=160, k=128, n=104, **best_factors(ARRAY, (160, 128, 104)))
+    assert ARRAY.model.legal(job)
+    assert ARRAY.model.loops.cycles(job.loops) < 1.1 * 160 * 128 * 104 / 16

@@ -1,0 +1,127 @@
+"""Training on Verilated nodes that compute: the bits of a host that does, words to the nodes, and refused lists."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import Opcode, header_layout
+from hdl.group import GROUP
+from host.driver.diagnosis import RingError
+from host.driver.words import fields, places
+from host.models.digits import Dataset
+from host.training.engine import computer_of
+from host.training.optimizers import SGD
+from host.training.record import TrainingConfig
+from host.training.trainer import Run, check_run
+from host.training.workloads import Classifier
+from tests.host import rings
+
+NODES = 3
+NODE = rings.CONFIGS["centroid"]
+#: Cycles that a queue waits for the other one.
+TIMEOUT = 40_000
+#: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a codebook that is made anew in between.
+CONFIG = TrainingConfig(max_steps=6, batch=24, hidden=(8,), refresh=3, macs=4, compute="node",
+                        optimizer=SGD(learning_rate=0.2, momentum=0.9))
+
+
+@pytest.fixture(scope="module")
+def task(data):
+    few = Dataset(data.train_x[:93], data.train_y[:93], data.test_x[:50], data.test_y[:50], data.classes)
+    return Classifier(few, CONFIG.hidden, align=GROUP)
+
+
+def train(ring, task, config):
+    run = Run(ring, task, config)
+    run.begin()
+    while not run.complete:
+        run.advance()
+    return run.finish()
+
+
+def contents(ring, length):
+    """Weights, masters and momenta of all nodes, as bits."""
+    found = [ring.read_weights(length), ring.read_master(length), ring.read_state(length)]
+    return [vector.view(np.uint32) for vector in found]
+
+
+def test_same_bits(task):
+    """Weights, masters, momenta, losses and accuracies are those of a host that computes, by every schedule and
+    without one. Cycles of a step are those of its parts."""
+    check_run(NODE, task, CONFIG, nodes=NODES)
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        expected = train(ring, task, dataclasses.replace(CONFIG, compute="host"))
+        bits = contents(ring, task.parameters.size)
+        for overlap in ("none", "strict", "layers", None):
+            training = train(ring, task, dataclasses.replace(CONFIG, overlap=overlap))
+            for found, wanted in zip(contents(ring, task.parameters.size), bits, strict=True):
+                assert np.array_equal(found, wanted), overlap
+            assert [step.loss for step in training.steps] == [step.loss for step in expected.steps]
+            assert (training.losses, training.measures) == (expected.losses, expected.measures)
+            for step in training.steps:
+                assert 0 < step.vector_cycles < step.gemm_cycles
+                assert 0 < step.compute_cycles - step.gemm_cycles - step.vector_cycles < 600
+                assert overlap is None or step.compute_cycles < step.cycles
+
+
+class Counted:
+    """A transport that counts the payload words of requests, by their opcode."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self.words = collections.Counter()
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)
+
+    def send(self, packet):
+        header = fields(places(header_layout()), int(packet[0]))
+        self.words[Opcode(header["opcode"])] += header["count"]
+        self._transport.send(packet)
+
+
+def test_words_to_a_node(task, monkeypatch):
+    """Every word that the host port of a node carries in a step is of inputs, labels, a setting or the program."""
+    config = dataclasses.replace(CONFIG, overlap="none", refresh=100, check=True)
+    with rings.open_nodes(NODES, config=NODE, timeout=TIMEOUT) as (ring, _):
+        run = Run(ring, task, config)
+        run.begin()
+        run.advance()
+        counted = [Counted(device.transport) for device in ring.devices]
+        for device, transport in zip(ring.devices, counted, strict=True):
+            monkeypatch.setattr(device, "_transport", transport)
+        loads = 0
+        for _ in range(3):
+            before = [list(run._execution.computer.lengths), *(transport.words.copy() for transport in counted)]
+            run._step(run._batches.number + 1, run._batches.take())
+            lengths = run._execution.computer.lengths
+            loaded = lengths != before[0]
+            loads += loaded
+            for examples, transport, words in zip(lengths, counted, before[1:], strict=True):
+                sent = transport.words - words
+                assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
+                # The learning rate in every step, and the number of examples where it is another.
+                assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
+                # Four lists, settings and an update, of sixteen words each.
+                assert sent[Opcode.LOAD_PROGRAM] == (16 * (4 + 2) if loaded else 0)
+                assert not set(sent) & {Opcode.PUSH_COMMAND}
+        assert 0 < loads < 3
+
+
+def test_refused_list(task):
+    """A list that is damaged ends the run at once, with the node and the number of the instruction."""
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        for overlap in (None, "none"):
+            config = dataclasses.replace(CONFIG, overlap=overlap, refresh=100)
+            computer = computer_of(ring, task, config)
+            run = Run(ring, task, config)
+            run.begin()
+            second = computer.lists.places.lists + 16
+            for device in ring.devices[1:2]:
+                number = NODE.memories["activations"].number
+                device.write_memory(number, second, np.array([9], np.uint32))
+            with pytest.raises(RingError, match=r"node 1.*: instruction 1 of the list is wrong"):
+                run.advance()
+            ring.recover()
