@@ -28,7 +28,8 @@ _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 
-_COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
+_COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT",
+            "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
 #: For what runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)

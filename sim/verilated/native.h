@@ -1,7 +1,7 @@
 // Floating-point units as functions of the processor's own arithmetic, in place of gateware: see native.py.
 //
-// Numbers are binary32 by their bits, rounded to nearest even, with subnormal numbers and one NaN. The compiler must not
-// take liberties, and the processor's modes must be those of IEEE 754 whoever calls: hence `broken` and `Environment`.
+// Numbers are binary32 by their bits, rounded to nearest even, with subnormal numbers and one NaN. `broken` finds a
+// compiler that takes liberties, and `Environment` sets the processor's modes, whoever calls.
 
 #pragma once
 
@@ -13,10 +13,10 @@
 #define NATIVE_ARITHMETIC 1
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "native arithmetic must be that of IEEE 754: compile without -ffast-math, or take the arithmetic of the gateware"
+#error "native arithmetic must be that of IEEE 754: compile without -ffast-math, or choose gateware"
 #endif
 static_assert(FLT_EVAL_METHOD == 0,
-              "native arithmetic must not have more bits than a float, as x87 has: take the arithmetic of the gateware");
+              "native arithmetic must not have more bits than a float, as x87 has: choose gateware");
 
 namespace native {
 
@@ -42,8 +42,8 @@ NATIVE_FUNCTION std::uint32_t square_root(std::uint32_t a) { return pattern(__bu
 
 #undef NATIVE_FUNCTION
 
-// As long as it lives, its thread rounds to nearest, keeps subnormal numbers and traps nothing, whatever the caller or a
-// library that he has loaded has set; then all is as it was.
+// The modes of IEEE 754, for the present thread and as long as this lives: rounding to nearest, subnormal numbers, no
+// traps. Afterwards all is as the caller, or a library in the same process, has set it.
 class Environment {
 public:
     Environment() {
@@ -58,7 +58,7 @@ private:
     std::fenv_t m_saved;
 };
 
-// The rule that the functions break as they were compiled, found by results whose bits are known; null if there is none.
+// The rule that the compiled functions break, found by results whose bits are known; null if there is none.
 inline const char* broken() {
     struct Case {
         const char* rule;

@@ -1,9 +1,9 @@
 """Floating-point units of a simulation as C++ functions, in place of gateware.
 
-Adders, multipliers, dividers and square roots of binary32 are most of the logic of an array of multipliers, and each is
-one instruction of the processor that simulates them. In a native simulation such a unit is that instruction, in
-``native.h``, and registers for the rest of its latency: the same ports, the same bits in the same cycles. Until a unit
-has its first result its output may differ, and so may that of a folded one in cycles without a result.
+Adders, multipliers, dividers and square roots of binary32 are most of the logic of an array of multipliers, and each
+is one instruction of the processor that simulates them. In a native simulation such a unit is that instruction, in
+``native.h``, and registers for the rest of its latency: the same ports, the same bits in the same cycles. Its output
+may differ until its first result, and in cycles in which a folded unit has no result.
 """
 
 import enum
@@ -19,7 +19,7 @@ from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
 from hdl.floating.stages import wait
 
-__all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform"]
+__all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform", "module_of"]
 
 
 class Arithmetic(enum.Enum):
@@ -41,6 +41,11 @@ _MODULES = {FloatAdder: "native_add", FloatMultiplier: "native_multiply", FloatD
 _FOLDED = (FloatDivider, FloatSquareRoot)
 
 
+def module_of(unit: Any) -> str:
+    """Name of the module that computes the first stage of a unit."""
+    return _MODULES[type(unit)]
+
+
 class NativePlatform:
     """Platform of a simulation whose floating-point units are functions.
 
@@ -56,6 +61,6 @@ class NativePlatform:
         if isinstance(unit, _FOLDED):
             operands.setdefault("i_load", C(1, 1))
         result = Signal(FP32.width)
-        m.submodules.function = Instance(_MODULES[type(unit)], i_clk=ClockSignal(), **operands, o_o=result)
+        m.submodules.function = Instance(module_of(unit), i_clk=ClockSignal(), **operands, o_o=result)
         m.d.comb += unit.o.eq(wait(m, "later", result, unit.latency - 1))
         return m

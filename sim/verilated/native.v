@@ -1,5 +1,5 @@
-// Floating-point units of one stage, whose results are functions of native.h; the stages that follow are in native.py.
-// An operand enters in each cycle of load, and the result stands until the next one.
+// Floating-point units of one stage, whose results are functions of native.h. The later stages are in native.py.
+// An operand enters in each cycle of load, and its result stays until the next one.
 
 module native_add(input clk, input [31:0] a, input [31:0] b, output reg [31:0] o);
   always @(posedge clk) o <= $cpure32("native::add(", a, ", ", b, ")");

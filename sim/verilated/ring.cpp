@@ -60,8 +60,8 @@ struct Ring {
     Ring(uint32_t count, uint32_t threads, const uint32_t* incoming) : crew(new Crew{threads}) {
 #ifdef NATIVE_ARITHMETIC
         if (const char* rule = native::broken()) {
-            throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it does "
-                                     "not; CXX must name a compiler without options such as -ffast-math");
+            throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it "
+                                     "does not; CXX must name a compiler without options such as -ffast-math");
         }
 #endif
         for (uint32_t index = 0; index < count; ++index) {

@@ -250,7 +250,8 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
     before : str
         C++ that the design relies on.
     level : str
-        Optimization. Vectors are short: what a higher level gains in speed it loses several times over in compilation.
+        Optimization. Vectors are short: what a higher level gains in speed it loses several times over in the
+        compiler.
     """
     sources = {path.name: path.read_text() for path in harness}
     flags = (level, "-ffp-contract=off", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0",

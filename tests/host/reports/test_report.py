@@ -18,7 +18,8 @@ FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles",
 
 def simulation(**changes):
     return report.Simulation(**{
-        "transport": "verilated", "threads": 2, "link_latency": 16, "configuration": {"lanes": 4},
+        "transport": "verilated", "threads": 2, "arithmetic": "gateware", "link_latency": 16,
+        "configuration": {"lanes": 4},
         "configuration_hash": 0x1234, "host_port": False, "elapsed": Elapsed(400_000, 600_000, 500_000),
         "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0}, "simulation_seconds": 4.0,
         **changes})
