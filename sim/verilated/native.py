@@ -2,22 +2,21 @@
 
 Adders, multipliers, dividers and square roots of binary32 are most of the logic of an array of multipliers, and each
 is one instruction of the processor that simulates them. In a native simulation such a unit is that instruction, in
-``native.h``, and registers for the rest of its latency: the same ports, the same bits in the same cycles. Its output
-may differ until its first result, and in cycles in which a folded unit has no result.
+``native.h``, and registers for its latency, in ``native.v``: the same ports, the same bits in the same cycles. Its
+output may differ until its first result, and in cycles in which a folded unit has no result.
 """
 
 import enum
 from pathlib import Path
 from typing import Any
 
-from amaranth.hdl import C, ClockSignal, Instance, Module, Signal
+from amaranth.hdl import C, ClockSignal, Instance, Module
 
 from hdl.floating.add import FloatAdder
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
 from hdl.floating.square_root import FloatSquareRoot
-from hdl.floating.stages import wait
 
 __all__ = ["FUNCTIONS", "HEADER", "MODULES", "Arithmetic", "NativePlatform", "module_of"]
 
@@ -42,7 +41,7 @@ _FOLDED = (FloatDivider, FloatSquareRoot)
 
 
 def module_of(unit: Any) -> str:
-    """Name of the module that computes the first stage of a unit."""
+    """Name of the module that stands for a unit."""
     return _MODULES[type(unit)]
 
 
@@ -60,7 +59,6 @@ class NativePlatform:
         operands = {f"i_{name}": getattr(unit, name) for name in ("load", "a", "b") if hasattr(unit, name)}
         if isinstance(unit, _FOLDED):
             operands.setdefault("i_load", C(1, 1))
-        result = Signal(FP32.width)
-        m.submodules.function = Instance(module_of(unit), i_clk=ClockSignal(), **operands, o_o=result)
-        m.d.comb += unit.o.eq(wait(m, "later", result, unit.latency - 1))
+        m.submodules.function = Instance(module_of(unit), p_LATENCY=unit.latency, i_clk=ClockSignal(), **operands,
+                                         o_o=unit.o)
         return m

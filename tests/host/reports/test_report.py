@@ -88,6 +88,7 @@ class TestBuild:
         assert len(result["density_per_hop"]) == 3
         assert result["simulated_cycles_per_second"] == 100_000
         assert (result["cycles"], result["cycles_simulated"]) == (1_000_000, 400_000)
+        assert (result["threads"], result["arithmetic"]) == (2, "gateware")
         assert result["host_port"] == {"simulated": False, "cycles_computed": 600_000, "words_computed": 500_000}
         assert result["training"]["optimizer"] == "momentum"
         assert result["training"]["learning_rate"] == TrainingConfig().optimizer.learning_rate
