@@ -181,6 +181,8 @@ UNITS = {
     "compute.array": Unit("hdl.compute.array:MacArray", {"rows": 1, "columns": 4}),
     "compute.panel": Unit("hdl.compute.panel:PanelBuffer", {"lanes": 4}),
     "compute.product": Unit("hdl.compute.product:MatrixProduct", {"rows": 4, "columns": 4}),
+    "compute.vector": Unit("hdl.compute.vector:VectorUnit", {"lanes": 4, "memory_rows": 4096}),
+    "compute.vector_lane": Unit("hdl.compute.vector_lane:VectorLane", {}),
     "compute.loop_nest": Unit("hdl.compute.loop_nest:LoopNest", {"rows": 4, "lanes": 4}),
     "compression.zero_value.encoder": Unit("hdl.compression.zero_value.encoder:Encoder", {"lanes": 4}),
     "compression.zero_value.adder": Unit("hdl.compression.zero_value.adder:Adder", {}),

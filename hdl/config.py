@@ -64,6 +64,11 @@ class NodeConfig:
         Whether the node has the operation INFER.
     stand_in : bool
         Whether the node has the operation COMPUTE, which stands for a computation.
+    compute : int
+        Rows of multiply-accumulate units, of ``lanes`` units each, of a node that has the operation LAYERS: 1, 2 or
+        4, at most the lanes, of which there are two or more then. 0 in a node without.
+    activation_words : int
+        Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
     program_depth : int
@@ -99,6 +104,8 @@ class NodeConfig:
     error_feedback: bool = True
     quantization: bool = False
     stand_in: bool = False
+    compute: int = 0
+    activation_words: int = 8192
     queues: int = 1
     program_depth: int = 64
     weight_codec: str = RAW
@@ -111,7 +118,7 @@ class NodeConfig:
             raise ValueError(f"Lane count must be 1, 2, 4 or 8, not {self.lanes!r}")
         if self.segment not in _SEGMENTS:
             raise ValueError(f"Segment must be 32 times a power of two, up to {_SEGMENTS[-1]}, not {self.segment!r}")
-        for name in ("gradient_words", "weight_words", "state_words"):
+        for name in ("gradient_words", "weight_words", "state_words", "activation_words"):
             words = getattr(self, name)
             if not isinstance(words, int) or words % 32 or not 32 <= words <= 1 << 24:
                 raise ValueError(f"{name} must be a multiple of 32 between 32 and 16777216, not {words!r}")
@@ -128,6 +135,11 @@ class NodeConfig:
         for name in ("masking", "error_feedback", "quantization", "stand_in"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
+            raise ValueError(f"Rows of multiply-accumulate units must be 0, 1, 2 or 4, not {self.compute!r}")
+        if self.compute and (self.lanes < 2 or self.compute > self.lanes):
+            raise ValueError(f"Rows of multiply-accumulate units must be at most the lanes, of which there must be 2 "
+                             f"or more, not {self.compute!r} with {self.lanes} lanes")
         if self.queues not in (1, 2):
             raise ValueError(f"Queue count must be 1 or 2, not {self.queues!r}")
         if not isinstance(self.program_depth, int) or not 1 <= self.program_depth <= _MOST_COMMANDS:

@@ -11,8 +11,8 @@ from hdl.ring import description as ring
 __all__ = ["engines", "operations"]
 
 #: Makers of descriptions for a full node, in order of priority at the memories. The first carries out collectives.
-_DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe, compute.describe,
-                 latched_settings.describe)
+_DESCRIPTIONS = (ring.describe, masking.describe, quantization.describe, compute.describe_stand_in,
+                 compute.describe_layers, latched_settings.describe)
 
 
 def engines(config):

@@ -12,7 +12,8 @@ __all__ = ["BASE_ALIGNMENT", "MOST_SPACES", "REGION_BASES", "TRACE_WORDS", "Memo
 BASE_ALIGNMENT = GROUP
 
 #: Field of a command that is the base in a region.
-REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base"}
+REGION_BASES = {"gradients": "gradient_base", "weights": "weight_base", "state": "state_base",
+                "activations": "weight_base"}
 
 #: Words of a node's trace, in a node with programs.
 TRACE_WORDS = 512
@@ -116,7 +117,8 @@ def memory_map(config):
     """The memories of a node of this configuration: a :class:`MemoryMap`.
 
     Every node has gradients and weights. State planes, masters and residuals are there where the optimizer or a
-    codec needs them, the codebook where weights are coded by centroids, and the trace where there are programs.
+    codec needs them, the codebook where weights are coded by centroids, activations where there is a compute engine,
+    and the trace where there are programs.
     """
     planes = [(f"state_{plane}", config.state_words, f"state plane {plane}", "state")
               for plane in range(config.state_planes)]
@@ -127,5 +129,6 @@ def memory_map(config):
         ("masters", config.state_words if config.has_master else 0, "master memory", "state"),
         ("codebook", config.codebook_words, "codebook memory", "codebook"),
         ("residuals", config.gradient_words if config.has_residual else 0, "residual memory", "gradients"),
+        ("activations", config.activation_words if config.compute else 0, "activation memory", "activations"),
         ("trace", TRACE_WORDS if config.queues > 1 else 0, "trace", "trace"),
     ])

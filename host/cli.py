@@ -11,7 +11,6 @@ import typer
 from hdl.board import BOARDS
 from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
 from hdl.config import NodeConfig
-from hdl.group import GROUP
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
@@ -45,9 +44,10 @@ from host.reports import report
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
+from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.training.record import TrainingConfig, TrainingError
+from host.training.record import NODE, TrainingConfig, TrainingError
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
@@ -142,10 +142,14 @@ def train_command(
         show_default=False)] = None,
     overlap: Annotated[str | None, typer.Option(
         help="Have nodes compute and communicate by a program: none, strict, layers, chunks:n for n layers at a "
-             "time, search for the best n, or all, one after the other. Computing is modelled. [default: the host "
-             "computes]", show_default=False)] = None,
+             "time, search for the best n, or all, one after the other. Computing is modelled, but with --compute "
+             "node. [default: the host computes]", show_default=False)] = None,
+    compute: Annotated[str, typer.Option(
+        help="Who differentiates: host, or node for nodes that do, by a program unless there is a density.")
+    ] = TrainingConfig.compute,
     macs: Annotated[int, typer.Option(
-        help="Multiply-adds per cycle of the engine that --overlap counts on.")] = TrainingConfig.macs,
+        help="Multiply-adds per cycle of each node's engine, or of the one that --overlap counts on.")
+    ] = TrainingConfig.macs,
     transport: TransportOption = TransportName.VERILATED,
     device: Annotated[str | None, typer.Option(
         help="Serial port of a board, as /dev/ttyUSB0; stands for --transport serial.", show_default=False)] = None,
@@ -194,8 +198,10 @@ def train_command(
     if optimizer is None:
         optimizer = OptimizerName.ADAM if text else OptimizerName.MOMENTUM if node.state_planes else OptimizerName.SGD
     host_port = host_port or transport is not TransportName.VERILATED
+    if compute == NODE and overlap is None and density is None and board is None:
+        overlap = OVERLAPS[0]
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
-                  board=board, overlap=overlap)
+                  board=board, overlap=overlap, compute=compute)
     check_range("Link latency", link_latency, 1, 1_000_000)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
@@ -211,7 +217,7 @@ def train_command(
         epochs=TrainingConfig.epochs if epochs is None else epochs, max_steps=steps, interval=interval,
         batch=(TEXT_BATCH if text else TrainingConfig.batch) if batch is None else batch,
         hidden=TrainingConfig.hidden if hidden is None else widths(hidden), seed=seed, check=check, density=density,
-        overlap=OVERLAPS[0] if overlap == ALL else overlap, macs=macs,
+        overlap=OVERLAPS[0] if overlap == ALL else overlap, compute=compute, macs=macs,
         optimizer=create(optimizer, learning_rate=rates[optimizer] if learning_rate is None else learning_rate,
                          momentum=momentum, dampening=dampening, weight_decay=weight_decay, clip=clip),
         packed_state=moments is Moments.BF16)
@@ -224,7 +230,7 @@ def train_command(
             task = CharacterModel(topics(context=TransformerConfig.context))
         else:
             data = digits()
-            task = Classifier(data, config.hidden, align=1 if overlap is None else GROUP)
+            task = Classifier(data, config.hidden, align=config.align)
             if hidden is None and board is not None:
                 try:
                     config.allocation(task.parameters.size).check(node, nodes=nodes)
@@ -236,6 +242,8 @@ def train_command(
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes,
                           planes=state_planes)
+            if compute == NODE:
+                node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
                 node = programmed(node, task.parameters.size, len(config.hidden) + 1)
         check_run(node, task, config, nodes=nodes)  # before anything is built

@@ -140,23 +140,28 @@ class MacArray(wiring.Component):
         lag = Signal(range(SLOTS))
         # A bank is taken by the first beat of a last round, for its other beats as well.
         banks = Signal(range(_BANKS + 1))
+        # Registers that say in advance that the next beat opens a round, and that there is no bank for it.
+        opening = Signal(init=1)
         full = Signal()
         issue = Signal()
         begins = Signal()
         ends = Signal()
         m.d.comb += [
-            full.eq(banks == _BANKS),
-            issue.eq(held & aligned & ~(operands.last & (slot == 0) & full)),
+            issue.eq(held & aligned & ~(operands.last & opening & full)),
             self.i.ready.eq(~held | issue),
-            begins.eq(issue & operands.last & (slot == 0)),
+            begins.eq(issue & operands.last & opening),
             ends.eq(issue & operands.last & (slot == SLOTS - 1)),
         ]
+        with m.If(freed & ~begins):
+            m.d.sync += full.eq(0)
+        with m.Elif(begins & ~freed):
+            m.d.sync += full.eq(banks == _BANKS - 1)
         with m.If(self.i.ready):
             m.d.sync += [held.eq(self.i.valid), operands.eq(self.i.payload)]
             with m.If(self.i.payload.initial):
                 m.d.sync += [operands.a[row].eq(ONE) for row in range(self._rows)]
         with m.If(issue):
-            m.d.sync += [slot.eq(slot + 1), lag.eq(0), aligned.eq(1), fresh.eq(ends)]
+            m.d.sync += [slot.eq(slot + 1), opening.eq(slot == SLOTS - 1), lag.eq(0), aligned.eq(1), fresh.eq(ends)]
         with m.Else():
             m.d.sync += [lag.eq(lag + 1), aligned.eq(fresh | (lag == SLOTS - 1))]
         step_count(m, banks, up=begins, down=freed)

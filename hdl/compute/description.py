@@ -1,14 +1,17 @@
-"""Description of the stand-in for a compute engine: COMPUTE."""
+"""Descriptions of the compute engine, LAYERS, and of the stand-in for one, COMPUTE."""
 
+from hdl.compute.engine import BLOCKS, COLUMNS, ComputeEngine, memory_words
+from hdl.compute.gemm import Gemm
 from hdl.compute.stand_in import StandIn
-from hdl.control.engine import EngineDescription, Extent, OperationDescription
+from hdl.compute.vector import VectorUnit
+from hdl.control.engine import EngineDescription, Extent, OperationDescription, Reach
 from hdl.control.protocol import Operation
 
-__all__ = ["describe"]
+__all__ = ["describe_layers", "describe_stand_in"]
 
 
-def describe(config):
-    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without stand-in.
+def describe_stand_in(config):
+    """Return the stand-in's :class:`~hdl.control.engine.EngineDescription`, or None on a node without stand-in.
 
     COMPUTE has staged gradients at ``state_base``, and puts them to ``gradient_base``, both in the gradient memory.
     """
@@ -21,5 +24,28 @@ def describe(config):
             Extent(base="gradient_base", memory="gradients"), Extent(base="state_base", memory="gradients"))),),
         reads={"gradients": ("gradient_read",)},
         writes={"gradients": ("gradient_write",)},
+        inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
+    )
+
+
+def describe_layers(config):
+    """Return the engine's :class:`~hdl.control.engine.EngineDescription`, or None on a node without compute engine.
+
+    LAYERS has its list at ``weight_base`` in the activation memory; its length counts examples.
+    """
+    if not config.compute:
+        return None
+    rows = max(memory_words(config)) // config.lanes
+    return EngineDescription(
+        name="compute",
+        make=lambda: ComputeEngine(
+            config=config,
+            gemm=Gemm(rows=config.compute, lanes=config.lanes, dsps=config.multiplier_dsps, blocks=BLOCKS,
+                      memory_rows=rows),
+            vector=VectorUnit(lanes=config.lanes, memory_rows=rows, columns=COLUMNS, dsps=config.multiplier_dsps)),
+        operations=(OperationDescription(code=Operation.LAYERS, queue=0, least=1, extents=(
+            Extent(base="weight_base", memory="activations", reach=Reach.START),)),),
+        reads={"gradients": ("gradient_read",), "weights": ("weight_read",), "activations": ("activation_read",)},
+        writes={"gradients": ("gradient_write",), "activations": ("activation_write",)},
         inputs={"link_reset": "link_reset", "weight_version": "weight_version"},
     )

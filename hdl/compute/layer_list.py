@@ -87,9 +87,9 @@ def gemm_layout():
 def vector_layout():
     """Layout of a function of rows, in sixteen words.
 
-    ``function`` is one of :class:`VectorProgram`; ``rows`` of 0 is the length of the command. CROSS_ENTROPY has
-    scores at ``source``, one label a row at ``labels``, ``stride_labels`` elements apart and at any address, and
-    writes the gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
+    ``function`` is one of :class:`VectorProgram`; a size of 0 is the length of the command. CROSS_ENTROPY has scores
+    at ``source``, one label a row at ``labels``, ``stride_labels`` elements apart and at any address, and writes the
+    gradient of the loss to ``target``, and the loss, summed over the rows, to the element ``loss``.
     """
     return data.StructLayout({
         "kind": 4, "function": 8, "reserved_0": 20,

@@ -1,5 +1,8 @@
 """Loop nest of a matrix product: panels to load, tiles, and the operands of every cycle."""
 
+import functools
+import operator
+
 from amaranth.hdl import C, Cat, Module, Mux, Signal
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -7,7 +10,8 @@ from amaranth.lib.wiring import In, Out
 from hdl.compute.array import TILES
 from hdl.compute.multiply_accumulate import SLOTS
 
-__all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "job_layout", "panel_layout", "tile_layout"]
+__all__ = ["SIZE_BITS", "LoopNest", "Order", "beat_layout", "extents", "fits", "job_layout", "panel_layout",
+           "tile_layout"]
 
 #: Bits of the sizes of a product.
 SIZE_BITS = 12
@@ -29,11 +33,14 @@ def job_layout():
     """Payload of a product of ``m`` by ``k`` and ``k`` by ``n``: sizes, factors of the loops, and their order.
 
     A panel has 2 to ``row_tiles`` by 2 to ``column_tiles`` register tiles of the form ``tile``, with 2 to ``rounds``
-    terms of each sum. ``resume`` begins the sums with the elements of C.
+    terms of each sum. ``resume`` begins the sums with the elements of C; if these are ``common`` to all rows, one
+    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m
+    and along k, so that panels must begin at multiples of the lanes there.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MOST_TILES + 1),
-        "column_tiles": range(_MOST_TILES + 1), "rounds": range(_MOST_ROUNDS + 1), "order": 2, "resume": 1})
+        "column_tiles": range(_MOST_TILES + 1), "rounds": range(_MOST_ROUNDS + 1), "order": 2, "resume": 1,
+        "common": 1, "align_m": 1, "align_k": 1})
 
 
 def panel_layout():
@@ -44,19 +51,22 @@ def panel_layout():
 def tile_layout():
     """Payload of a tile: its first row and column, and its form.
 
-    ``initial`` asks for its elements of C; a ``partial`` result is to be one of these later.
+    ``initial`` asks for its elements of C; a ``partial`` result is to be one of these later, when the tile comes
+    ``again``. ``opens`` marks the first tile of a panel.
     """
-    return data.StructLayout({"m": SIZE_BITS, "n": SIZE_BITS, "tile": range(TILES), "initial": 1, "partial": 1})
+    return data.StructLayout({
+        "m": SIZE_BITS, "n": SIZE_BITS, "tile": range(TILES), "initial": 1, "partial": 1, "again": 1, "opens": 1})
 
 
 def beat_layout(rows, lanes, blocks):
     """Payload of one cycle of the array: blocks of A and B to read, their column, and the array's marks.
 
-    In an ``initial`` beat nothing is read: the term of ``initial_row`` is an element of C. ``release_a`` and
+    In an ``initial`` beat nothing is read: the term of ``initial_row``, or of all rows if it is ``common``, is an
+    element of C. ``release_a`` and
     ``release_b`` end the use of a panel; ``final`` ends the product.
     """
     part = {"part": range(lanes // rows)} if rows < lanes else {}
-    first = {"initial_row": range(rows)} if rows > 1 else {}
+    first = {"initial_row": range(rows), "common": 1} if rows > 1 else {}
     return data.StructLayout({
         "a": range(blocks), "b": range(blocks), "row": range(lanes), **part, "initial": 1, **first, "first": 1,
         "last": 1, "tile": range(TILES), "release_a": 1, "release_b": 1, "final": 1})
@@ -65,8 +75,26 @@ def beat_layout(rows, lanes, blocks):
 def _step_layout():
     """Payload of a step: one pair of panels and what the tiles of it are."""
     return data.StructLayout({
-        "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "first": 1, "last": 1, "partial": 1,
-        "release_a": 1, "release_b": 1, "final": 1})
+        "m": SIZE_BITS, "n": SIZE_BITS, "left": SIZE_BITS, "initial": 1, "common": 1, "first": 1, "last": 1,
+        "partial": 1, "again": 1, "release_a": 1, "release_b": 1, "final": 1})
+
+
+def extents(job, *, rows, lanes):
+    """Logarithms of rows, columns and terms of a panel of a job."""
+    row_bits, lane_bits = rows.bit_length() - 1, lanes.bit_length() - 1
+    return {"m": job.tile + job.row_tiles + row_bits,
+            "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
+
+
+def fits(job, strides, *, lanes, blocks):
+    """Whether panels of these extents have enough blocks and are aligned, and sizes and order of the job are legal."""
+    lane_bits, block_bits = lanes.bit_length() - 1, blocks.bit_length() - 1
+    groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
+    aligned = ~functools.reduce(operator.or_, (
+        flag & (strides[name] == bits) & (job[name] > 1 << bits)
+        for name, flag in (("m", job.align_m), ("k", job.align_k)) for bits in range(lane_bits)))
+    return (aligned & (groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
+            & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
 
 
 class LoopNest(wiring.Component):
@@ -79,16 +107,19 @@ class LoopNest(wiring.Component):
 
     If a panel has one tile, and k is the innermost loop, sums stay in the array from panel to panel. Else each panel
     gives results, which are the initial values of the next panel with the same rows and columns: ``rows`` rounds more
-    for each tile. In all cases terms are added in ascending order of k.
+    for each tile. In all cases terms are added in ascending order of k. Initial values that are common to all rows
+    take one round.
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
-    two, rows have the low bits of it and terms the high ones. A product whose panels do not fit, or with a size of
-    zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles after it was accepted.
+    two, rows have the low bits of it and terms the high ones. A product whose panels do not fit or are not aligned,
+    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles after
+    it was accepted.
 
     A beat is offered per cycle, from step to step, the first one :attr:`latency` cycles after the job is accepted.
-    Steps are planned one ahead, so that ``panels`` has the next panels while beats read the ones before. The first
-    beat of a tile waits until the tile before has been taken. ``o`` and ``tiles`` are registers; ``job.ready`` and
-    the offers of ``panels`` are functions of registers.
+    Steps are planned one ahead, so that ``panels`` has the next panels while beats read the ones before. ``tiles`` has
+    the tiles of a step from then on as well, one in three cycles; the step after the next one is planned when all of
+    them have been taken. ``o`` and ``tiles`` are registers; ``job.ready`` and the offers of ``panels`` are functions
+    of registers.
 
     Parameters
     ----------
@@ -138,25 +169,16 @@ class LoopNest(wiring.Component):
         step = Signal(_step_layout())
         offered = Signal()
         take = Signal()
-        self._elaborate_steps(m, job, step, offered, take)
-        self._elaborate_beats(m, step, offered, take)
+        announced = Signal()
+        announce = Signal()
+        self._elaborate_steps(m, job, step, (offered, take), (announced, announce))
+        self._elaborate_tiles(m, job, step, announced, announce)
+        self._elaborate_beats(m, job, step, offered, take)
         return m
 
-    def _strides(self, job):
-        """Logarithms of rows, columns and terms of a panel."""
-        row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
-        return {"m": job.tile + job.row_tiles + row_bits,
-                "n": ~job.tile + job.column_tiles + lane_bits, "k": job.rounds}  # ~tile: 3 - tile
-
-    def _fits(self, job, strides):
-        """Both panels of a job have enough blocks."""
-        lane_bits, block_bits = self._lanes.bit_length() - 1, self._blocks.bit_length() - 1
-        groups = {name: Mux(stride > lane_bits, stride - lane_bits, 0)[:5] for name, stride in strides.items()}
-        return ((groups["m"] + groups["k"] <= block_bits) & (groups["n"] + groups["k"] <= block_bits)
-                & job.m.any() & job.n.any() & job.k.any() & (job.order != Order.KMN.value + 1))
-
-    def _elaborate_steps(self, m, job, step, offered, take):
-        """Plan steps, one ahead of the beats."""
+    def _elaborate_steps(self, m, job, step, beats, tiles):
+        """Plan steps, one ahead of the beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken."""
+        (offered, take), (announced, announce) = beats, tiles
         names = ("m", "n", "k")
         base = {name: Signal(SIZE_BITS, name=f"base_{name}", reset_less=True) for name in names}
         bits = {name: Signal(4, name=f"bits_{name}", reset_less=True) for name in names}
@@ -194,13 +216,15 @@ class LoopNest(wiring.Component):
                 with m.If(self.job.valid):
                     m.next = "Scale"
             with m.State("Scale"):
-                m.d.sync += [bits[name].eq(value) for name, value in self._strides(job).items()]
+                extent = extents(job, rows=self._rows, lanes=self._lanes)
+                m.d.sync += [bits[name].eq(value) for name, value in extent.items()]
                 m.next = "Check"
             with m.State("Check"):
                 for name in names:
                     m.d.sync += [base[name].eq(0), stride[name].eq(1 << bits[name])]
                 m.d.sync += [holds.eq(inner_k & (job.row_tiles == 0) & (job.column_tiles == 0)),
-                             load["a"].eq(1), load["b"].eq(1), self.bad.eq(~self._fits(job, bits))]
+                             load["a"].eq(1), load["b"].eq(1),
+                             self.bad.eq(~fits(job, bits, lanes=self._lanes, blocks=self._blocks))]
                 m.next = "Decide"
             with m.State("Decide"):
                 m.d.sync += self.bad.eq(0)
@@ -221,14 +245,18 @@ class LoopNest(wiring.Component):
                     step.m.eq(base["m"]), step.n.eq(base["n"]),
                     step.left.eq(Mux(ends["k"], job.k - base["k"], stride["k"]) - 1),
                     step.first.eq(begins | ~holds), step.last.eq(ends["k"] | ~holds),
-                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.partial.eq(~ends["k"] & ~holds),
+                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.common.eq(begins & job.common),
+                    step.partial.eq(~ends["k"] & ~holds), step.again.eq(~begins), announced.eq(begins | ~holds),
                     step.release_a.eq(final | other["a"]), step.release_b.eq(final | other["b"]),
                     step.final.eq(final), offered.eq(1)]
                 m.next = "Offer"
             with m.State("Offer"):
-                m.d.comb += taken.eq((~offered | take) & (~self.panels.valid | self.panels.ready))
+                m.d.comb += taken.eq((~offered | take) & (~announced | announce)
+                                     & (~self.panels.valid | self.panels.ready))
                 with m.If(take):
                     m.d.sync += offered.eq(0)
+                with m.If(announce):
+                    m.d.sync += announced.eq(0)
                 with m.If(self.panels.ready):
                     m.d.sync += self.panels.valid.eq(0)
                 with m.If(taken):
@@ -239,13 +267,55 @@ class LoopNest(wiring.Component):
                     m.next = "Add"
                     with m.If(final):
                         m.next = "Idle"
-        self._job = job
 
-    def _elaborate_beats(self, m, step, offered, take):
+    def _elaborate_tiles(self, m, job, step, announced, announce):
+        """Announce the tiles of a step, one in three cycles: add, compare, offer."""
+        names = ("m", "n")
+        now = Signal(_step_layout(), name="tile_step", reset_less=True)
+        opens = Signal(reset_less=True)
+        at = {name: Signal(SIZE_BITS, name=f"tile_at_{name}", reset_less=True) for name in names}
+        number = {name: Signal(_MOST_TILES, name=f"tile_number_{name}", reset_less=True) for name in names}
+        beyond = {name: Signal(SIZE_BITS + 1, name=f"tile_beyond_{name}", reset_less=True) for name in names}
+        edge = {name: Signal(name=f"tile_edge_{name}", reset_less=True) for name in names}
+        # The job may be another one before the last tile is announced.
+        given = Signal(job.shape(), name="tile_job", reset_less=True)
+        extent = {"m": self._rows << given.tile, "n": (SLOTS * self._lanes) >> given.tile}
+        most = {"m": (1 << given.row_tiles) - 1, "n": (1 << given.column_tiles) - 1}
+        free = ~self.tiles.valid | self.tiles.ready
+        with m.If(self.tiles.ready):
+            m.d.sync += self.tiles.valid.eq(0)
+        with m.FSM(name="tiles_fsm"):
+            with m.State("Wait"):
+                m.d.comb += announce.eq(announced)
+                m.d.sync += [now.eq(step), opens.eq(1), at["m"].eq(step.m), at["n"].eq(step.n)]
+                m.d.sync += [given.eq(job), *(number[name].eq(0) for name in names)]
+                with m.If(announced):
+                    m.next = "Add"
+            with m.State("Add"):
+                m.d.sync += [beyond[name].eq(at[name] + extent[name]) for name in names]
+                m.next = "Compare"
+            with m.State("Compare"):
+                m.d.sync += [edge[name].eq((beyond[name] >= given[name]) | (number[name] == most[name]))
+                             for name in names]
+                m.next = "Offer"
+            with m.State("Offer"):
+                with m.If(free):
+                    m.d.sync += [
+                        self.tiles.valid.eq(1), self.tiles.p.tile.eq(given.tile), self.tiles.p.opens.eq(opens),
+                        *(self.tiles.p[name].eq(at[name]) for name in names),
+                        *(self.tiles.p[name].eq(now[name]) for name in ("initial", "partial", "again")),
+                        opens.eq(0), at["n"].eq(Mux(edge["n"], now.n, beyond["n"])),
+                        number["n"].eq(Mux(edge["n"], 0, number["n"] + 1))]
+                    with m.If(edge["n"]):
+                        m.d.sync += [at["m"].eq(beyond["m"]), number["m"].eq(number["m"] + 1)]
+                    m.next = "Add"
+                    with m.If(edge["m"] & edge["n"]):
+                        m.next = "Wait"
+
+    def _elaborate_beats(self, m, job, step, offered, take):
         """Walk through the tiles, terms and slots of a step."""
         rows, lanes = self._rows, self._lanes
         row_bits, lane_bits, block_bits = (count.bit_length() - 1 for count in (rows, lanes, self._blocks))
-        job = self._job
         active = Signal()
         slot = Signal(range(SLOTS))
         opening = Signal()  # a round of initial values
@@ -267,23 +337,20 @@ class LoopNest(wiring.Component):
             m.d.sync += beyond[name].eq(at[name] + extent[name])
             m.d.sync += edge[name].eq((beyond[name] >= size[name]) | (tile_number[name] == most[name]))
 
-        starts = Signal()  # the first beat of a tile that is announced
-        fresh = Signal(reset_less=True)
         emit = Signal()
         ends_round, ends_tile, ends_step = Signal(), Signal(), Signal()
         m.d.comb += [
-            starts.eq(fresh & now.first),
-            emit.eq(active & (self.o.ready | ~self.o.valid) & ~(starts & self.tiles.valid & ~self.tiles.ready)),
+            emit.eq(active & (self.o.ready | ~self.o.valid)),
             ends_round.eq(slot == SLOTS - 1),
             ends_tile.eq(ends_round & ~opening & (left == 0)),
             ends_step.eq(ends_tile & edge["m"] & edge["n"]),
             take.eq(offered & (~active | (emit & ends_step))),
         ]
         with m.If(emit):
-            m.d.sync += [slot.eq(slot + 1), fresh.eq(ends_tile)]
+            m.d.sync += slot.eq(slot + 1)
             with m.If(ends_round):
                 m.d.sync += number.eq(number + 1)
-                with m.If(opening & (number[:max(row_bits, 1)] == rows - 1)):
+                with m.If(opening & (now.common | (number[:max(row_bits, 1)] == rows - 1))):
                     m.d.sync += [opening.eq(0), number.eq(0)]
                 with m.If(~opening):
                     m.d.sync += left.eq(left - 1)
@@ -297,7 +364,7 @@ class LoopNest(wiring.Component):
                 m.d.sync += active.eq(0)
         with m.If(take):
             m.d.sync += [
-                active.eq(1), fresh.eq(1), now.eq(step), number.eq(0), left.eq(step.left), opening.eq(step.initial),
+                active.eq(1), now.eq(step), number.eq(0), left.eq(step.left), opening.eq(step.initial),
                 form.eq(job.tile), row_tiles.eq((1 << job.row_tiles) - 1),
                 column_tiles.eq((1 << job.column_tiles) - 1), at["m"].eq(step.m), at["n"].eq(step.n),
                 size["m"].eq(job.m), size["n"].eq(job.n), tile_number["m"].eq(0), tile_number["n"].eq(0),
@@ -326,12 +393,7 @@ class LoopNest(wiring.Component):
             if parts:
                 m.d.sync += beat.part.eq(group["m"][:parts])
             if row_bits:
-                m.d.sync += beat.initial_row.eq(number[:row_bits])
-        with m.If(self.tiles.ready | ~self.tiles.valid):
-            m.d.sync += [
-                self.tiles.valid.eq(emit & starts), self.tiles.p.m.eq(at["m"]), self.tiles.p.n.eq(at["n"]),
-                self.tiles.p.tile.eq(form), self.tiles.p.initial.eq(now.initial),
-                self.tiles.p.partial.eq(now.partial)]
+                m.d.sync += [beat.initial_row.eq(number[:row_bits]), beat.common.eq(now.common)]
 
     def _opens(self, now, opening, number):
         """The first round of a tile's sums."""

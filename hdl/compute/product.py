@@ -29,7 +29,8 @@ class MatrixProduct(wiring.Component):
     A job is walked through by a :class:`~hdl.compute.loop_nest.LoopNest`. It announces the panels to load and the
     tiles that begin; operands come through ``fill_a`` and ``fill_b``, initial values of the tiles that ask for them
     through ``initial``, and results of the tiles leave in the order in which they were announced. Initial values come
-    by row of units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of the tile.
+    by row of units and then by slot, so that row r of a tile's group g of rows is row g · ``rows`` + r of the tile;
+    those that are common to all rows come once for each slot.
 
     Beats wait for panels, for initial values and for room for results, which changes no bit. With operands in time
     and sums of at least :attr:`shortest` terms the units are busy in every cycle. The outputs ``panels``, ``tiles``
@@ -117,8 +118,10 @@ class MatrixProduct(wiring.Component):
         if "part" in self._beat.members:
             m.d.comb += panel_a.read.p.part.eq(beat.part)
         everyone = (1 << array.rows) - 1
-        opening = 1 << beat.initial_row if "initial_row" in self._beat.members else everyone
-        m.d.comb += beats.i.p.rows.eq(Mux(beat.initial, opening, everyone))
+        m.d.comb += beats.i.p.rows.eq(everyone)
+        if array.rows > 1:
+            with m.If(beat.initial & ~beat.common):
+                m.d.comb += beats.i.p.rows.eq(1 << beat.initial_row)
 
         # They meet again in front of the array.
         given = beats.o.payload

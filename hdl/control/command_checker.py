@@ -61,6 +61,7 @@ class CommandChecker(wiring.Component):
       One without extents that is not on the ring, such as QUIESCE, is not checked further.
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
+    - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
     - If it is ``on_ring``, ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it ``has_root``
       ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
       ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest byte on).
@@ -218,6 +219,9 @@ class CommandChecker(wiring.Component):
                                     condition, status, detail = operation.refused(settings)
                                     with m.If(condition):
                                         conclude(status, detail)
+                                if operation.least:
+                                    with m.If(command.length < operation.least):
+                                        conclude(EventStatus.BAD_LENGTH, operation.least)
                                 if self._queues > 1 and operation.queue is not None:
                                     with m.If(self.queue != operation.queue):
                                         conclude(EventStatus.UNKNOWN_OPERATION, command.operation)

@@ -73,6 +73,8 @@ class OperationDescription:
         Whether other nodes take part, so that port, size and rank must name a place in a ring.
     has_root : bool
         Whether ``root`` must name a node.
+    least : int
+        Least length.
     refused : callable, optional
         Takes the settings as ``Extent.used`` does, and gives a value that refuses the command, an EventStatus, and
         the detail.
@@ -84,6 +86,7 @@ class OperationDescription:
     extents: tuple[Extent, ...] = ()
     on_ring: bool = False
     has_root: bool = False
+    least: int = 0
     refused: Callable[[Any], tuple[Any, int, Any]] | None = None
     queue: int | None = None
 

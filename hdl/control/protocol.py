@@ -78,6 +78,7 @@ class Operation(enum.IntEnum):
     INFER = 8
     COMPUTE = 9
     LATCH = 10
+    LAYERS = 11
 
 
 class EventStatus(enum.IntEnum):
@@ -107,6 +108,7 @@ class EventStatus(enum.IntEnum):
     AFTER_TIMEOUT = 21
     REPEATED = 22
     BAD_STRIDE = 23
+    BAD_INSTRUCTION = 24
 
 
 class EventFlag(enum.IntFlag):

@@ -18,6 +18,9 @@ _REDUCED_SETTINGS = {"CONTROL": 0, "OPTIMIZER": 0, "GRADIENT_SCALE": 1 << 16, "L
 #: Registers that a node without programs lacks.
 _PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS")
 
+#: Registers that a node without compute engine lacks.
+_COMPUTE = ("GEMM_CYCLES", "VECTOR_CYCLES")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -74,8 +77,8 @@ class RegisterFile(wiring.Component):
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
-    A reduced node lacks some counters and settings, and a node with one queue what programs need: they have no ports,
-    read zero, and ignore what is written.
+    A reduced node lacks some counters and settings, a node with one queue what programs need, and one without compute
+    engine the counters of that: they have no ports, read zero, and ignore what is written.
 
     Parameters
     ----------
@@ -137,6 +140,8 @@ class RegisterFile(wiring.Component):
 
     def _lacks(self, entry):
         if entry.name in _PROGRAMS and self._config.queues == 1:
+            return True
+        if entry.name in _COMPUTE and not self._config.compute:
             return True
         if not self._config.reduced:
             return False

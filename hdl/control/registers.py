@@ -243,6 +243,8 @@ REGISTERS = _table(
     _counter("ELEMENTS_MASKED", "Elements that MASK has replaced, and that SPARSIFY has dropped.", increment=4),
     _counter("PROGRAM_LOADS", "Loads of a program's first command: LOAD_PROGRAM of slot 0 of queue 0."),
     _counter("PROGRAM_RUNS", "Runs of programs."),
+    _counter("GEMM_CYCLES", "Cycles of matrix products of LAYERS; zero without a compute engine."),
+    _counter("VECTOR_CYCLES", "Cycles of functions of rows of LAYERS; zero without a compute engine."),
 )
 
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)

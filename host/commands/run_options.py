@@ -9,6 +9,7 @@ from hdl.config import FP32, NodeConfig
 from host.driver.buffers import errors_base
 from host.driver.memory import Allocation
 from host.training.optimizers import OptimizerName
+from host.training.record import HOST, NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
 from sim.golden.ring import largest_block
@@ -33,14 +34,14 @@ def check_range(what: str, value: float | None, least: float, most: float) -> No
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
                   transport: TransportName, device: str | None, board: str | None = None,
-                  overlap: str | None = None) -> None:
+                  overlap: str | None = None, compute: str = HOST) -> None:
     """Raise ``ValueError`` if an option was given that has no effect on a training run.
 
     Parameters
     ----------
     given : callable
         Whether an option was given, by its name in the code.
-    workload, optimizer, transport, device, board, overlap
+    workload, optimizer, transport, device, board, overlap, compute
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
@@ -64,8 +65,12 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
         "overlap": (board is not None, "is for nodes with two queues, which no board has"),
-        "macs": (overlap is None, "is for a run by a program, which --overlap asks for"),
-        "compare": (overlap is not None, "is for a run without --overlap, whose bits are the same"),
+        "compute": (compute == NODE and workload is not WorkloadName.DIGITS,
+                    f"node is for workload digits, not {workload.value}"),
+        "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "
+                                                      "--compute node and --overlap ask for"),
+        "compare": (overlap is not None, "is for a run without a program, whose bits are the same" if compute == NODE
+                    else "is for a run without --overlap, whose bits are the same"),
         "transport": (device is not None and transport is not _SERIAL,
                       f"must be serial for --device, not {transport.value}"),
     }

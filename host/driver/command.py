@@ -225,6 +225,10 @@ _MEANINGS: dict[EventStatus, str] = {
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
+    EventStatus.BAD_INSTRUCTION: "instruction {event.detail} of the list is wrong: an unknown kind, function, place or "
+                                 "order, reserved bits that are set, sizes or factors that do not fit, a base or "
+                                 "stride inside a memory row, an operand beyond its memory, a target over an operand, "
+                                 "a label beyond the columns, or a list without an end",
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
@@ -233,4 +237,5 @@ _MEANINGS: dict[EventStatus, str] = {
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
-           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE)
+           EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
+           EventStatus.BAD_INSTRUCTION)

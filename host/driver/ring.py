@@ -41,7 +41,7 @@ from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, 
 from host.driver.masking import MaskJob, Region, plan, unpack
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
-from host.driver.ring_programs import RingPrograms
+from host.driver.ring_layers import RingLayers
 from host.driver.submission import PendingCommand
 from host.driver.vectors import Vector
 from sim.golden.ring import groups_before, largest_block
@@ -59,7 +59,7 @@ _PARTS = {
 }
 
 
-class Ring(RingPrograms):
+class Ring(RingLayers):
     """Nodes in a ring, in the order of their ranks.
 
     Parameters

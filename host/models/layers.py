@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sim.arithmetic.functions import canonical, column_sums, cross_entropy, product
+from sim.arithmetic.functions import column_sums, cross_entropy, product
 
 __all__ = ["Layer", "Linear", "Model", "ReLU", "SoftmaxCrossEntropy", "perceptron"]
 
@@ -49,7 +49,11 @@ class Layer(abc.ABC):
 
 
 class Linear(Layer):
-    """``x @ weight + bias``, with weights drawn as is right for a ReLU behind them (He et al., 2015)."""
+    """``bias + x @ weight.T``: each sum begins with its bias.
+
+    Weights are of shape (outputs, inputs). They are drawn input by input, as is right for a ReLU behind them (He et
+    al., 2015).
+    """
 
     def __init__(self, inputs: int, outputs: int):
         if inputs < 1 or outputs < 1:
@@ -59,20 +63,21 @@ class Linear(Layer):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"weight": (self.inputs, self.outputs), "bias": (self.outputs,)}
+        return {"weight": (self.outputs, self.inputs), "bias": (self.outputs,)}
 
     def initialize(self, parameters: Views, generator: np.random.Generator) -> None:
-        weight = parameters["weight"]
-        weight[...] = generator.standard_normal(weight.shape) * np.sqrt(2 / self.inputs)
+        drawn = generator.standard_normal((self.inputs, self.outputs))
+        parameters["weight"][...] = drawn.T * np.sqrt(2 / self.inputs)
         parameters["bias"][...] = 0
 
     def forward(self, x: Array, parameters: Views) -> tuple[Array, Array]:
-        return canonical(product(x, parameters["weight"]) + parameters["bias"]), x
+        bias = np.broadcast_to(parameters["bias"], (len(x), self.outputs))
+        return product(x, parameters["weight"].T, bias), x
 
     def backward(self, upstream: Array, cache: Array, parameters: Views, gradients: Views) -> Array:
-        gradients["weight"][...] = product(cache.T, upstream)
+        gradients["weight"][...] = product(upstream.T, cache)
         gradients["bias"][...] = column_sums(upstream)
-        return product(upstream, parameters["weight"].T)
+        return product(upstream, parameters["weight"])
 
 
 class ReLU(Layer):

@@ -23,7 +23,7 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "build", "chunks", "layers_of",
+__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "Work", "build", "chunks", "layers_of", "modelled",
            "search"]
 
 #: Settings of the optimizer that all updates of a pass use.
@@ -113,6 +113,58 @@ def layers_of(widths: Sequence[int]) -> list[Dense]:
     return found
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """A command that computes.
+
+    Members
+    -------
+    name : str
+        ``forward`` or ``backward``, and the number of the layer.
+    operation : str
+        Name of the operation.
+    reads, writes : list of Region
+    multiplications : int
+        Multiply-adds for each example.
+    fields : dict
+        Fields of the command's descriptor that depend on the layer.
+    """
+
+    name: str
+    operation: str
+    reads: list[Region]
+    writes: list[Region]
+    multiplications: int
+    fields: dict[str, int]
+
+
+def modelled(layers: Sequence[Dense], *, staged: int) -> list[Work]:
+    """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+    staged : int
+        First element of the gradients that COMPUTE copies from; behind all gradients.
+    """
+    if staged < sum(_extent(layers)):
+        raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
+
+    def work(layer: Dense, name: str, reads: list[Region], writes: list[Region]) -> Work:
+        return Work(name=f"{name} {layer.number}", operation="COMPUTE", reads=reads, writes=writes,
+                    multiplications=layer.multiplications(backward=name == "backward"),
+                    fields={"gradient_base": layer.base, "state_base": staged + layer.base,
+                            "length": layer.length if writes else 0})
+
+    found = [work(layer, "forward", [_of("weights", [layer])], []) for layer in layers]
+    for layer in reversed(layers):
+        reads = [Region("gradients", staged + layer.base, layer.length)]
+        if layer.number > 1:
+            reads.append(_of("weights", [layer]))
+        found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
+    return found
+
+
 def chunks(layers: Sequence[Dense], size: int) -> list[list[Dense]]:
     """Layers that travel together, in the order of backward: the last one alone, then ``size`` at a time."""
     backward = list(reversed(layers))
@@ -129,32 +181,21 @@ class _Builder:
     layers : sequence of Dense
     nodes : int
     costs : Costs
-    staged : int
-        First element of the gradients that COMPUTE copies from.
     """
 
     program: Program
     layers: Sequence[Dense]
     nodes: int
     costs: Costs
-    staged: int
 
-    def compute(self) -> None:
+    def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
         """All forward and backward commands."""
-        for layer in self.layers:
-            self._step(layer, "forward", reads=[_of("weights", [layer])], writes=[])
-        for layer in reversed(self.layers):
-            reads = [Region("gradients", self.staged + layer.base, layer.length)]
-            if layer.number > 1:
-                reads.append(_of("weights", [layer]))
-            self._step(layer, "backward", reads=reads, writes=[_of("gradients", [layer])])
-
-    def _step(self, layer: Dense, name: str, reads: list[Region], writes: list[Region]) -> None:
-        duration = self.costs.compute(layer.multiplications(backward=name == "backward"))
-        self.program.add(f"{name} {layer.number}", operation="COMPUTE", queue=Queue.COMPUTE, reads=reads,
-                         writes=writes, duration=duration,
-                         fields={"gradient_base": layer.base, "state_base": self.staged + layer.base,
-                                 "length": layer.length if writes else 0, "duration": duration})
+        for one in commands:
+            duration = self.costs.compute(one.multiplications)
+            given = {} if lengths is None else {"length": lengths}
+            self.program.add(one.name, operation=one.operation, queue=Queue.COMPUTE, reads=one.reads,
+                             writes=one.writes, duration=duration,
+                             fields={**one.fields, **given, "duration": duration})
 
     def latch(self) -> None:
         """LATCH, so that all updates of the pass have the same settings."""
@@ -212,8 +253,9 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
     return Region(space, *_extent(part))
 
 
-def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int,
-          depth: int = DEPTH, packed_state: bool = False) -> CompiledProgram:
+def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
+          commands: Sequence[Work] | None = None, lengths: Sequence[int] | None = None, depth: int = DEPTH,
+          packed_state: bool = False) -> CompiledProgram:
     """The program of a training step.
 
     Parameters
@@ -224,8 +266,12 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
     nodes : int
     costs : Costs
         Durations of commands.
-    staged : int
-        First element of the region that COMPUTE copies gradients from; behind all gradients.
+    staged : int, optional
+        First element of the region that COMPUTE copies gradients from; see :func:`modelled`.
+    commands : sequence of Work, optional
+        Commands of a compute engine, in order, in place of those of :func:`modelled`.
+    lengths : sequence of int, optional
+        Examples of each node, which are the length of commands of a compute engine.
     depth : int
         Commands that a queue has room for.
     packed_state : bool
@@ -236,11 +282,15 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
                          f"may begin inside a word")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
-    if staged < sum(_extent(layers)):
-        raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
+    if lengths is not None and len(lengths) != nodes:
+        raise ValueError(f"Lengths must be one per node, {nodes}, not {len(lengths)}")
+    if commands is None:
+        if staged is None:
+            raise ValueError("Staged gradients must have a place where no engine computes")
+        commands = modelled(layers, staged=staged)
     program = Program(depth=depth)
-    builder = _Builder(program, layers, nodes, costs, staged)
-    builder.compute()
+    builder = _Builder(program, layers, nodes, costs)
+    builder.compute(commands, lengths)
     builder.latch()
     match schedule.kind:
         case Kind.NONE:

@@ -16,7 +16,7 @@ from hdl.quantization.arithmetic import ACCUMULATOR_BITS, Variant
 from host.models.layers import Model
 from host.quantization.calibration import Activation, Calibration, Requantization, calibrate, requantization
 from host.quantization.schemes import BITS, Extrema, QuantizedWeights, Rounding, Scheme, quantize_weights
-from sim.arithmetic.functions import canonical, product
+from sim.arithmetic.functions import product
 
 __all__ = ["FloatLayer", "Multiplications", "NodeLayer", "QuantizationConfig", "QuantizedLayer", "QuantizedNetwork",
            "activations", "assemble", "check_sums", "float_layers", "infer", "node_layers",
@@ -204,14 +204,15 @@ class QuantizedNetwork:
 def float_layers(model: Model, parameters: npt.NDArray[np.floating] | None = None) -> list[FloatLayer]:
     """The linear layers of a perceptron; with a vector of parameters, those in place of its own."""
     views = model.views(model.parameters if parameters is None else parameters)
-    return [FloatLayer(view["weight"].T.copy(), view["bias"].copy()) for view in views if view]
+    return [FloatLayer(view["weight"].copy(), view["bias"].copy()) for view in views if view]
 
 
 def activations(layers: Sequence[FloatLayer], x: npt.NDArray[np.floating]) -> list[npt.NDArray[np.floating]]:
     """The input of each layer, in floats, and the scores behind the last."""
     found = [x]
     for number, layer in enumerate(layers):
-        x = canonical(product(x.astype(layer.weights.dtype, copy=False), layer.weights.T) + layer.biases)
+        biases = np.broadcast_to(layer.biases.astype(layer.weights.dtype), (len(x), len(layer.biases)))
+        x = product(x.astype(layer.weights.dtype, copy=False), layer.weights.T, biases)
         found.append(x if number == len(layers) - 1 else np.where(x <= 0, x.dtype.type(0), x))
         x = found[-1]
     return found

@@ -11,9 +11,6 @@ from sim.golden.program import Span
 
 __all__ = ["figures_of", "lines", "write"]
 
-#: Note of pictures.
-_NOTE = "measured; compute: modelled"
-
 
 def figures_of(config: TrainingConfig, training: Training) -> dict[str, Any]:
     """Figures of a run by a schedule: means over its steps of the schedule that it ended with.
@@ -60,8 +57,8 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, nodes: int) -> lis
         spans = [Span(*one) for one in run["timeline"]]
         end = "" if len(report["schedules"]) == 1 else f"-{run['schedule'].replace(':', '-')}"
         trace, picture = directory / f"timeline{end}.json", directory / f"timeline{end}.png"
-        write_trace(spans, trace)
+        write_trace(spans, trace, compute=report["compute"])
         draw(spans, picture, title=f"{nodes} nodes, {run['schedule']}: {max(one.end for one in spans):,} cycles",
-             note=_NOTE)
+             note=f"measured; compute: {report['compute']}")
         found += [trace, picture]
     return found

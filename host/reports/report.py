@@ -14,7 +14,7 @@ from rich.table import Table
 from host.output import write_json
 from host.reports.measured import figures_of
 from host.reports.training_picture import compresses_alone, draw
-from host.training.record import Training, TrainingConfig
+from host.training.record import NODE, Training, TrainingConfig
 from host.transports.session import Elapsed
 from host.versions import program
 
@@ -74,6 +74,13 @@ def _settings(config: TrainingConfig) -> dict[str, Any]:
             "label": label}
 
 
+def compute_of(config: TrainingConfig) -> str:
+    """Origin of gradients: the host, nodes with an engine, or the host while nodes spend the time of a model."""
+    if config.compute == NODE:
+        return "engine"
+    return "host" if config.overlap is None else "modelled"
+
+
 def _first_epoch(accuracies: list[float]) -> int | None:
     """The first epoch that reached the target."""
     return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
@@ -102,6 +109,10 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "cycles_scatter_reduce": sum(step.scatter_cycles for step in steps),
         "bound_scatter_reduce": sum(step.scatter_bound for step in steps),
         "cycles_sparsify": sum(step.sparsify_cycles for step in steps),
+        "cycles_compute": sum(step.compute_cycles for step in steps),
+        "cycles_gemm": sum(step.gemm_cycles for step in steps),
+        "cycles_vector": sum(step.vector_cycles for step in steps),
+        "cycles_communicate": sum(step.communicate_cycles for step in steps),
         "cycles_mask": training.mask_cycles,
         "elements_masked": training.elements_masked,
         "elements_through": training.elements_through,
@@ -165,7 +176,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "stage_seconds": simulation.seconds,
         **digits,
         "comparison": figures[1] if comparison is not None else None,
-        "compute": "host" if config.overlap is None else "modelled",
+        "compute": compute_of(config),
         "schedules": [figures_of(asked, outcome) for asked, outcome in schedules],
         "sample": training.sample,
         "transport": simulation.transport,
@@ -181,7 +192,8 @@ def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathl
     """Write report.json and report.png; their paths."""
     text, picture = directory / "report.json", directory / "report.png"
     write_json(text, report)
-    draw(report, picture, note=verdict(report))
+    note = "" if report["compute"] == "host" else f" (compute: {report['compute']})"
+    draw(report, picture, note=verdict(report) + note)
     return text, picture
 
 
@@ -192,6 +204,8 @@ def verdict(report: dict[str, Any]) -> str:
         return f"Weights were not compared (--no-check) after {steps}."
     nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
     sentence = f"Weights of {nodes} to the golden model, bit for bit, after {steps}."
+    if report["compute"] == "engine":
+        return f"{sentence} So are all losses and scores that they have computed."
     if report["elements_through"]:
         return f"{sentence} So are all {report['elements_through']:,} elements that went through masks."
     return sentence
@@ -214,15 +228,31 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
             ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
             ("density", _hops(run["density_per_hop"])),
         ]
-    what = "step, compute modelled" if run["training"]["overlap"] else "fused update"
+    engine = run["training"]["compute"] == NODE
+    what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
+    parts = _parts(run, steps) if engine else []
     return [
         (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
+        *parts,
         ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"])),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
         ("… of raw words", _ratio(run["words_sent"], run["words_dense"])),
         ("… of which gradients", f"{run['words_scatter_reduce'] / steps:,.0f}"),
         ("density hop by hop", _hops(run["density_per_hop"])),
     ]
+
+
+def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
+    """Cycles of a step of nodes that compute, by part."""
+    lists = run["cycles_compute"] - run["cycles_gemm"] - run["cycles_vector"]
+    parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
+             ("… lists of layers", lists)]
+    if run["training"]["overlap"] is not None:
+        parts.append(("… ring", run["cycles_communicate"]))
+    if run["training"]["overlap"] == "none":
+        waiting = run["cycles_fused_update"] - run["cycles_compute"] - run["cycles_communicate"]
+        parts.append(("… waiting", waiting))
+    return [(name, f"{cycles / steps:,.0f}") for name, cycles in parts]
 
 
 def _sparse(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
 from sim.golden.ring import block_indices
 
-__all__ = ["compare_end", "names", "read_weights"]
+__all__ = ["compare_end", "compare_scores", "names", "read_weights"]
 
 
-def names(nodes: Sequence[int]) -> str:
+def names(nodes: Sequence[float]) -> str:
     """Text of numbers with commas between them."""
     return ", ".join(map(str, nodes))
 
@@ -30,6 +30,14 @@ def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, numbe
         found = ring.read_master(length).view(np.uint32)
         _compare_state("master weights", number, reference.master, found, ring.nodes)
     return np.asarray(weights[0])
+
+
+def compare_scores(number: int, expected: Vector, found: Vector) -> None:
+    """Compare the scores of the test set, which nodes have computed, with the golden model's."""
+    wrong = np.flatnonzero((expected.view(np.uint32) != np.ascontiguousarray(found).view(np.uint32)).any(axis=1))
+    if wrong.size:
+        raise DivergenceError(f"Step {number}: scores of {wrong.size} of {len(expected)} examples differ from the "
+                              f"golden model, first those of example {wrong[0]}")
 
 
 def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: npt.NDArray[np.uint32]) -> None:

@@ -57,6 +57,7 @@ class Reference:
 
         self._golden = golden
         self._masking = masking
+        self._traffic = golden.Traffic
         self._ring = ring
         self._weight_codec = ring.weight_codec
         self._codec = CODECS[ring.weight_codec]
@@ -84,6 +85,22 @@ class Reference:
         self.weights, self.master, self.errors = (arrays[name].copy() for name in ("weights", "master", "errors"))
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
+
+    def adopt(self, ring: Ring, *, packed_state: bool) -> None:
+        """Take what the nodes have, after steps that this model has not done."""
+        length = len(self.weights)
+        self.weights = ring.read_weights(length, ranks=[0])[0].view(np.uint32)
+        self.master = ring.read_master(length).view(np.uint32) if self.coded else self.weights.copy()
+        self.state = [ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
+                      for plane in range(len(self.state))]
+        if self.residuals is not None:
+            self.residuals = ring.read_residual(length).view(np.uint32)
+
+    def unknown(self) -> "Traffic":
+        """Traffic of a step that this model has not done."""
+        none = np.zeros((0, self._ring.nodes), np.int64)
+        return self._traffic(scatter_words=none, gather_words=none, dense_words=0, density=np.zeros(0),
+                             scatter_bound=0, bound=0, gather_elements=0, gather_payload=0)
 
     def bind(self, centroids: npt.NDArray[np.uint32]) -> None:
         """Go on with another codebook."""

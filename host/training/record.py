@@ -3,12 +3,16 @@
 import dataclasses
 from typing import Any
 
+from hdl.group import GROUP
 from host.driver.memory import Allocation
 from host.program.estimate import MACS
 from host.program.schedules import Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
-__all__ = ["DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
+__all__ = ["HOST", "NODE", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
+
+#: Who differentiates: the host, or the nodes.
+HOST, NODE = "host", "node"
 
 
 #: What :class:`TrainingConfig` trains with, unless another optimizer is asked for.
@@ -58,8 +62,10 @@ class TrainingConfig:
     overlap : str, optional
         Schedule of computing and communicating: see :class:`host.program.schedules.Schedule`; by default there is
         none, and the host computes.
+    compute : str
+        ``node`` for nodes that differentiate, each its share of a batch; ``host`` for a host that does.
     macs : int
-        Multiply-adds per cycle of the engine that a schedule counts on.
+        Multiply-adds per cycle of the nodes' engine, or of the one that a schedule counts on.
     check : bool
         Whether to compare every node with the golden model after every step. Without it, the weights of node 0 are
         taken at their word.
@@ -76,6 +82,7 @@ class TrainingConfig:
     seed: int = 0
     refresh: int = 12
     overlap: str | None = None
+    compute: str = HOST
     macs: int = MACS
     check: bool = True
 
@@ -92,6 +99,8 @@ class TrainingConfig:
             raise ValueError(f"Widths of hidden layers must be at least 1, not {self.hidden!r}")
         if self.overlap is not None:
             Schedule.parse(self.overlap)
+        if self.compute not in (HOST, NODE):
+            raise ValueError(f"Compute must be {HOST} or {NODE}, not {self.compute!r}")
         if not 1 <= self.macs <= _MOST:
             raise ValueError(f"Multiply-adds per cycle must be between 1 and {_MOST:,}, not {self.macs!r}")
         if not 0 <= self.seed < 1 << 63:
@@ -104,6 +113,11 @@ class TrainingConfig:
     def largest(self, examples: int) -> int:
         """Examples in the largest batch of ``examples`` examples."""
         return -(-examples // -(-examples // self.batch))
+
+    @property
+    def align(self) -> int:
+        """Elements of which each layer of a perceptron takes a multiple, so that parts of a model travel alone."""
+        return 1 if self.overlap is None and self.compute == HOST else GROUP
 
     def allocation(self, length: int) -> Allocation:
         """Memory that the nodes need for ``length`` parameters."""
@@ -150,7 +164,9 @@ class Step:
         Schedule of the step, where nodes have a program; ``cycles`` are then those of the whole pass.
     modelled_cycles, compute_cycles, communicate_cycles : int
         Cycles of the pass by the golden model of time with the durations that were measured, and the sum of these in
-        each queue, of the node where it is largest; 0 without a program.
+        each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
+    gemm_cycles, vector_cycles : int
+        Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
     repeats : int
         Times that the step was done again after a failure of the ring; all other figures are of the last time.
     """
@@ -178,6 +194,8 @@ class Step:
     modelled_cycles: int = 0
     compute_cycles: int = 0
     communicate_cycles: int = 0
+    gemm_cycles: int = 0
+    vector_cycles: int = 0
     repeats: int = 0
 
 

@@ -2,7 +2,8 @@
 
 Without a schedule the host writes the gradients to where a fused update finds them. With one the nodes have a program
 (:mod:`host.program.schedules`), which is loaded once: the host stages the gradients, and COMPUTE puts those of each
-layer in place when a real engine would have them. The bits are the same.
+layer in place when a real engine would have them. Nodes that compute (:mod:`host.training.engine`) are given inputs
+and labels instead, in both cases. The bits are the same.
 """
 
 import abc
@@ -17,12 +18,14 @@ from host.driver.buffers import Buffer
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
 from host.driver.ring_programs import Passes
+from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import DEPTH, CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
 from host.program.trace import origin_of, spans
+from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part
-from host.training.record import TrainingConfig
+from host.training.record import NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
@@ -73,12 +76,18 @@ class Execution(abc.ABC):
         Cycles of the last pass, where there is a program.
     parts : list of Part, optional
         Collectives of the last step; None for one fused update of the whole vector.
+    computer : Computer, optional
+        Layers of nodes that compute.
+    compute_cycles : int
+        Cycles of the last step's commands that compute, where there is no program.
     log : list of str
         Lines about the choice of a schedule.
     """
 
     timing: Timing | None = None
     parts: list[Part] | None = None
+    computer: Computer | None = None
+    compute_cycles: int = 0
 
     @property
     def log(self) -> list[str]:
@@ -86,7 +95,11 @@ class Execution(abc.ABC):
 
     @abc.abstractmethod
     def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node."""
+        """Write the gradients of each node, where the host computes them."""
+
+    @abc.abstractmethod
+    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
+        """Give each node the inputs and labels of its share, where nodes compute."""
 
     @abc.abstractmethod
     def update(self) -> Outcome:
@@ -108,11 +121,18 @@ class AtOnce(Execution):
     ring : Ring
     length : int
         Elements of the vectors.
+    computer : Computer, optional
     """
 
-    def __init__(self, ring: Ring, length: int):
+    def __init__(self, ring: Ring, length: int, computer: Computer | None = None):
         self._ring = ring
         self._length = length
+        self.computer = computer
+
+    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
+        assert self.computer is not None
+        self.computer.give(shares)
+        self.compute_cycles = self.computer.run()
 
     def write(self, gradients: Sequence[Vector]) -> None:
         self._ring.write_gradients(gradients)
@@ -122,7 +142,9 @@ class AtOnce(Execution):
 
 
 class Programmed(Execution):
-    """Staged gradients, and one pass of a program.
+    """Staged gradients, or inputs and labels, and one pass of a program.
+
+    The program of nodes that compute has the number of each node's examples, and is loaded again when that changes.
 
     Parameters
     ----------
@@ -132,18 +154,20 @@ class Programmed(Execution):
     schedule : Schedule
     costs : Costs
     packed_state : bool
+    computer : Computer, optional
     """
 
     def __init__(self, ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Costs, *,
-                 packed_state: bool = False):
+                 packed_state: bool = False, computer: Computer | None = None):
         self._ring = ring
+        self.computer = computer
         self._layers = layers
         self._asked = schedule
         self._costs = costs
         self._packed_state = packed_state
         self._length = layers[-1].base + layers[-1].length
         self._trials = Trials(max(len(layers) - 1, 1))
-        self._loaded: Schedule | None = None
+        self._loaded: tuple[Schedule, list[int]] | None = None
         self._program: CompiledProgram | None = None
 
     @property
@@ -162,13 +186,18 @@ class Programmed(Execution):
     def write(self, gradients: Sequence[Vector]) -> None:
         self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
+    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
+        assert self.computer is not None
+        self.computer.give(shares)
+
     def update(self) -> Outcome:
-        ring, schedule = self._ring, self.schedule
-        if self._program is None or schedule != self._loaded:
+        ring, schedule, computer = self._ring, self.schedule, self.computer
+        lengths = [] if computer is None else computer.lengths
+        if self._program is None or (schedule, lengths) != self._loaded:
             self._program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
-                                   packed_state=self._packed_state)
+                                   packed_state=self._packed_state, computer=computer)
             ring.load_programs([self._program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
-            self._loaded = schedule
+            self._loaded = schedule, lengths
             self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
                                                  ("gradient_base", "length", "turn")))
                           for task in self._program.tasks if task.collective]
@@ -217,11 +246,12 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
     """The way to do a run's steps that its configuration asks for."""
+    computer = computer_of(ring, workload, config)
     if config.overlap is None:
-        return AtOnce(ring, workload.parameters.size)
+        return AtOnce(ring, workload.parameters.size, computer)
     layers = _layers(workload)
     return Programmed(ring, layers, Schedule.parse(config.overlap), _costs(workload, config, ring.nodes),
-                      packed_state=config.packed_state)
+                      packed_state=config.packed_state, computer=computer)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -250,16 +280,22 @@ def _costs(workload: Workload, config: TrainingConfig, nodes: int) -> Costs:
 
 
 def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes: int, costs: Costs, *,
-           packed_state: bool) -> CompiledProgram:
-    return build(schedule, layers, nodes=nodes, costs=costs, staged=layers[-1].base + layers[-1].length,
-                 depth=node.program_depth, packed_state=packed_state)
+           packed_state: bool, computer: Computer | None = None) -> CompiledProgram:
+    given: dict[str, Any] = {"staged": layers[-1].base + layers[-1].length}
+    if computer is not None:
+        given = {"commands": computer.lists.commands, "lengths": computer.lengths}
+    return build(schedule, layers, nodes=nodes, costs=costs, depth=node.program_depth, packed_state=packed_state,
+                 **given)
 
 
 def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
-    """The same node with two queues, COMPUTE, room to stage gradients and for programs of so many layers."""
+    """The same node with two queues and room for programs of so many layers; without a compute engine, also with
+    COMPUTE and room to stage gradients."""
+    found = dataclasses.replace(node, queues=2, program_depth=max(DEPTH, 1 << (2 * layers - 1).bit_length()))
+    if node.compute:
+        return found
     words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
-    return dataclasses.replace(node, queues=2, stand_in=True, gradient_words=words,
-                               program_depth=max(DEPTH, 1 << (2 * layers - 1).bit_length()))
+    return dataclasses.replace(found, stand_in=True, gradient_words=words)
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
@@ -270,18 +306,20 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     ValueError
         The ring cannot do the run; the message says why.
     """
+    check_engine(node, workload, config, nodes=nodes)
     if config.overlap is None:
         return
     layers, schedule = _layers(workload), Schedule.parse(config.overlap)
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
-    if node.queues < 2 or not node.stand_in:
-        raise ValueError("Nodes must have two queues and COMPUTE for a schedule")
+    computes = config.compute == NODE
+    if node.queues < 2 or not (computes or node.stand_in):
+        raise ValueError(f"Nodes must have two queues{'' if computes else ' and COMPUTE'} for a schedule")
     if workload.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
                          f"not {workload.parameters.size:,}")
-    if 2 * length > node.gradient_words:
+    if not computes and 2 * length > node.gradient_words:
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
     if schedule.kind is Kind.STRICT and node.has_residual:

@@ -1,9 +1,10 @@
 """Data-parallel training on a ring of nodes, checked bit for bit.
 
 In each step a batch is split into one share per node. The host differentiates every share in float32 and writes the
-gradients to the nodes; the ring sums them, the owner of each block updates it, and the new weights come back to every
-node. Then all nodes' weights are compared with each other and with the golden model, as bit patterns, and the words
-that each node has sent with those the golden model predicts. Where nodes have a weight codec, the new weights come
+gradients to the nodes, or writes inputs and labels to nodes that compute; the ring sums the gradients, the owner of
+each block updates it, and the new weights come back to every node. Then all nodes' weights are compared with each
+other and with the golden model, as bit patterns, and the words that each node has sent with those the golden model
+predicts. Where nodes have a weight codec, the new weights come
 back through it, gradients are those at the decoded weights, and the owners' masters are compared as well; a codec
 with a codebook is given one of the first weights, and a new one of the masters now and then. Where they have a
 gradient codec that loses something, their residuals are compared at the end of the run.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from hdl.config import NodeConfig
 from host.driver.results import Outcome
@@ -32,7 +34,7 @@ from host.models.digits import Dataset
 from host.models.layers import Array
 from host.training.batches import Batch, Batches
 from host.training.codebooks import Codebooks
-from host.training.comparison import compare_end, names, read_weights
+from host.training.comparison import compare_end, compare_scores, names, read_weights
 from host.training.golden_run import IntegerReference, Reference
 from host.training.masks import Masks
 from host.training.number_format import Elements, check_optimizer, elements_of
@@ -124,6 +126,9 @@ class Run:
         self._batches = Batches(workload.examples, config)
         self._codebooks = Codebooks(ring, config.refresh)
         self._execution = execution_of(ring, workload, config)
+        self._computer = self._execution.computer
+        # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
+        self._blind = self._computer is not None and not config.check
         self.training = Training(nodes=ring.nodes, parameters=length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
@@ -142,8 +147,14 @@ class Run:
         self._model(self._form.weights(parameters))
         first = self._form.weights(parameters)
         self._repeat("distribution of the first weights", lambda: self._distribute(first))
+        self._prepare()
         self._ring.clear_counters()
         self._counters = self._ring.counters()
+
+    def _prepare(self) -> None:
+        """Give nodes that compute what they need beside the model."""
+        if self._computer is not None:
+            self._computer.prepare()
 
     def _model(self, weights: Vector) -> None:
         """Make the golden model, and the masks and the sparsifier that go with it."""
@@ -175,13 +186,22 @@ class Run:
         self.due = batch.due
         self._on_step(self.training)
         if batch.due:
-            measure = self._repeat(f"measurement after step {number}", lambda: self._counted(
-                lambda: self._workload.measure(self._ring.nodes, self._masks, last=self.complete)))
+            measure = self._repeat(f"measurement after step {number}", lambda: self._counted(self._measure))
             self.training.losses.append(self._interval_loss / self._interval_count)
             self.training.measures.append(measure)
             self.training.measured.append(number)
             self._interval_loss, self._interval_count = 0.0, 0
             self._on_step(self.training)
+
+    def _measure(self) -> float:
+        """Measure the model, on the nodes where these compute."""
+        if self._computer is None:
+            return self._workload.measure(self._ring.nodes, self._masks, last=self.complete)
+        assert isinstance(self._workload, Classifier)
+        scores = self._computer.scores(self._workload.test_x)
+        if self._config.check:
+            compare_scores(self._batches.number, self._workload.scores(), scores)
+        return self._workload.rate(scores)
 
     def _step(self, number: int, batch: Batch) -> tuple[Step, float, int]:
         """Do a step: its figures, its loss summed over the batch, and the number of losses in that sum."""
@@ -192,19 +212,23 @@ class Run:
         shares = np.array_split(batch.examples, ring.nodes)
         cycles, replaced, elements = masks.cycles, masks.replaced, masks.elements
         codebook_words = self._codebooks.refresh(number, reference)
-        losses, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
         count = self._workload.count(batch.examples)
-        gradients = _gradients(number, self._form, differences)
+        losses, gradients = [], []
+        if not self._blind:
+            found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
+            losses, gradients = list(found), _gradients(number, self._form, differences)
         settings = self._form.settings(
             config.optimizer, number, count=count, packed_state=config.packed_state,
             learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
         ring.write_settings(settings)
-        self._execution.write(gradients)
+        self._give(shares, gradients)
         sent_gradients = sparsify(number, gradients)
         outcome = self._execution.update()
         _refuse_nonfinite(number, outcome)
+        losses = self._losses(number, losses)
 
-        traffic = reference.step(sent_gradients, settings, self._execution.parts)
+        traffic = (reference.unknown() if self._blind
+                   else reference.step(sent_gradients, settings, self._execution.parts))
         before, counters = self._count()
         sent = _growth(reference.counter, before, counters)
         parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
@@ -217,20 +241,41 @@ class Run:
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
-            codebook_words=codebook_words, **self._timing(),
+            codebook_words=codebook_words, **self._timing(before, counters),
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
 
-    def _timing(self) -> dict[str, Any]:
-        """Figures of a step that only a program has."""
-        timing = self._execution.timing
+    def _give(self, shares: list[npt.NDArray[np.intp]], gradients: list[Vector]) -> None:
+        """Give nodes the gradients, or that from which they compute them."""
+        if self._computer is None:
+            self._execution.write(gradients)
+            return
+        assert isinstance(self._workload, Classifier)
+        self._execution.compute([self._workload.examples_of(share) for share in shares])
+
+    def _losses(self, number: int, losses: list[float]) -> list[float]:
+        """Losses of the shares: those of the nodes where these compute, compared with the given ones."""
+        if self._computer is None:
+            return losses
+        found = self._computer.losses()
+        if self._config.check and found != losses:
+            raise DivergenceError(f"Step {number}: nodes have computed losses of {names(found)}, and must have "
+                                  f"computed {names(losses)}")
+        return found
+
+    def _timing(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
+        """Figures of a step that only a program, or nodes that compute, have."""
+        timing, figures = self._execution.timing, {}
+        if self._computer is not None:
+            figures = {"gemm_cycles": max(_growth("GEMM_CYCLES", before, after)),
+                       "vector_cycles": max(_growth("VECTOR_CYCLES", before, after))}
         if timing is None:
-            return {}
+            return {**figures, "compute_cycles": self._execution.compute_cycles}
         self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
         self.training.search = self._execution.log
-        return {"schedule": timing.schedule, "modelled_cycles": timing.modelled, "compute_cycles": timing.compute,
-                "communicate_cycles": timing.communicate}
+        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
+                "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""
@@ -243,7 +288,7 @@ class Run:
         """Do an action that may have nodes mask, and count their masking."""
         elements = self._masks.elements
         result = action()
-        if self._masks.elements > elements:
+        if self._masks.elements > elements or self._computer is not None:
             self._count()
         return result
 
@@ -261,6 +306,8 @@ class Run:
 
     def _memory(self) -> dict[str, Any]:
         """State that a step changes, but for its figures."""
+        if self._blind:
+            self._reference.adopt(self._ring, packed_state=self._config.packed_state)
         return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
                 "masks": self._masks.state(), "sparsify": self._sparsify.state(),
                 "execution": self._execution.state(),
@@ -278,10 +325,13 @@ class Run:
         self.training.mask_words_fetched = memory["mask_words_fetched"]
         write_nodes(self._ring, self._reference, self._codebooks.centroids, packed_state=self._config.packed_state,
                     errors=self._config.density is not None)
+        self._prepare()
         self._counters = self._ring.counters()
 
     def _repeat(self, what: str, action: Callable[[], T]) -> T:
         """Do an action, and repeat it from its beginning after a failure of the ring."""
+        if self._blind:
+            return action()
         memory = self._memory()
 
         def again(line: str) -> None:
@@ -324,11 +374,13 @@ class Run:
         cycles depend a little on whose turn it is, which differs between new nodes and nodes after a step."""
         ring = self._ring
         ring.restore_settings(settings)
-        gradient = self._form.weights(self._workload.parameters)
-        self._execution.write([gradient] * ring.nodes)
+        gradients = [self._form.weights(self._workload.parameters)] * ring.nodes
+        shares = np.array_split(np.arange(self._config.largest(self._workload.examples)), ring.nodes)
+        self._prepare()
+        self._give(shares, gradients)
         if self._config.density is not None:
             ring.sparsify(self._length, threshold=0)
-            self._execution.write([gradient] * ring.nodes)
+            self._give(shares, gradients)
         self._execution.update()
 
 
@@ -355,7 +407,7 @@ def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,
     RingError
         A command has failed, and failed again each time that it was repeated.
     """
-    workload = Classifier(data, config.hidden) if isinstance(data, Dataset) else data
+    workload = Classifier(data, config.hidden, align=config.align) if isinstance(data, Dataset) else data
     run = Run(ring, workload, config, on_step=on_step, on_repeat=on_repeat)
     run.begin()
     while not run.complete:

@@ -13,7 +13,7 @@ from host.training.workloads import WorkloadName
 __all__ = ["SCHEMA", "VERSION", "TrainedWeights", "load", "save"]
 
 SCHEMA = "gradring.weights"
-VERSION = 1
+VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -137,6 +137,23 @@ class Classifier(Workload):
     def measure(self, nodes: int, masks: Masks, *, last: bool) -> float:
         return self._model.accuracy(self._data.test_x, self._data.test_y)
 
+    def examples_of(self, share: Examples) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Inputs and labels of examples, for a node that differentiates."""
+        return self._data.train_x[share], self._data.train_y[share]
+
+    @property
+    def test_x(self) -> Array:
+        """Inputs of the test set."""
+        return self._data.test_x
+
+    def rate(self, scores: Array) -> float:
+        """Fraction of the test set whose label has the largest of the given scores."""
+        return float((scores.argmax(axis=1) == self._data.test_y).mean())
+
+    def scores(self) -> Array:
+        """Scores of the test set."""
+        return self._model.scores(self._data.test_x)
+
     def compact(self, parameters: Array) -> Array:
         compact: Array = parameters[self._model.places]
         return compact

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sim.golden.mac_array import SLOTS
 from sim.golden.stream import Feed, Output
 
-__all__ = ["ORDERS", "Beat", "Job", "LoopNest", "Panel", "Step", "Tile", "Trace"]
+__all__ = ["ORDERS", "Beat", "Job", "LoopNest", "Outline", "Panel", "Step", "Tile", "Trace", "Work"]
 
 #: Outer loops of each order, the innermost one last.
 ORDERS = ("mnk", "nmk", "kmn")
@@ -31,6 +31,9 @@ class Job:
     rounds: int = 0
     order: int = 0
     resume: int = 0
+    common: int = 0
+    align_m: int = 0
+    align_k: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Tile:
     tile: int
     initial: int
     partial: int
+    again: int
+    opens: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,7 @@ class Beat:
     part: int
     initial: int
     initial_row: int
+    common: int
     first: int
     last: int
     tile: int
@@ -79,6 +85,32 @@ class Step:
 
     panel: Panel | None
     tiles: list[tuple[Tile | None, list[Beat]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Work on a tile in a step: whether its sums begin and end here, rounds of initial values, and terms."""
+
+    tile: Tile
+    first: bool
+    last: bool
+    common: bool
+    initial: int
+    terms: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outline:
+    """Step of the outer loops: where it begins, panels to load and to release, and its tiles."""
+
+    m: int
+    n: int
+    k: int
+    panel: Panel | None
+    release_a: int
+    release_b: int
+    final: int
+    tiles: list[Work]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +143,8 @@ class LoopNest:
     FIRST = 6
     #: Cycles from the end of a step's offer to the next one.
     NEXT = 3
+    #: Cycles from a step, or from the offer of a tile, to the next tile.
+    TILE = 3
 
     def strides(self, job: Job) -> dict[str, int]:
         """Rows, columns and terms of a panel."""
@@ -119,8 +153,11 @@ class LoopNest:
 
     def legal(self, job: Job) -> bool:
         """Whether the panels of a job fit, and its sizes and order are known."""
-        blocks = {name: max(1, stride // self.lanes) for name, stride in self.strides(job).items()}
-        return (min(job.m, job.n, job.k) > 0 and job.order < len(ORDERS)
+        strides = self.strides(job)
+        blocks = {name: max(1, stride // self.lanes) for name, stride in strides.items()}
+        aligned = all(strides[name] % self.lanes == 0 or getattr(job, name) <= strides[name]
+                      for name in "mk" if getattr(job, f"align_{name}"))
+        return (aligned and min(job.m, job.n, job.k) > 0 and job.order < len(ORDERS)
                 and blocks["m"] * blocks["k"] <= self.blocks and blocks["n"] * blocks["k"] <= self.blocks)
 
     def block(self, group: int, term: int) -> int:
@@ -132,7 +169,7 @@ class LoopNest:
         """Beats of a job in closed form, which are its cycles if no stream holds it."""
         tiles = -(-job.m // (self.rows << job.tile)) * -(-job.n // (self.lanes * (SLOTS >> job.tile)))
         steps = 1 if self._holds(job) else -(-job.k // (1 << job.rounds))
-        initial = self.rows * (steps - 1 + job.resume)
+        initial = self.rows * (steps - 1) + job.resume * (1 if job.common else self.rows)
         return SLOTS * tiles * (job.k + initial)
 
     @staticmethod
@@ -140,8 +177,8 @@ class LoopNest:
         """Whether sums stay in the array from panel to panel."""
         return job.row_tiles == job.column_tiles == 0 and ORDERS[job.order][-1] == "k"
 
-    def steps(self, job: Job) -> Iterator[Step]:
-        """Steps of a job that is legal, in order."""
+    def outline(self, job: Job) -> Iterator[Outline]:
+        """Steps of a job that is legal, in order, without their beats."""
         size, stride = {name: getattr(job, name) for name in "mnk"}, self.strides(job)
         outer, middle, inner = tuple(ORDERS[job.order])
         bases = [{outer: x, middle: y, inner: z} for x in range(0, size[outer], stride[outer])
@@ -154,40 +191,52 @@ class LoopNest:
                 return int(other is None or any(other[name] != base[name] for name in names))
 
             loads = {"a": differs(before, "mk"), "b": differs(before, "nk")}
-            panel = Panel(**base, **loads) if any(loads.values()) else None
-            yield Step(panel, list(self._tiles(
-                job, base, release_a=differs(after, "mk"), release_b=differs(after, "nk"), final=int(after is None))))
+            yield Outline(
+                **base, panel=Panel(**base, **loads) if any(loads.values()) else None,
+                release_a=differs(after, "mk"), release_b=differs(after, "nk"), final=int(after is None),
+                tiles=list(self._works(job, base)))
 
-    def _tiles(self, job: Job, base: dict[str, int], **ends: int) -> Iterator[tuple[Tile | None, list[Beat]]]:
-        """Tiles of a step with their beats."""
+    def _works(self, job: Job, base: dict[str, int]) -> Iterator[Work]:
+        """Tiles of a step."""
         stride, holds = self.strides(job), self._holds(job)
-        tile_rows, tile_columns = self.rows << job.tile, self.lanes * (SLOTS >> job.tile)
         terms = min(stride["k"], job.k - base["k"])
-        final_terms = base["k"] + terms == job.k
-        first = base["k"] == 0 or not holds
-        initial = bool(job.resume) if base["k"] == 0 else not holds
-        places = [(m, n) for m in range(base["m"], min(base["m"] + stride["m"], job.m), tile_rows)
-                  for n in range(base["n"], min(base["n"] + stride["n"], job.n), tile_columns)]
-        for number, (m, n) in enumerate(places):
-            tile = Tile(m=m, n=n, tile=job.tile, initial=int(initial), partial=int(not final_terms and not holds))
-            rounds = [(True, row) for row in range(self.rows if initial else 0)]
-            rounds += [(False, term) for term in range(terms)]
-            beats = []
-            for index, (opening, count) in enumerate(rounds):
-                for slot in range(SLOTS):
-                    row_group, column_group = divmod(slot, SLOTS >> job.tile)
-                    row = m - base["m"] + row_group * self.rows
-                    column = n - base["n"] + column_group * self.lanes
-                    ending = int(number == len(places) - 1 and index == len(rounds) - 1 and slot == SLOTS - 1)
-                    beats.append(Beat(
-                        a=self.block(row // self.lanes, count // self.lanes),
-                        b=self.block(column // self.lanes, count // self.lanes), row=count % self.lanes,
-                        part=row % self.lanes // self.rows, initial=int(opening), initial_row=count % self.rows,
-                        first=int(first and index == 0),
-                        last=int(index == len(rounds) - 1 and (final_terms or not holds)), tile=job.tile,
-                        release_a=ending & ends["release_a"], release_b=ending & ends["release_b"],
-                        final=ending & ends["final"]))
-            yield tile if first else None, beats
+        begins, ends = base["k"] == 0, base["k"] + terms == job.k
+        initial = (bool(job.resume) if begins else not holds)
+        for m in range(base["m"], min(base["m"] + stride["m"], job.m), self.rows << job.tile):
+            for n in range(base["n"], min(base["n"] + stride["n"], job.n), self.lanes * (SLOTS >> job.tile)):
+                tile = Tile(m=m, n=n, tile=job.tile, initial=int(initial), partial=int(not ends and not holds),
+                            again=int(not begins), opens=int((m, n) == (base["m"], base["n"])))
+                common = bool(initial and begins and job.common)
+                yield Work(tile, begins or not holds, ends or not holds, common,
+                           initial * (1 if common else self.rows), terms)
+
+    def steps(self, job: Job) -> Iterator[Step]:
+        """Steps of a job that is legal, in order."""
+        for step in self.outline(job):
+            tiles: list[tuple[Tile | None, list[Beat]]] = []
+            for number, work in enumerate(step.tiles):
+                beats = list(self._beats(step, work, number == len(step.tiles) - 1))
+                tiles.append((work.tile if work.first else None, beats))
+            yield Step(step.panel, tiles)
+
+    def _beats(self, step: Outline, work: Work, ending: bool) -> Iterator[Beat]:
+        """Beats of a tile, which may be the last one of its step."""
+        tile = work.tile
+        rounds = [(True, row) for row in range(work.initial)] + [(False, term) for term in range(work.terms)]
+        for index, (opening, count) in enumerate(rounds):
+            closing = index == len(rounds) - 1
+            for slot in range(SLOTS):
+                row_group, column_group = divmod(slot, SLOTS >> tile.tile)
+                row = tile.m - step.m + row_group * self.rows
+                column = tile.n - step.n + column_group * self.lanes
+                ends = int(ending and closing and slot == SLOTS - 1)
+                yield Beat(
+                    a=self.block(row // self.lanes, count // self.lanes),
+                    b=self.block(column // self.lanes, count // self.lanes), row=count % self.lanes,
+                    part=row % self.lanes // self.rows, initial=int(opening), initial_row=count % self.rows,
+                    common=int(work.common), first=int(work.first and index == 0), last=int(work.last and closing),
+                    tile=tile.tile, release_a=ends & step.release_a, release_b=ends & step.release_b,
+                    final=ends & step.final)
 
     def trace(self, jobs: Sequence[Job], *, willing: npt.ArrayLike, ready: dict[str, npt.ArrayLike]) -> Trace:
         """Trace every cycle, from reset.
@@ -204,7 +253,7 @@ class LoopNest:
         outputs = {name: Output(ready[name]) for name in ("panels", "tiles", "o")}
         found: dict[str, list] = {"panels": [], "tiles": [], "o": []}
         bad = np.zeros(feed.end, np.bool_)
-        idle, free = 0, 0  # from these cycles on a job, and a step, can be accepted
+        idle, free, announced = 0, 0, 0  # from these cycles on a job, a step, and its tiles can be accepted
         for job in jobs:
             accepted = feed.accept(idle)
             if accepted >= feed.end:
@@ -221,15 +270,18 @@ class LoopNest:
                     outputs["panels"].load(offer - 1)
                     found["panels"].append(step.panel)
                     done = max(done, outputs["panels"].departed)
+                tiles = [tile for tile, _ in step.tiles if tile is not None]
+                if tiles:
+                    announced = max(offer, announced)
+                    done = max(done, announced)
+                    for tile in tiles:
+                        announced = outputs["tiles"].load(announced + self.TILE)
+                    announced += 1
+                    found["tiles"] += tiles
                 latest = max(offer, free)
-                for tile, beats in step.tiles:
-                    for index, beat in enumerate(beats):
-                        earliest = max(latest + 1, outputs["o"].departed)
-                        if tile is not None and index == 0:
-                            earliest = max(earliest, outputs["tiles"].departed)
-                            outputs["tiles"].load(earliest)
-                            found["tiles"].append(tile)
-                        latest = outputs["o"].load(earliest)
+                for _, beats in step.tiles:
+                    for beat in beats:
+                        latest = outputs["o"].load(max(latest + 1, outputs["o"].departed))
                         found["o"].append(beat)
                 free = latest
                 offer = done + self.NEXT

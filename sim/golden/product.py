@@ -117,8 +117,9 @@ class MatrixProduct:
                     corner = padded[tile.m:tile.m + tile_rows, tile.n:tile.n + tile_columns]
                     pieces.append(corner.reshape(tile_rows, -1, self.columns)[rows, groups])
                 if tile.initial:
-                    # By row of units, then by slot.
-                    initials.append(pieces[0][np.lexsort((slots, rows % self.rows))])
+                    # By row of units, then by slot; common ones once.
+                    rounds = 1 if job.common and not tile.again else self.rows
+                    initials.append(pieces[0][np.lexsort((slots, rows % self.rows))][:rounds * SLOTS])
                 results.append(pieces[1])
         empty = np.zeros((0, self.columns), np.uint32)
         return tiles, np.concatenate([empty, *initials]), np.concatenate(results)

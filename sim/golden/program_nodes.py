@@ -4,8 +4,8 @@ Every command takes effect at once. Commands of different queues, and of differe
 order that a seed chooses among those that queues and waits allow, with a collective when all nodes have come to it.
 A program without races ends with the same memories in every order.
 
-Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, and state planes and
-masters, of which each node has those of its own blocks alone, one behind the other.
+Memories are those of a node: gradients, residuals of a gradient codec beside them, weights, activations of a compute
+engine, and state planes and masters, of which each node has those of its own blocks alone, one behind the other.
 """
 
 import dataclasses
@@ -14,8 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import Place
+from hdl.control.protocol import EventStatus
 from sim.golden import optimizer, ring
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
+from sim.golden.compute import Engine
 
 __all__ = ["Nodes", "Placed"]
 
@@ -57,10 +60,14 @@ class Nodes:
         State planes, which are zeros at first.
     weight_codec, gradient_codec : Codec
     segment : int
+    engine : Engine, optional
+        Compute engine, for LAYERS.
+    activation_words : int
+        Elements of the activation memory.
 
     Members
     -------
-    gradients, residuals, weights : array of shape (nodes, words)
+    gradients, residuals, weights, activations : array of shape (nodes, words)
     masters : array of shape (nodes, words)
         Of each node's own blocks; without a weight codec nobody reads them.
     state : list of array of shape (nodes, words)
@@ -69,8 +76,11 @@ class Nodes:
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
-                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256):
+                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256,
+                 engine: Engine | None = None, activation_words: int = 0):
         self.nodes = nodes
+        self._engine = engine
+        self.activations = np.zeros((nodes, activation_words), dtype=np.uint32)
         self._weight_codec = weight_codec
         self._gradient_codec = gradient_codec
         self._segment = segment
@@ -117,6 +127,9 @@ class Nodes:
                 for rank in ranks:
                     self.gradients[rank, _place(fields[rank], "gradient_base")] = self.gradients[
                         rank, _place(fields[rank], "state_base")]
+            case "LAYERS":
+                for rank in ranks:
+                    self._compute(rank, fields[rank])
             case "LATCH":
                 self._latched = self.settings
             case "FUSED_UPDATE":
@@ -132,6 +145,17 @@ class Nodes:
                 self.weights[:, place], _ = ring.all_gather(self.weights[:, place], segment=self._segment, turn=turn)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+
+    def _compute(self, rank: int, fields: dict[str, int]) -> None:
+        """A list of layers on one node."""
+        if self._engine is None:
+            raise ValueError("Nodes must have an engine for LAYERS")
+        memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
+                    Place.ACTIVATIONS: self.activations[rank]}
+        outcome = self._engine.run(memories, base=fields["weight_base"], length=fields["length"],
+                                   offset=fields["state_base"])
+        if outcome.status is not EventStatus.OK:
+            raise ValueError(f"LAYERS must end well, not with {outcome.status.name} {outcome.detail}")
 
     def _update(self, ranks: list[int], fields: list[dict[str, int]]) -> None:
         """A fused update on nodes that form a ring."""

@@ -35,6 +35,13 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"error_feedback": None}, r"^error_feedback must be True or False, not None$"),
         ({"quantization": 0}, r"^quantization must be True or False, not 0$"),
         ({"stand_in": 1}, r"^stand_in must be True or False, not 1$"),
+        ({"compute": 3}, r"^Rows of multiply-accumulate units must be 0, 1, 2 or 4, not 3$"),
+        ({"compute": True}, r"^Rows of multiply-accumulate units must be 0, 1, 2 or 4, not True$"),
+        ({"compute": 1, "lanes": 1}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
+                                     r"must be 2 or more, not 1 with 1 lanes$"),
+        ({"compute": 4, "lanes": 2}, r"^Rows of multiply-accumulate units must be at most the lanes, of which there "
+                                     r"must be 2 or more, not 4 with 2 lanes$"),
+        ({"activation_words": 16}, r"^activation_words must be a multiple of 32 between 32 and 16777216, not 16$"),
         ({"queues": 3}, r"^Queue count must be 1 or 2, not 3$"),
         ({"program_depth": 0}, r"^Program depth must be between 1 and 1024, not 0$"),
         ({"program_depth": 1025}, r"^Program depth must be between 1 and 1024, not 1025$"),
@@ -94,7 +101,8 @@ def test_hash_covers_every_parameter():
                "ingress_segments": 5, "nodes_max": 8, "state_planes": 1,
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
-               "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65}
+               "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
+               "activation_words": 64}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}
@@ -117,6 +125,7 @@ def test_spaces():
     assert words(state_planes=0, weight_codec="centroid64") == (96, 64, 32, 128)
     assert NodeConfig(weight_codec="mx9").codebook_words == NodeConfig().codebook_words == 0
     assert words(weight_codec="centroid16", gradient_codec="mx9") == (96, 64, 32, 32, 32, 32, 96)
+    assert words(gradient_codec="mx9", compute=1, activation_words=128, queues=2) == (96, 64, 32, 32, 96, 128, 512)
     assert words(gradient_codec="raw") == (96, 64, 32, 32)
     assert words(gradient_codec="mx9") == (96, 64, 32, 32, 96)
     assert words(state_planes=0, weight_codec="mx9", gradient_codec="bf16") == (96, 64, 32, 96)

@@ -93,7 +93,7 @@ class TestModel:
     def test_views_share_the_vector(self):
         model = perceptron(3, (2,), 2)
         first, between, second = model.views(model.parameters)
-        assert {name: view.shape for name, view in first.items()} == {"weight": (3, 2), "bias": (2,)}
+        assert {name: view.shape for name, view in first.items()} == {"weight": (2, 3), "bias": (2,)}
         assert between == {}
         first["weight"][...] = 1
         second["bias"][...] = 2

@@ -22,22 +22,23 @@ def test_linear():
     layer = Linear(9, 5)
     parameters, x, gradients, generator = draw(layer, (7, 9))
     output, cache = layer.forward(x, parameters)
-    assert same(output, golden.product(x, parameters["weight"]) + parameters["bias"])
+    assert same(output, golden.product(x, parameters["weight"].T, np.tile(parameters["bias"], (7, 1))))
     upstream = generator.standard_normal(output.shape).astype(np.float32)
     inward = layer.backward(upstream, cache, parameters, gradients)
-    assert same(gradients["weight"], golden.product(x.T, upstream))
+    assert same(gradients["weight"], golden.product(upstream.T, x))
     assert same(gradients["bias"], golden.column_sums(upstream))
-    assert same(inward, golden.product(upstream, parameters["weight"].T))
+    assert same(inward, golden.product(upstream, parameters["weight"]))
 
 
 def test_dense():
     layer = Dense(6, 4)
     parameters, x, gradients, generator = draw(layer, (3, 5, 6))
     output, cache = layer.forward(x, parameters)
-    assert same(output, golden.product(x, np.tile(parameters["weight"], (3, 1, 1))) + parameters["bias"])
+    assert same(output, golden.product(
+        x, np.tile(parameters["weight"].T, (3, 1, 1)), np.tile(parameters["bias"], (3, 5, 1))))
     upstream = generator.standard_normal(output.shape).astype(np.float32)
     layer.backward(upstream, cache, parameters, gradients)
-    assert same(gradients["weight"], golden.product(x.reshape(15, 6).T, upstream.reshape(15, 4)))
+    assert same(gradients["weight"], golden.product(upstream.reshape(15, 4).T, x.reshape(15, 6)))
 
 
 def test_relu():

@@ -174,7 +174,7 @@ class TestCommand:
     def test_on_the_verilated_ring(self, run, few, nodes_of, tmp_path):
         nodes_of("engines")
         _, layers = trained()
-        parameters = np.concatenate([part.T.ravel() for layer in layers for part in (layer.weights, layer.biases)])
+        parameters = np.concatenate([part.ravel() for layer in layers for part in (layer.weights, layer.biases)])
         weights.save(weights.TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,
                                             parameters=parameters), tmp_path / "given.npz")
         code, out, err = run("--weights", tmp_path / "given.npz", "--nodes", 2, "--bits", 4,

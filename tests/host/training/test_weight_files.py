@@ -24,7 +24,7 @@ def test_round_trip(tmp_path, trained):
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"version": np.int64(2)}, "must be of version 1, not 2"),
+    ({"version": np.int64(1)}, "must be of version 2, not 1"),
     ({"schema": np.array("other")}, "must hold trained weights, that is hidden, parameters, schema, seed, version, "
                                     "workload, not hidden, parameters, schema, seed, version, workload"),
     ({"seed": None}, "must hold trained weights, that is hidden, parameters, schema, seed, version, workload, not "

@@ -1,0 +1,151 @@
+"""Compute engine of a node: LAYERS, a list of matrix products and functions of rows."""
+
+from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compute.layer_list import Place
+from hdl.compute.list_runner import ListRunner
+from hdl.compute.memory_access import MemoryAccess
+from hdl.control.local_runner import CommandRunner
+from hdl.control.protocol import EventStatus, command_layout, event_layout
+from hdl.memory import read_signature, write_signature
+from hdl.streams.stream import connect_stream
+
+__all__ = ["BLOCKS", "COLUMNS", "ComputeEngine", "counts_layout", "memory_words"]
+
+BLOCKS = 128
+"""Blocks of a panel of the array."""
+
+COLUMNS = 64
+"""Most columns of a function of rows."""
+
+
+def memory_words(config):
+    """Elements of the memories that operands can be in, in the order of :class:`~hdl.compute.layer_list.Place`."""
+    return config.gradient_words, config.weight_words, config.activation_words
+
+
+def counts_layout():
+    """Increments of the counters in a cycle, by the names of the registers."""
+    return data.StructLayout({"command_cycles": 1, "stall_memory": 1, "gemm_cycles": 1, "vector_cycles": 1})
+
+
+class ComputeEngine(wiring.Component):
+    """Run LAYERS on the memories of a node, one command after the other.
+
+    The list is checked before anything is written, and then carried out by two units, of which one works at a time:
+    one for products and one for functions of rows. docs/protocol.md has the list.
+
+    A label that is too large is found while its function runs: then the instructions before it have been carried out.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Configuration with ``compute``.
+    gemm, vector : component
+        The units, which are connected by ``job``, ``request``, ``response``, ``write``, ``settled``, ``done`` and
+        ``bad``.
+
+    Members
+    -------
+    command : In(stream of command_layout())
+        LAYERS, checked beforehand, see :class:`~hdl.control.command_checker.CommandChecker`.
+    event : Out(stream of event_layout())
+        One for each command. The detail is the number of instructions carried out, or that of the wrong one.
+    link_reset : In(1)
+        End a command, which may be done in part.
+    weight_version : In(32)
+        Version in the event.
+    count : Out(counts_layout())
+    gradient_read, weight_read, activation_read, gradient_write, activation_write : memory ports
+    """
+
+    def __init__(self, *, config, gemm, vector):
+        if not config.compute:
+            raise ValueError(f"Node must have rows of multiply-accumulate units, not {config!r}")
+        self._config = config
+        self._gemm = gemm
+        self._vector = vector
+        lanes = config.lanes
+        rows = {place: words // lanes for place, words in zip(
+            (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS), memory_words(config), strict=True)}
+        super().__init__({
+            "command": In(stream.Signature(command_layout())),
+            "event": Out(stream.Signature(event_layout())),
+            "link_reset": In(1),
+            "weight_version": In(32),
+            "count": Out(counts_layout()),
+            "gradient_read": Out(read_signature(rows[Place.GRADIENTS], lanes)),
+            "weight_read": Out(read_signature(rows[Place.WEIGHTS], lanes)),
+            "activation_read": Out(read_signature(rows[Place.ACTIVATIONS], lanes)),
+            "gradient_write": Out(write_signature(rows[Place.GRADIENTS], lanes)),
+            "activation_write": Out(write_signature(rows[Place.ACTIVATIONS], lanes)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self._config
+        words = memory_words(config)
+        m.submodules.runner = runner = CommandRunner(failure=EventStatus.BAD_INSTRUCTION)
+        access = MemoryAccess(rows=tuple(count // config.lanes for count in words), lanes=config.lanes)
+        lists = ListRunner(words=words, lanes=config.lanes, rows=config.compute, blocks=BLOCKS,
+                           columns=COLUMNS)
+        gemm, vector = self._gemm, self._vector
+        for name, unit in {"access": access, "lists": lists, "gemm": gemm, "vector": vector}.items():
+            m.submodules[name] = ResetInserter(runner.reset)(unit)
+        connect_stream(m, self.command, runner.command)
+        connect_stream(m, runner.event, self.event)
+        connect_stream(m, lists.gemm, gemm.job)
+        connect_stream(m, lists.vector, vector.job)
+        for inner, outer in ((access.read_0, self.gradient_read), (access.read_1, self.weight_read),
+                             (access.read_2, self.activation_read), (access.write_0, self.gradient_write),
+                             (access.write_2, self.activation_write)):
+            wiring.connect(m, access=inner, memory=wiring.flipped(outer))
+
+        given = self.command.payload
+        list_base, state_base, length = Signal.like(lists.list_base), Signal(32), Signal(32)
+        with m.If(self.command.ready):
+            m.d.sync += [list_base.eq(given.weight_base), state_base.eq(given.state_base), length.eq(given.length)]
+        m.d.comb += [
+            runner.link_reset.eq(self.link_reset),
+            runner.weight_version.eq(self.weight_version),
+            runner.progress.eq(lists.passed),
+            runner.done.eq(lists.done),
+            runner.bad.eq(lists.bad),
+            runner.number.eq(lists.number),
+            lists.start.eq(runner.start),
+            lists.list_base.eq(list_base),
+            lists.state_base.eq(state_base),
+            lists.length.eq(length),
+            lists.settled.eq(access.settled),
+            lists.unit_done.eq((lists.gemm_runs & gemm.done) | (lists.vector_runs & vector.done)),
+            lists.unit_bad.eq((lists.gemm_runs & gemm.bad) | (lists.vector_runs & vector.bad)),
+            gemm.settled.eq(access.settled),
+            vector.settled.eq(access.settled),
+            self.count.command_cycles.eq(runner.busy),
+            self.count.stall_memory.eq(access.waits),
+            self.count.gemm_cycles.eq(lists.gemm_runs),
+            self.count.vector_cycles.eq(lists.vector_runs),
+        ]
+        # One of them uses the memories: no answer is under way when another one begins.
+        clients = ((lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
+                   (vector, lists.vector_runs))
+        for client, works in clients:
+            m.d.comb += [client.response.valid.eq(access.response.valid & works),
+                         client.response.payload.eq(access.response.payload)]
+            with m.If(works):
+                m.d.comb += [
+                    access.request.valid.eq(client.request.valid),
+                    access.request.payload.eq(client.request.payload),
+                    client.request.ready.eq(access.request.ready),
+                    access.response.ready.eq(client.response.ready),
+                ]
+        for client, works in clients[1:]:
+            with m.If(works):
+                m.d.comb += [
+                    access.write.valid.eq(client.write.valid),
+                    access.write.payload.eq(client.write.payload),
+                    client.write.ready.eq(access.write.ready),
+                ]
+        return m

@@ -1,0 +1,34 @@
+"""Job of a matrix product whose operands are in memory."""
+
+from amaranth.lib import data
+
+from hdl.compute.loop_nest import job_layout
+
+__all__ = ["gemm_job_layout", "matrix_layout"]
+
+
+def matrix_layout(rows):
+    """Matrix in memory: its :class:`~hdl.compute.layer_list.Place`, its first row, and rows from line to line."""
+    return data.StructLayout({"place": 2, "row": range(rows), "stride": range(rows)})
+
+
+def gemm_job_layout(rows):
+    """Payload of a product C = A · B, resolved: sizes in elements, places in rows of memory.
+
+    Sizes, factors and ``order`` are those of :func:`~hdl.compute.loop_nest.job_layout`. With ``transpose_a`` the
+    memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial`` sums begin with
+    the elements of ``start``, of which a stride of 0 makes one line for all rows. ``relu`` makes zero or less +0.0,
+    and ``gated`` makes +0.0 of each element whose element of ``gate`` is not above zero. Place ONES, for A or B,
+    has no memory.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    """
+    loops = job_layout().members
+    names = ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")
+    return data.StructLayout({
+        **{name: loops[name] for name in names},
+        "transpose_a": 1, "transpose_b": 1, "initial": 1, "relu": 1, "gated": 1,
+        **{name: matrix_layout(rows) for name in ("a", "b", "c", "start", "gate")}})

@@ -1,0 +1,44 @@
+"""Job of a function of rows: a resolved and checked instruction, with places in rows of memory."""
+
+from amaranth.lib import data
+
+from hdl.compute.loop_nest import SIZE_BITS
+
+__all__ = ["place_layout", "vector_job_layout"]
+
+#: Bits of a stride in a list, in elements.
+_STRIDE_BITS = 16
+
+
+def place_layout(rows):
+    """Place of a matrix: the number of a :class:`~hdl.compute.layer_list.Place`, and its first row of that memory.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    """
+    return data.StructLayout({"place": 2, "row": range(rows)})
+
+
+def vector_job_layout(rows, lanes):
+    """Payload of a function of rows: its fields in :func:`~hdl.compute.layer_list.vector_layout`.
+
+    Rows and columns are 1 to 4,095. ``labels_lane`` and ``loss_lane`` are the elements of their rows in which the first
+    label and the loss lie. ``stride_source`` and ``stride_target`` are in rows of memory, ``stride_labels`` in
+    elements.
+
+    Parameters
+    ----------
+    rows : int
+        Rows of the largest memory.
+    lanes : int
+    """
+    stride = _STRIDE_BITS - (lanes.bit_length() - 1)
+    lane = range(lanes)
+    return data.StructLayout({
+        "function": 8, "rows": SIZE_BITS, "columns": SIZE_BITS,
+        **{name: place_layout(rows) for name in ("source", "labels", "target", "loss")},
+        "labels_lane": lane, "loss_lane": lane,
+        "stride_source": stride, "stride_target": stride, "stride_labels": _STRIDE_BITS,
+    })

@@ -1,0 +1,171 @@
+"""Program of the vector unit: a table of multiply-adds, each of which runs for all threads of a lane."""
+
+import dataclasses
+import enum
+
+from hdl.floating.format import FP32
+
+__all__ = ["EXPONENTIAL", "LOGARITHM", "QUOTIENT", "ROOT_HALF_FRACTION", "SCALE", "STEPS", "SUM", "THREADS", "Addend",
+           "Count", "Factor", "Loop", "Step", "Take"]
+
+#: Threads of a lane, and cycles of a step: those from the operands to their result, with two registers beside it.
+THREADS = 16
+
+ONE = FP32.bias << FP32.fraction_bits
+NEGATIVE_ZERO = 1 << (FP32.width - 1)
+
+#: Coefficients as in docs/numbers.md: 1 / ln 2, 1.5 * 2^23, two parts of ln 2; polynomials, lowest power first.
+_LOG2_E, _MAGIC = 0x3FB8_AA3B, 0x4B40_0000
+_LN2_HIGH, _LN2_LOW = 0x3F31_7200, 0x35BF_BE8E
+_EXP = (0x3F00_0000, 0x3E2A_AA6E, 0x3D2A_AA75, 0x3C09_05B8, 0x3AB6_A193)
+_LOG = (0xBEFF_FFFF, 0x3EAA_AAA7, 0xBE80_0103, 0x3E4C_D1F6, 0xBE2A_4441, 0x3E11_4B9D, 0xBE06_2926, 0x3E03_4B72,
+        0xBDA1_1BFE)
+
+#: Least number whose exponential is computed: -104.
+LEAST = 0xC2D0_0000
+#: Fraction of the root of 1/2, from which on the logarithm takes the significand's half.
+ROOT_HALF_FRACTION = 0x35_04F3
+#: An exponential is scaled up by this power of two, so that the last product alone can round.
+SCALE = 64
+
+
+class Factor(enum.IntEnum):
+    """First factor of a step, of each thread."""
+
+    RESULT = 0
+    """Result of the step before."""
+    LIMITED = 1
+    """That result, but at least -104."""
+    SCALED = 2
+    """That result, times two to the power of :data:`SCALE` less the count."""
+    SIGNIFICAND = 3
+    """That result, divided by two to the power of the count."""
+    COUNT = 4
+    """The count as a number."""
+    ELEMENT = 5
+    """Element of the matrix."""
+
+
+class Addend(enum.IntEnum):
+    """Addend of a step, of each thread."""
+
+    CONSTANT = 0
+    """The step's constant."""
+    RESULT = 1
+    """Result of the step before."""
+    KEPT = 2
+    """Number kept."""
+    LARGEST = 3
+    """Largest element of the row, negated."""
+    CHOSEN = 4
+    """Difference at the label of the row, negated."""
+
+
+class Count(enum.IntEnum):
+    """Integer that a step derives from the result before, and keeps."""
+
+    NONE = 0
+    POWER = 1
+    """Negated number in the low bits of a sum with 1.5 · 2^23."""
+    EXPONENT = 2
+    """Exponent of a number of at least 1, whose significand is then between the roots of 1/2 and of 2."""
+
+
+class Take(enum.IntEnum):
+    """Destination of the result of the step before."""
+
+    NOTHING = 0
+    ELEMENT = 1
+    """Matrix: the elements that the step before the first one of the loop began with."""
+    CHOSEN = 2
+    """Difference of the row, where the element is that of its label."""
+    TOTAL = 3
+    """Total of the row."""
+    LOSS = 4
+    """Loss of the row, in place of the difference."""
+
+
+class Loop(enum.IntEnum):
+    """Step that follows."""
+
+    NEXT = 0
+    ELEMENTS = 1
+    """The program's first step, until all elements are done."""
+    COLUMNS = 2
+    """The same step, once for each column; in the first one the addend is the constant."""
+    END = 3
+    """None."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Step of a program: each thread computes ``a · b + c``.
+
+    Members
+    -------
+    a : Factor
+    b : int or None
+        Constant; by default the number kept.
+    c : Addend
+    constant : int
+    keep : bool
+        Keep the first factor.
+    count : Count
+    take : Take
+    loop : Loop
+    """
+
+    a: Factor = Factor.RESULT
+    b: int | None = None
+    c: Addend = Addend.CONSTANT
+    constant: int = NEGATIVE_ZERO
+    keep: bool = False
+    count: Count = Count.NONE
+    take: Take = Take.NOTHING
+    loop: Loop = Loop.NEXT
+
+
+def _polynomial(coefficients):
+    """Steps of Horner's rule: the number is the result before, and is kept; coefficients are highest power last."""
+    *rest, second, first = coefficients
+    return (Step(b=first, constant=second, keep=True), *(Step(constant=constant) for constant in reversed(rest)))
+
+
+#: Exponential of each element less the largest one of its row: x - max; x · log₂e + 1.5 · 2²³, whose low bits are n;
+#: (x - n h) - n l; polynomial; ((p r) r + r) + 1; the power of two.
+EXPONENTIAL = (
+    Step(a=Factor.ELEMENT, b=ONE, c=Addend.LARGEST, take=Take.ELEMENT),
+    Step(a=Factor.LIMITED, b=_LOG2_E, constant=_MAGIC, keep=True, take=Take.CHOSEN),
+    Step(a=Factor.COUNT, b=_LN2_HIGH, c=Addend.KEPT, count=Count.POWER),
+    Step(a=Factor.COUNT, b=_LN2_LOW, c=Addend.RESULT),
+    *_polynomial(_EXP),
+    Step(),
+    Step(c=Addend.KEPT),
+    Step(b=ONE, constant=ONE),
+    Step(a=Factor.SCALED, b=(FP32.bias - SCALE) << FP32.fraction_bits, loop=Loop.ELEMENTS),
+)
+
+#: Sum of the exponentials of each row, after a step in which the last of them are stored.
+SUM = (
+    Step(b=ONE, take=Take.ELEMENT),
+    Step(a=Factor.ELEMENT, b=ONE, c=Addend.RESULT, constant=0, loop=Loop.COLUMNS),
+)
+
+#: Logarithm of the sum, less the difference at the label: m - 1; polynomial; (((p m) m + n l) + m) + n h.
+LOGARITHM = (
+    Step(a=Factor.SIGNIFICAND, b=ONE, constant=NEGATIVE_ZERO | ONE, count=Count.EXPONENT, take=Take.TOTAL),
+    *_polynomial(_LOG),
+    Step(),
+    Step(),
+    Step(a=Factor.COUNT, b=_LN2_LOW, c=Addend.RESULT),
+    Step(b=ONE, c=Addend.KEPT),
+    Step(a=Factor.COUNT, b=_LN2_HIGH, c=Addend.RESULT),
+    Step(b=ONE, c=Addend.CHOSEN),
+    Step(b=ONE, take=Take.LOSS, loop=Loop.END),
+)
+
+#: Quotients, one after another, and losses: the addend is -1.0 at the label, or the sum of the losses before.
+QUOTIENT = (Step(a=Factor.ELEMENT, b=ONE),)
+
+STEPS = (*EXPONENTIAL, *SUM, *LOGARITHM, *QUOTIENT)
+"""All steps, in the order in which they run."""

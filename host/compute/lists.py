@@ -1,0 +1,260 @@
+"""Lists of instructions for the layers of a perceptron, and the places of its activations.
+
+A layer has one list forward and one backward. Forward is Y = bias + X · Wᵀ, each sum from its bias on, with a ReLU
+but behind the last layer, whose list has the cross-entropy as well. Backward are dW = dYᵀ · X, the sums of the
+columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
+examples are left to the command, so that one list serves batches of all sizes.
+
+Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
+output of each layer, and the gradients of two outputs, which take turns. Behind them are labels, the loss and the
+lists.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compute.engine import COLUMNS
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    Initial,
+    Kind,
+    Place,
+    VectorProgram,
+    gemm_layout,
+    vector_layout,
+)
+from hdl.group import GROUP
+from host.compute.factors import Array, best_factors
+from host.program.region import Region
+from host.program.schedules import Dense, Work
+from sim.golden.compute import pack
+
+__all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
+
+Words = npt.NDArray[np.uint32]
+
+#: Largest number of examples, and widest layer.
+MOST_SIZE = 4095
+
+
+def _up(words: int, multiple: int) -> int:
+    return -(-words // multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Activations:
+    """Places in the activation memory, each at a multiple of 32.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+    examples : int
+        Most examples of a command.
+    lanes : int
+        Elements of a memory row.
+
+    Members
+    -------
+    outputs : list of int
+        First element of the inputs, and of the output of each layer.
+    gradients : tuple of int
+        First elements of the gradients of two outputs.
+    labels, loss, lists : int
+        First label, the loss, and what is behind it.
+    """
+
+    layers: Sequence[Dense]
+    examples: int
+    lanes: int
+    outputs: list[int] = dataclasses.field(init=False)
+    gradients: tuple[int, int] = dataclasses.field(init=False)
+    labels: int = dataclasses.field(init=False)
+    loss: int = dataclasses.field(init=False)
+    lists: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        widths = [self.layers[0].inputs, *(layer.outputs for layer in self.layers)]
+        sizes = [*map(self.size, widths)]
+        # Gradients of the last output are in the first of the two, those of the one before it in the second, …
+        backward = sizes[:0:-1]
+        sizes += [max(backward[0::2]), max(backward[1::2], default=0), _up(self.examples, GROUP), GROUP]
+        bases = np.cumsum([0, *sizes]).tolist()
+        for name, value in (("outputs", bases[:len(widths)]), ("gradients", tuple(bases[-5:-3])),
+                            ("labels", bases[-3]), ("loss", bases[-2]), ("lists", bases[-1])):
+            object.__setattr__(self, name, value)
+
+    def stride(self, width: int) -> int:
+        """Elements from one example to the next."""
+        return _up(width, self.lanes)
+
+    def size(self, width: int) -> int:
+        """Elements of a matrix with a row for each example, up to the next multiple of 32."""
+        return _up(self.examples * self.stride(width), GROUP)
+
+    def output(self, number: int) -> Region:
+        """Output of a layer; of layer 0, the inputs."""
+        width = self.layers[number - 1].outputs if number else self.layers[0].inputs
+        return Region("activations", self.outputs[number], self.size(width))
+
+    def gradient(self, number: int) -> Region:
+        """Gradients of a layer's output."""
+        return Region("activations", self.gradients[(len(self.layers) - number) % 2],
+                      self.size(self.layers[number - 1].outputs))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Lists:
+    """Lists of a network.
+
+    Members
+    -------
+    places : Activations
+    words : array of uint32
+        Words of all lists, which are written from ``places.lists`` on.
+    commands : list of Work
+        Commands of a pass: all layers forward, and backward from the last to the first.
+    """
+
+    places: Activations
+    words: Words
+    commands: list[Work]
+
+    @property
+    def end(self) -> int:
+        """Words of the activation memory that are used."""
+        return self.places.lists + len(self.words)
+
+
+def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int) -> Lists:
+    """Make the lists of a perceptron, with a ReLU between each two of its layers.
+
+    Parameters
+    ----------
+    layers : sequence of Dense
+        Layers, whose weights and gradients begin at their ``base`` in both memories.
+    array : Array
+    examples : int
+        Most examples of a node in a step.
+    words : int
+        Elements of the activation memory.
+
+    Raises
+    ------
+    ValueError
+        Nodes cannot compute such layers, or have no room for so many examples.
+    """
+    lanes = array.lanes
+    for width in [layer.inputs for layer in layers]:
+        if width % lanes:
+            raise ValueError(f"Inputs and widths of hidden layers must be multiples of the {lanes} lanes of nodes "
+                             f"that compute, not {width}")
+    widest = max(examples, *(max(layer.inputs, layer.outputs) for layer in layers))
+    if widest > MOST_SIZE:
+        raise ValueError(f"Layers and examples of nodes that compute must be at most {MOST_SIZE:,}, not {widest:,}")
+    if layers[-1].outputs > COLUMNS:
+        raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
+                         f"{layers[-1].outputs:,}")
+    places = Activations(layers=layers, examples=examples, lanes=lanes)
+    compiler = _Compiler(array=array, places=places, count=len(layers))
+    for layer in layers:
+        compiler.forward(layer)
+    for layer in reversed(layers):
+        compiler.backward(layer)
+    lists = Lists(places=places, words=np.concatenate(compiler.words), commands=compiler.commands)
+    if lists.end > words:
+        each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
+        raise ValueError(f"Activations of {examples:,} examples and lists must take at most the {words:,} elements "
+                         f"of a node's activation memory, not {lists.end:,}: take smaller batches or narrower "
+                         f"layers, an example has {each:,} elements and its gradients")
+    return lists
+
+
+def _at(place: Place, base: int) -> dict[str, int]:
+    return {"place": place, "base": base}
+
+
+class _Compiler:
+    """Lists, one behind the other."""
+
+    def __init__(self, *, array: Array, places: Activations, count: int):
+        self._array = array
+        self._places = places
+        self._count = count
+        self.words: list[Words] = []
+        self.commands: list[Work] = []
+
+    def forward(self, layer: Dense) -> None:
+        """Add the list of a layer's output, and of the loss behind the last layer."""
+        places, last = self._places, layer.number == self._count
+        x, y = places.output(layer.number - 1), places.output(layer.number)
+        stride = places.stride(layer.outputs)
+        listed = [self._product(
+            (0, layer.inputs, layer.outputs), transpose_b=1, initial=Initial.MATRIX, relu=int(not last),
+            a=(_at(Place.ACTIVATIONS, x.base), places.stride(layer.inputs)),
+            b=(_at(Place.WEIGHTS, layer.base), layer.inputs),
+            c=(_at(Place.ACTIVATIONS, y.base), stride),
+            start=(_at(Place.WEIGHTS, layer.base + layer.inputs * layer.outputs), 0))]
+        reads, writes = [x, Region("weights", layer.base, layer.length)], [y]
+        if last:
+            gradient = places.gradient(layer.number)
+            labels = Region("activations", places.labels, _up(places.examples, GROUP))
+            listed.append(pack(vector_layout(), {
+                "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
+                "source": _at(Place.ACTIVATIONS, y.base), "stride_source": stride,
+                "labels": _at(Place.ACTIVATIONS, labels.base), "stride_labels": 1,
+                "target": _at(Place.ACTIVATIONS, gradient.base), "stride_target": stride,
+                "loss": _at(Place.ACTIVATIONS, places.loss)}))
+            reads.append(labels)
+            writes += [gradient, Region("activations", places.loss, GROUP)]
+        self._command("forward", layer, listed, reads, writes)
+
+    def backward(self, layer: Dense) -> None:
+        """Add the list of a layer's gradients, and of those of its input."""
+        places = self._places
+        x, upstream = places.output(layer.number - 1), places.gradient(layer.number)
+        stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
+        given = _at(Place.ACTIVATIONS, upstream.base), stride
+        listed = [
+            self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given,
+                          b=(_at(Place.ACTIVATIONS, x.base), inward),
+                          c=(_at(Place.GRADIENTS, layer.base), layer.inputs)),
+            self._product((1, 0, layer.outputs), a=(_at(Place.ONES, 0), 0), b=given,
+                          c=(_at(Place.GRADIENTS, layer.base + layer.inputs * layer.outputs), stride)),
+        ]
+        reads, writes = [x, upstream], [Region("gradients", layer.base, layer.length)]
+        if layer.number > 1:
+            below = places.gradient(layer.number - 1)
+            listed.append(self._product(
+                (0, layer.outputs, layer.inputs), a=given, b=(_at(Place.WEIGHTS, layer.base), layer.inputs),
+                c=(_at(Place.ACTIVATIONS, below.base), inward), gate=(_at(Place.ACTIVATIONS, x.base), inward)))
+            reads.append(Region("weights", layer.base, layer.length))
+            writes.append(below)
+        self._command("backward", layer, listed, reads, writes)
+
+    def _product(self, sizes: tuple[int, int, int], *, a: Any, b: Any, c: Any, start: Any = None, gate: Any = None,
+                 **options: int) -> Words:
+        """A product of m by k and k by n; a size of 0 is the number of examples."""
+        m, k, n = sizes
+        most = self._places.examples
+        job = best_factors(self._array, m or most, k or most, n, starts=start is not None)
+        operands = {"a": a, "b": b, "c": c, "start": start, "gate": gate}
+        given = {name: operand for name, operand in operands.items() if operand is not None}
+        return pack(gemm_layout(), {
+            "kind": Kind.GEMM, "m": m, "k": k, "n": n, "gated": int(gate is not None), **options,
+            **{name: getattr(job, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")},
+            **{name: place for name, (place, _) in given.items()},
+            **{f"stride_{name}": stride for name, (_, stride) in given.items()}})
+
+    def _command(self, name: str, layer: Dense, listed: list[Words], reads: list[Region],
+                 writes: list[Region]) -> None:
+        base = self._places.lists + sum(map(len, self.words))
+        words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])  # with an END
+        self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
+        reads = [*reads, Region("activations", base, len(self.words[-1]))]
+        self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,
+                                  multiplications=layer.multiplications(backward=name == "backward"),
+                                  fields={"weight_base": base}))

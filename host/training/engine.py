@@ -1,0 +1,168 @@
+"""Training on nodes that compute: the host writes inputs and labels, and reads losses.
+
+Lists of the layers (:mod:`host.compute.lists`) are written to the activation memories once. In each step a node gets
+the inputs and labels of its share, and computes the gradients that its ring sums. The test set is classified by the
+same lists.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.compute.factors import Array as Units
+from host.compute.lists import Lists, compile_lists
+from host.driver.ring import Ring
+from host.models.layers import Array, Labels
+from host.program.schedules import layers_of
+from host.training.record import NODE, TrainingConfig
+from host.training.workloads import Classifier, Workload
+
+__all__ = ["Computer", "check_engine", "computer_of", "engine_node"]
+
+#: Rows of units that a node can have.
+_ROWS = (1, 2, 4)
+
+
+class Computer:
+    """Layers that the nodes of a ring carry out.
+
+    Parameters
+    ----------
+    ring : Ring
+        Nodes that :func:`engine_node` has made.
+    lists : Lists
+    length : int
+        Elements of the gradients.
+
+    Members
+    -------
+    lengths : list of int
+        Examples that each node has been given.
+    """
+
+    def __init__(self, ring: Ring, lists: Lists, length: int):
+        self._ring = ring
+        self._lists = lists
+        self._length = length
+        self.lengths = [0] * ring.nodes
+
+    @property
+    def lists(self) -> Lists:
+        return self._lists
+
+    def prepare(self) -> None:
+        """Write the lists, and zeros as the gradients of elements that only fill up groups."""
+        nodes = self._ring.nodes
+        self._ring.write_gradients([np.zeros(self._length, np.uint32)] * nodes)
+        self._ring.write_activations([self._lists.words] * nodes, self._lists.places.lists)
+
+    def give(self, shares: Sequence[tuple[Array, Labels]]) -> None:
+        """Write the inputs and labels of each node's share."""
+        places = self._lists.places
+        self._ring.write_activations([self._rows(x) for x, _ in shares], places.outputs[0])
+        self._ring.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
+                                      for _, labels in shares], places.labels)
+        self.lengths = [len(labels) for _, labels in shares]
+
+    def _rows(self, x: Array) -> npt.NDArray[np.uint32]:
+        """Words of inputs, whose rows are whole memory rows; of zeros for a node without a share."""
+        given = x if len(x) else np.zeros((1, x.shape[1]), np.float32)
+        return np.ascontiguousarray(given, np.float32).view(np.uint32).ravel()
+
+    def run(self) -> int:
+        """Have nodes differentiate what they were given, and return the cycles of all commands."""
+        return self._commands([one.fields["weight_base"] for one in self._lists.commands])
+
+    def losses(self) -> list[float]:
+        """Losses of the shares that were differentiated last."""
+        return [float(loss) for loss in self._ring.read_activations(self._lists.places.loss, 1)[:, 0]]
+
+    def scores(self, x: Array) -> Array:
+        """Scores of examples: nodes take them in turn, as many as they have room for."""
+        places, nodes = self._lists.places, self._ring.nodes
+        layer = places.layers[-1]
+        stride = places.stride(layer.outputs)
+        forward = [one.fields["weight_base"] for one in self._lists.commands[:len(places.layers)]]
+        found = []
+        for first in range(0, len(x), nodes * places.examples):
+            shares = np.array_split(x[first:first + nodes * places.examples], nodes)
+            self.give([(share, np.zeros(len(share), np.int64)) for share in shares])
+            self._commands(forward)
+            rows = self._ring.read_activations(places.outputs[-1], places.examples * stride)
+            found += [mine.reshape(-1, stride)[:len(share), :layer.outputs]
+                      for mine, share in zip(rows, shares, strict=True)]
+        return np.concatenate(found)
+
+    def _commands(self, lists: Sequence[int]) -> int:
+        patience = max(command.multiplications for command in self._lists.commands) * self._lists.places.examples
+        return sum(self._ring.run_layers(lists, self.lengths, patience=patience))
+
+
+def _classifier(workload: Workload) -> Classifier:
+    if not isinstance(workload, Classifier):
+        raise ValueError(f"Workload of nodes that compute must be digits, not {workload.name.value}")
+    return workload
+
+
+def _lists(workload: Workload, config: TrainingConfig, units: Units, nodes: int, words: int) -> Lists:
+    task = _classifier(workload)
+    examples = -(-config.largest(task.examples) // nodes)
+    return compile_lists(layers_of(task.widths), array=units, examples=examples, words=words)
+
+
+def computer_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Computer | None:
+    """Layers of a run on the nodes of a ring; None if the host computes."""
+    if config.compute != NODE:
+        return None
+    node = ring.devices[0].config
+    lists = _lists(workload, config, _units(node), ring.nodes, node.activation_words)
+    return Computer(ring, lists, workload.parameters.size)
+
+
+def _units(node: NodeConfig) -> Units:
+    return Units(rows=node.compute, lanes=node.lanes)
+
+
+def engine_node(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> NodeConfig:
+    """The same node with two queues, and an engine of ``config.macs`` multiply-adds per cycle whose activation memory
+    has room for the run, if a node can have as much."""
+    rows, rest = divmod(config.macs, node.lanes)
+    if rest or rows not in _ROWS or rows > node.lanes:
+        possible = ", ".join(str(node.lanes * rows) for rows in _ROWS if rows <= node.lanes)
+        raise ValueError(f"Multiply-adds per cycle of nodes that compute must be one of {possible}, not "
+                         f"{config.macs!r}")
+    found = dataclasses.replace(node, compute=rows, queues=2)
+    lists = _lists(workload, config, _units(found), nodes, 1 << 24)
+    words = max(found.activation_words, 1 << (lists.end - 1).bit_length())
+    return dataclasses.replace(found, activation_words=words)
+
+
+def check_engine(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
+    """Check that nodes can compute a run, before there is a ring.
+
+    Raises
+    ------
+    ValueError
+        They cannot; the message says why.
+    """
+    if config.compute != NODE:
+        return
+    task = _classifier(workload)
+    if not node.compute:
+        raise ValueError("Nodes must have a compute engine to compute")
+    lists = _lists(task, config, _units(node), nodes, node.activation_words)
+    length = lists.places.layers[-1].base + lists.places.layers[-1].length
+    if task.parameters.size != length:
+        raise ValueError(f"Layers must each take whole groups of {GROUP} elements for nodes that compute, "
+                         f"{length:,} in all, not {task.parameters.size:,}")
+    smallest = task.examples // -(-task.examples // config.batch)
+    if smallest < nodes:
+        raise ValueError(f"Batches must have an example for each of the {nodes} nodes that compute, not {smallest}: "
+                         f"take larger batches")
+    if not config.check and (config.density is not None or node.codebook_words):
+        raise ValueError("Run of nodes that compute must be checked with a density or a codebook, which are chosen "
+                         "by the golden model's values")

@@ -1,0 +1,328 @@
+"""Golden model of the compute engine: a list of instructions, run on the memories of a node.
+
+A list is checked as a whole before any of it runs, so that a wrong one changes nothing. Its numbers are those of
+:mod:`sim.golden.summation`; how a product is cut into panels has no effect on them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from amaranth.lib import data
+
+from hdl.compute.array import TILES
+from hdl.compute.layer_list import (
+    INSTRUCTION_WORDS,
+    MOST_INSTRUCTIONS,
+    Initial,
+    Kind,
+    Place,
+    VectorProgram,
+    gemm_layout,
+    instruction_layout,
+    vector_layout,
+)
+from hdl.control.protocol import EventStatus
+from sim.golden import summation
+from sim.golden.loop_nest import Job, LoopNest
+from sim.golden.vector import cross_entropy
+
+__all__ = ["Engine", "Gemm", "Memories", "Operand", "Outcome", "Vector", "pack", "unpack"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Words of each memory that operands can be in.
+Memories = Mapping[Place, Bits]
+
+#: Largest size of an operand.
+_MOST = 4095
+#: Factors of a panel are below this.
+_FACTORS = 8
+
+
+def pack(layout: data.StructLayout, fields: Mapping[str, Any]) -> Bits:
+    """Pack the fields of an instruction into its words; those that are missing are zero."""
+    bits = layout.const(fields).as_bits()
+    return np.array([bits >> 32 * word & 0xFFFF_FFFF for word in range(INSTRUCTION_WORDS)], np.uint32)
+
+
+def unpack(layout: data.StructLayout, words: npt.ArrayLike) -> dict[str, Any]:
+    """Unpack the fields of an instruction from its words."""
+    return _fields(layout, sum(int(word) << 32 * number for number, word in enumerate(np.asarray(words))))
+
+
+def _fields(layout: data.StructLayout, bits: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in layout:
+        value = bits >> field.offset & (1 << field.width) - 1
+        found[name] = _fields(field.shape, value) if isinstance(field.shape, data.StructLayout) else value
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operand:
+    """Matrix in a memory: rows of ``columns`` elements, ``stride`` elements apart."""
+
+    place: Place
+    base: int
+    rows: int
+    columns: int
+    stride: int
+
+    @property
+    def end(self) -> int:
+        """Address behind the last element."""
+        return self.base + (self.rows - 1) * self.stride + self.columns
+
+    def meets(self, other: "Operand") -> bool:
+        """Whether the extents of both have an address in common."""
+        return self.place == other.place and max(self.base, other.base) < min(self.end, other.end)
+
+    def index(self) -> npt.NDArray[np.int64]:
+        """Addresses of the elements, in shape (rows, columns)."""
+        return self.base + self.stride * np.arange(self.rows)[:, None] + np.arange(self.columns)
+
+    def read(self, memories: Memories) -> npt.NDArray[np.float32]:
+        """Elements, in shape (rows, columns)."""
+        if self.place is Place.ONES:
+            return np.ones((self.rows, self.columns), np.float32)
+        return memories[self.place][self.index()].view(np.float32)
+
+    def write(self, memories: Memories, elements: npt.NDArray[np.float32]) -> None:
+        """Replace the elements."""
+        memories[self.place][self.index()] = np.ascontiguousarray(elements, np.float32).view(np.uint32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """Matrix product whose operands have been resolved and checked."""
+
+    job: Job
+    a: Operand
+    b: Operand
+    c: Operand
+    start: Operand | None
+    gate: Operand | None
+    transpose_a: bool
+    transpose_b: bool
+    relu: bool
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.c,)
+
+    def run(self, memories: Memories) -> bool:
+        """Run the product."""
+        a, b = self.a.read(memories), self.b.read(memories)
+        start = None if self.start is None else self.start.read(memories)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = summation.product(a.T if self.transpose_a else a, b.T if self.transpose_b else b, start)
+        if self.relu:
+            total = np.where(total <= 0, np.float32(0), total)
+        if self.gate is not None:
+            total = np.where(self.gate.read(memories) > 0, total, np.float32(0))
+        self.c.write(memories, total)
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vector:
+    """Function of rows whose operands have been resolved and checked."""
+
+    source: Operand
+    labels: Operand
+    target: Operand
+    loss: Operand
+
+    @property
+    def targets(self) -> tuple[Operand, ...]:
+        return (self.target, self.loss)
+
+    def run(self, memories: Memories) -> bool:
+        """Run the function, and tell whether all labels are below the columns."""
+        scores = self.source.read(memories)
+        labels = memories[self.labels.place][self.labels.index()][:, 0].astype(np.int64)
+        found = cross_entropy(scores.view(np.uint32), labels)
+        self.target.write(memories, found.gradient.view(np.float32))
+        self.loss.write(memories, np.array([[found.loss]], np.uint32).view(np.float32))
+        return not found.wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """End of a command: its status, and the detail of its event.
+
+    The detail is the number of the instruction that is wrong, or that of END, which is the count of those that ran.
+    """
+
+    status: EventStatus
+    detail: int
+
+
+class _WrongError(Exception):
+    """An instruction is wrong."""
+
+
+def _refuse(condition: object) -> None:
+    if condition:
+        raise _WrongError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Compute engine of a node.
+
+    Parameters
+    ----------
+    rows, lanes : int
+        Units of the array: rows, and columns, which are the elements of a memory row as well.
+    blocks : int
+        Blocks of a panel.
+    columns : int
+        Most columns of a function of rows.
+    """
+
+    rows: int
+    lanes: int
+    blocks: int = 128
+    columns: int = 64
+
+    def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
+        """Run a command, and replace what it writes.
+
+        Parameters
+        ----------
+        memories : dict of Place to array of uint32
+        base : int
+            Address of the list in the activations.
+        length : int
+            Rows of the microbatch: every size of 0 in the list.
+        offset : int
+            What is added to the base of relative operands.
+        """
+        if not length:
+            return Outcome(EventStatus.BAD_LENGTH, 1)
+        instructions, wrong = self.check(memories, base=base, length=length, offset=offset)
+        if wrong is not None:
+            return Outcome(EventStatus.BAD_INSTRUCTION, wrong)
+        for number, instruction in enumerate(instructions):
+            if not instruction.run(memories):
+                return Outcome(EventStatus.BAD_INSTRUCTION, number)
+        return Outcome(EventStatus.OK, len(instructions))
+
+    def check(self, memories: Memories, *, base: int, length: int,
+              offset: int = 0) -> tuple[list[Gemm | Vector], int | None]:
+        """Instructions of a list up to its END, and the number of the first that is wrong, if one is."""
+        words = memories[Place.ACTIVATIONS]
+        sizes = {place: len(memory) for place, memory in memories.items()}
+        found: list[Gemm | Vector] = []
+        for number in range(MOST_INSTRUCTIONS):
+            first = base + INSTRUCTION_WORDS * number
+            mine = words[first:first + INSTRUCTION_WORDS]
+            if len(mine) < INSTRUCTION_WORDS:
+                return found, number
+            try:
+                instruction = self._instruction(mine, length, offset, sizes)
+            except _WrongError:
+                return found, number
+            if instruction is None:
+                return found, _over(found, base, first + INSTRUCTION_WORDS)
+            found.append(instruction)
+        return found, MOST_INSTRUCTIONS
+
+    def _instruction(self, words: Bits, length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm | Vector | None:
+        """A checked instruction; None for END."""
+        match unpack(instruction_layout(), words):
+            case {"kind": Kind.END, "rest": 0}:
+                return None
+            case {"kind": Kind.GEMM}:
+                return self._gemm(unpack(gemm_layout(), words), length, offset, sizes)
+            case {"kind": Kind.VECTOR}:
+                return self._vector(unpack(vector_layout(), words), length, offset, sizes)
+        raise _WrongError
+
+    def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
+        _refuse(any(fields[name] for name in ("scaled", "masked", "format", "reserved_0", "reserved_3", "reserved_11",
+                                              "reserved_13")))
+        _refuse(fields["initial"] not in list(Initial) or fields["tile"] >= TILES
+                or max(fields["row_tiles"], fields["column_tiles"]) >= _FACTORS)
+        m, k, n = (_size(fields[name], length) for name in "mkn")
+        transposes = fields["transpose_a"], fields["transpose_b"]
+        job = Job(m=m, n=n, k=k, align_m=transposes[0], align_k=int(not transposes[0] or transposes[1]),
+                  **{name: fields[name] for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
+        _refuse(not LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks).legal(job))
+
+        def operand(name: str, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], fields[f"stride_{name}"], shape, offset, sizes, **options)
+
+        a = operand("a", (k, m) if fields["transpose_a"] else (m, k), ones=True)
+        b = operand("b", (n, k) if fields["transpose_b"] else (k, n), ones=True)
+        c = operand("c", (m, n), target=True)
+        start = operand("start", (m, n), repeats=True) if fields["initial"] else None
+        gate = operand("gate", (m, n)) if fields["gated"] else None
+        _refuse(any(c.meets(one) for one in (a, b, gate) if one is not None))
+        _refuse(start is not None and start != c and c.meets(start))
+        return Gemm(job=job, a=a, b=b, c=c, start=start, gate=gate, transpose_a=bool(fields["transpose_a"]),
+                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]))
+
+    def _vector(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Vector:
+        _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse(fields["function"] not in list(VectorProgram))
+        rows, columns = _size(fields["rows"], length), _size(fields["columns"], length)
+        _refuse(columns > self.columns)
+
+        def operand(name: str, stride: int, shape: tuple[int, int], **options: bool) -> Operand:
+            return self._operand(fields[name], stride, shape, offset, sizes, **options)
+
+        source = operand("source", fields["stride_source"], (rows, columns))
+        labels = operand("labels", fields["stride_labels"], (rows, 1), inside=True, repeats=True)
+        target = operand("target", fields["stride_target"], (rows, columns), target=True)
+        loss = operand("loss", 1, (1, 1), target=True, inside=True)
+        _refuse(any(target.meets(one) for one in (source, labels, loss)))
+        _refuse(any(loss.meets(one) for one in (source, labels)))
+        return Vector(source=source, labels=labels, target=target, loss=loss)
+
+    def _operand(self, field: dict[str, int], stride: int, shape: tuple[int, int], offset: int,
+                 sizes: Mapping[Place, int], *, ones: bool = False, target: bool = False, repeats: bool = False,
+                 inside: bool = False) -> Operand:
+        """A checked operand.
+
+        Parameters
+        ----------
+        ones : bool
+            Whether it may be of ones.
+        target : bool
+            Whether it is written, so that it must not be of weights.
+        repeats : bool
+            Whether all rows may be one.
+        inside : bool
+            Whether it may begin inside a memory row.
+        """
+        _refuse(field["place"] not in list(Place))
+        place, (rows, columns) = Place(field["place"]), shape
+        if place is Place.ONES:
+            _refuse(not ones)
+            return Operand(place=place, base=0, rows=rows, columns=columns, stride=columns)
+        base = field["base"] + (offset if field["relative"] else 0)
+        _refuse(target and place is Place.WEIGHTS)
+        _refuse(not inside and (base % self.lanes or stride % self.lanes))
+        _refuse(stride < columns and not (repeats and stride == 0))
+        operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride)
+        _refuse(operand.end > sizes[place])
+        return operand
+
+
+def _size(given: int, length: int) -> int:
+    size = given or length
+    _refuse(not 1 <= size <= _MOST)
+    return size
+
+
+def _over(instructions: list[Gemm | Vector], base: int, end: int) -> int | None:
+    """Number of the instruction with the lowest target over the list, which lies from ``base`` to ``end``."""
+    listed = Operand(place=Place.ACTIVATIONS, base=base, rows=1, columns=end - base, stride=end - base)
+    found = [(target.base, number) for number, one in enumerate(instructions) for target in one.targets
+             if target.meets(listed)]
+    return min(found)[1] if found else None

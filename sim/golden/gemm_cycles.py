@@ -1,0 +1,432 @@
+"""Golden model of the cycles of a matrix product of operands in memory.
+
+Mirrors :mod:`hdl.compute.gemm`: every queue, stage and plan is counted, and no element is moved.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from sim.golden.gemm import ONES, GemmJob
+from sim.golden.loop_nest import LoopNest, Outline, Tile
+from sim.golden.mac_array import SLOTS
+
+__all__ = ["GemmCycles", "Memory"]
+
+#: Beats: what they mean to the units between loop nest and array.
+_INITIAL, _LAST, _OPENS, _ENDS, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(6))
+#: Steps of a walk, and rows of operands.
+_READ, _PARTIAL, _FINAL = 1, 2, 4
+_SIDE, _END = 2, 4
+
+
+def _always(_cycle: int) -> bool:
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Pace of the memories: each function tells for a cycle whether something may move.
+
+    Members
+    -------
+    latency : int
+        Fewest cycles from the acceptance of a request to its response.
+    request, write : function
+        Whether a request, and a write, is accepted.
+    response : function
+        Whether there is a response, if one is due.
+    commit : function
+        Whether the oldest write gets into the memory, from the cycle after its acceptance on.
+    """
+
+    latency: int = 2
+    request: Callable[[int], bool] = _always
+    response: Callable[[int], bool] = _always
+    write: Callable[[int], bool] = _always
+    commit: Callable[[int], bool] = _always
+
+
+class _Fetch:
+    """Rows under way: steps of the walk, tags in order, and answers that are there."""
+
+    def __init__(self, depth: int) -> None:
+        self.steps: deque[int] = deque()
+        self.tags: deque[int] = deque()
+        self.answers = 0
+        self.level = 0  # tags at the beginning of a cycle
+        self._depth = depth
+
+    def requests(self) -> bool:
+        """Whether there is a request in this cycle."""
+        return bool(self.steps) and self.steps[0] & _READ != 0 and self.level < self._depth
+
+    def moves(self, granted: bool) -> bool:
+        """Whether the walk moves on."""
+        return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & _READ)
+
+    def offers(self) -> bool:
+        """Whether a row is on offer."""
+        return bool(self.tags) and (self.answers > 0 or not self.tags[0] & _READ)
+
+    def take(self) -> int:
+        """Take the row on offer."""
+        tag = self.tags.popleft()
+        self.answers -= tag & _READ
+        return tag
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GemmCycles:
+    """Cycles of the unit.
+
+    Parameters
+    ----------
+    rows, lanes, blocks : int
+        Parameters of the gateware.
+    product : int
+        Latency of a multiplier.
+    memory : Memory
+    """
+
+    rows: int
+    lanes: int
+    blocks: int = 128
+    product: int = 6
+    memory: Memory = Memory()
+
+    #: Cycles from a job to ``bad``.
+    CHECKED = 4
+
+    @property
+    def loops(self) -> LoopNest:
+        """Loop nest of the unit."""
+        return LoopNest(rows=self.rows, lanes=self.lanes, blocks=self.blocks)
+
+    def legal(self, job: GemmJob) -> bool:
+        """Whether the panels of a job fit, and begin with rows of memory."""
+        return self.loops.legal(job.loops)
+
+    def cycles(self, job: GemmJob) -> int:
+        """Cycles from the acceptance of a job to ``done``, or to ``bad``."""
+        if not self.legal(job):
+            return self.CHECKED
+        run = _Run(self, job)
+        most = 10_000 + 100 * self.loops.cycles(job.loops)
+        for cycle in range(most):
+            if run.step(cycle):
+                return cycle + 1
+        raise RuntimeError(f"Product must end within {most} cycles, not later: {job!r}")
+
+    def loads(self, job: GemmJob, step: Outline) -> list[list[int]]:
+        """Rows of A and of B that a step loads: whether each is read, and the last one."""
+        stride, size = self.loops.strides(job.loops), {"m": job.m, "n": job.n, "k": job.k}
+        extent = {name: min(stride[name], size[name] - getattr(step, name)) for name in "mnk"}
+        found: list[list[int]] = [[], []]
+        for side, (name, along_k, matrix) in enumerate((("m", not job.transpose_a, job.a),
+                                                        ("n", job.transpose_b, job.b))):
+            if step.panel is not None and (step.panel.a, step.panel.b)[side]:
+                lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
+                count = lines * -(-length // self.lanes)
+                found[side] = [_SIDE * side + _READ * (matrix.place != ONES)] * count
+                found[side][-1] |= _END
+        return found
+
+
+class _Run:
+    """State of the unit in one product, from the cycle in which its job is accepted."""
+
+    #: Depths of queues: beats, tiles for initial values and for the drain, requests, rows of the gate, rows.
+    MARKS, INITIAL_TILES, DRAIN_TILES, REQUESTS, GATES, ROWS = 17, 2, 17, 33, 33, 17
+    BANKS, UNFINISHED = 2, 31
+
+    def __init__(self, model: GemmCycles, job: GemmJob) -> None:
+        self.model, self.job, self.memory = model, job, model.memory
+        self.outlines = model.loops.outline(job.loops)
+        self.initial, self.gate, self.operands = _Fetch(self.ROWS), _Fetch(self.GATES), _Fetch(self.ROWS)
+        # Planner of steps, announcement of tiles, beats.
+        self.outline: Outline | None = None
+        self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
+        self.next_outline(LoopNest.FIRST)
+        self.tiles: deque[Tile] = deque()
+        self.tiles_from, self.tile = 0, None  # type: int, Tile | None
+        self.beats: Iterator[int] = iter(())
+        self.following: int | None = None
+        self.beat: int | None = None
+        # Panels, array.
+        self.full, self.filling, self.reading = [[False] * 2, [False] * 2], [0, 0], [0, 0]
+        self.filled: deque[tuple[int, int, int]] = deque()
+        self.pipe, self.marks = [False] * 4, deque()  # type: list[bool], deque[int]
+        self.held: int | None = None
+        self.issued, self.fresh, self.banks = 0, True, 0
+        self.complete: deque[int] = deque()
+        self.waiting, self.number = 0, 0
+        self.stages: list[int | None] = [None] * 3  # 1 for the last row of a tile, else 0
+        # Plans of operands, initial values and drain.
+        self.side, self.phase = 0, 0
+        self.initial_tiles: deque[Tile] = deque()
+        self.initial_phase, self.initial_pass = 0, 0
+        self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0
+        self.drain_tiles: deque[Tile] = deque()
+        self.drain_phase, self.walk_offer, self.gate_offer = 0, None, None  # type: int, Tile | None, Tile | None
+        self.walk: deque[int] = deque()
+        # Ports.
+        self.written, self.ending, self.uncommitted, self.ended = False, 0, 0, False
+        self.requested: int | None = None
+        self.owners = 0
+        self.due: deque[tuple[int, int]] = deque()
+
+    def next_outline(self, cycle: int) -> None:
+        """Offer the next step from a cycle on."""
+        self.outline = outline = next(self.outlines, None)
+        if outline is not None:
+            self.offered, self.wants_beats = cycle, True
+            self.wants_panels, self.wants_tiles = outline.panel is not None, outline.tiles[0].first
+
+    @staticmethod
+    def beats_of(outline: Outline) -> Iterator[int]:
+        """Beats of a step."""
+        for number, work in enumerate(outline.tiles):
+            ending = number == len(outline.tiles) - 1
+            for count in range(work.initial + work.terms):
+                closing = count == work.initial + work.terms - 1
+                code = _INITIAL * (count < work.initial) + _LAST * (closing and work.last)
+                yield code | _OPENS
+                yield from [code] * (SLOTS - 2)
+                if closing and work.last:
+                    code |= _ENDS
+                if closing and ending:
+                    code |= _RELEASE_A * outline.release_a | _RELEASE_B * outline.release_b
+                yield code
+
+    def step(self, cycle: int) -> bool:
+        """Simulate a cycle; whether ``done`` is high in the next one."""
+        settled = self.uncommitted == 0
+        if self.ended and settled:
+            return True
+        self.uncommitted -= not settled and self.memory.commit(cycle)
+        finished = settled and self.drained > 0
+        self.drained -= finished
+        # What is taken from a queue leaves room in the next cycle; what is put into it is seen there: sinks come first.
+        fetches = (self.initial, self.gate, self.operands)
+        for fetch in fetches:
+            fetch.level = len(fetch.tags)
+        rooms = len(self.marks) < self.MARKS, len(self.initial_tiles) < self.INITIAL_TILES and len(
+            self.drain_tiles) < self.DRAIN_TILES
+        take = self.drain(cycle)
+        reads = self.array(cycle, take)
+        self.fill(cycle)
+        self.join(cycle, reads, rooms[0])
+        self.request(cycle, fetches)
+        self.plan_operands(cycle)
+        self.plan_initial()
+        self.unfinished -= finished
+        self.plan_drain()
+        self.announce(cycle, rooms[1])
+        if cycle >= self.offered and not (self.wants_beats or self.wants_tiles or self.wants_panels):
+            self.next_outline(cycle + LoopNest.NEXT)
+        return False
+
+    def drain(self, cycle: int) -> bool:
+        """Write a row; whether a row of results is taken."""
+        accepts = self.memory.write(cycle)
+        self.uncommitted += self.written and accepts
+        if self.written and not accepts:
+            return False
+        if self.ending:
+            self.drained += 1
+            self.ended = self.ending > 1
+        step = self.walk[0] if self.walk else 0
+        gated = self.job.gated and not step & _PARTIAL
+        take = self.stages[2] is not None and bool(self.walk) and (not gated or self.gate.offers())
+        self.written, self.ending = take and bool(step & _READ), 0
+        if take:
+            self.walk.popleft()
+            if gated:
+                self.gate.take()
+            if self.stages[2]:
+                self.ending = 2 if step & _FINAL else 1
+        return take
+
+    def array(self, cycle: int, take: bool) -> bool:
+        """Move results, sums and operands; whether the stages of the panels move."""
+        if self.complete and self.complete[0] <= cycle:
+            self.complete.popleft()
+            self.waiting += 1
+        banks = self.banks
+        if take or self.stages[2] is None:
+            banks -= self.stages[0] == 1
+            entering = None
+            if self.waiting:
+                entering = int(self.number == SLOTS * self.model.rows - 1)
+                self.number = 0 if entering else self.number + 1
+                self.waiting -= entering
+            self.stages = [entering, *self.stages[:2]]
+        held = self.held
+        if held is not None and (self.fresh or (cycle - self.issued) % SLOTS == 1) and not (
+                held & (_LAST | _OPENS) == _LAST | _OPENS and self.banks == self.BANKS):
+            banks += held & (_LAST | _OPENS) == _LAST | _OPENS
+            self.fresh, self.issued, self.held = bool(held & _ENDS), cycle, None
+            if held & _ENDS:
+                self.complete.append(cycle + self.model.product + SLOTS + 1)
+        self.banks = banks
+        mark = self.marks[0] if self.marks else 0
+        initial = mark & _INITIAL != 0
+        moves = bool(self.marks) and self.held is None and (self.initial.offers() if initial else self.pipe[3])
+        if moves:
+            self.held = self.marks.popleft()
+            if initial:
+                self.initial.take()
+        return (moves and not initial) or not self.pipe[3]
+
+    def fill(self, cycle: int) -> None:
+        """Put a row into its panel."""
+        if self.filled and self.filled[0][0] <= cycle:
+            _, side, half = self.filled.popleft()
+            self.full[side][half] = True
+        if self.operands.offers():
+            side = int(self.operands.tags[0] & _SIDE != 0)
+            if not self.full[side][self.filling[side]] and self.operands.take() & _END:
+                self.filled.append((cycle + 2, side, self.filling[side]))
+                self.filling[side] ^= 1
+
+    def join(self, cycle: int, reads: bool, room: bool) -> None:
+        """Give a beat to panels and marks, and go on with the next one."""
+        beat = self.beat
+        initial = beat is not None and beat & _INITIAL != 0
+        joins = beat is not None and room and (initial or (
+            reads and all(full[half] for full, half in zip(self.full, self.reading, strict=True))))
+        if reads:
+            self.pipe = [joins and not initial, *self.pipe[:3]]
+        if joins and beat is not None:
+            self.marks.append(beat)
+            for side, mark in enumerate((_RELEASE_A, _RELEASE_B)):
+                if beat & mark:
+                    self.full[side][self.reading[side]] = False
+                    self.reading[side] ^= 1
+        ended = self.following is None
+        if joins or beat is None:
+            self.beat = self.following
+            if not ended:
+                self.following = next(self.beats, None)
+                ended = self.following is None
+        if ended and self.wants_beats and cycle >= self.offered and self.outline is not None:
+            self.wants_beats = False
+            self.beats = self.beats_of(self.outline)
+            self.following = next(self.beats)
+
+    def request(self, cycle: int, fetches: tuple[_Fetch, ...]) -> None:
+        """Request a row, and take a response."""
+        accepts = self.memory.request(cycle)
+        free = (self.requested is None or accepts) and self.owners < self.REQUESTS
+        if self.due and self.due[0][0] <= cycle and self.memory.response(cycle):
+            _, owner = self.due.popleft()
+            fetches[owner].answers += 1
+            self.owners -= 1
+        if self.requested is not None and accepts:
+            self.due.append((cycle + self.memory.latency, self.requested))
+            self.requested = None
+        for number, fetch in enumerate(fetches):
+            wants = fetch.requests()
+            granted = wants and free
+            free = free and not wants
+            if fetch.moves(granted):
+                fetch.tags.append(fetch.steps.popleft())
+            if granted:
+                self.requested = number
+                self.owners += 1
+
+    def plan_operands(self, cycle: int) -> None:
+        """Choose, multiply, add, offer the walk through a panel."""
+        outline = self.outline
+        if not self.wants_panels or cycle < self.offered or outline is None or outline.panel is None:
+            return
+        chosen = (outline.panel.a, outline.panel.b)
+        if self.phase == 0 and not chosen[self.side]:
+            self.side = 1
+        elif self.phase < 3:
+            self.phase += 1
+        elif not self.operands.steps:
+            self.operands.steps.extend(self.model.loads(self.job, outline)[self.side])
+            self.wants_panels = not self.side and bool(chosen[1])
+            self.side, self.phase = int(self.wants_panels), 0
+
+    def plan_initial(self) -> None:
+        """Wait, add, offer a walk for each row of units."""
+        if not self.initial_tiles:
+            return
+        tile, job = self.initial_tiles[0], self.job
+        if self.initial_phase == 0:
+            most = self.count if tile.opens else self.before
+            if self.unfinished == self.UNFINISHED or (tile.again and self.unfinished >= most):
+                return
+            if tile.initial:
+                self.initial_phase = 1
+                return
+        elif self.initial_phase == 1:
+            self.initial_phase = 2
+            return
+        elif self.initial.steps:
+            return
+        else:
+            common = not tile.again and job.start.stride == 0
+            rows = self.model.rows
+            for line in range(1 << tile.tile):
+                inside = common or tile.m + line * rows + self.initial_pass < job.m
+                self.initial.steps.extend(
+                    int(inside and tile.n + group * self.model.lanes < job.n) for group in range(SLOTS >> tile.tile))
+            self.initial_pass += 1
+            if not common and self.initial_pass < rows:
+                return
+            self.initial_phase = self.initial_pass = 0
+        self.initial_tiles.popleft()
+        self.unfinished += 1
+        if tile.opens:
+            self.before = self.count
+        self.count = 1 if tile.opens else min(self.count + 1, self.UNFINISHED)
+
+    def plan_drain(self) -> None:
+        """Multiply, add, offer the walks through C and the gate."""
+        if self.walk_offer is not None and not self.walk:
+            self.walk.extend(self.results(self.walk_offer))
+            self.walk_offer = None
+        if self.gate_offer is not None and not self.gate.steps:
+            self.gate.steps.extend(step & _READ for step in self.results(self.gate_offer))
+            self.gate_offer = None
+        if not self.drain_phase:
+            self.drain_phase = int(bool(self.drain_tiles))
+        elif self.walk_offer is None and self.gate_offer is None:
+            tile = self.drain_tiles.popleft()
+            self.walk_offer, self.drain_phase = tile, 0
+            if self.job.gated and not tile.partial:
+                self.gate_offer = tile
+
+    def results(self, tile: Tile) -> Iterator[int]:
+        """Rows of results of a tile."""
+        job, rows, lanes = self.job, self.model.rows << tile.tile, self.model.lanes
+        groups = SLOTS >> tile.tile
+        final = tile.m + rows >= job.m and tile.n + groups * lanes >= job.n and not tile.partial
+        for line in range(rows):
+            for group in range(groups):
+                inside = tile.m + line < job.m and tile.n + group * lanes < job.n
+                yield _READ * inside | _PARTIAL * tile.partial | _FINAL * final
+
+    def announce(self, cycle: int, room: bool) -> None:
+        """Announce the tiles of a step."""
+        moves = self.tile is not None and room
+        if moves and self.tile is not None:
+            self.initial_tiles.append(self.tile)
+            self.drain_tiles.append(self.tile)
+        if self.tiles:
+            if cycle >= self.tiles_from and (moves or self.tile is None):
+                self.tile = self.tiles.popleft()
+                self.tiles_from = cycle + LoopNest.TILE
+            elif moves:
+                self.tile = None
+            return
+        if moves:
+            self.tile = None
+        if self.wants_tiles and cycle >= self.offered and self.outline is not None:
+            self.wants_tiles = False
+            self.tiles.extend(work.tile for work in self.outline.tiles)
+            self.tiles_from = cycle + LoopNest.TILE

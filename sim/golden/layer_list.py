@@ -1,0 +1,112 @@
+"""Golden model of the walks through a list of LAYERS: the jobs of its instructions, and the cycles.
+
+What is wrong with a list is in :mod:`sim.golden.compute`. Mirrors :mod:`hdl.compute.instruction_reader`,
+:mod:`hdl.compute.instruction_checker` and :mod:`hdl.compute.list_runner`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout, vector_layout
+from sim.golden.compute import Gemm, Operand, Vector, unpack
+
+__all__ = ["check_cycles", "job", "job_cycles", "read_cycles", "walk_cycles"]
+
+Bits = npt.NDArray[np.uint32]
+
+#: Cycles of an operand that is only resolved, and of one that is compared, without those of a product.
+_RESOLVED, _COMPARED = 1, 3
+#: Cycles in front of the first operand, and of an END.
+_BEGIN, _END = 1, 2
+
+
+def _kind(words: Bits) -> int:
+    return int(words[0]) & 15
+
+
+def _operand_rows(words: Bits, length: int) -> list[int | None]:
+    """Rows of each operand in the order of their checks; None for one that is not compared."""
+    if _kind(words) == Kind.VECTOR:
+        rows = unpack(vector_layout(), words)["rows"] or length
+        return [rows, 1, rows, rows]
+    fields = unpack(gemm_layout(), words)
+    m, k, n = (fields[name] or length for name in "mkn")
+    ones = {name: fields[name]["place"] == Place.ONES for name in "ab"}
+    return [m, None if ones["a"] else k if fields["transpose_a"] else m,
+            None if ones["b"] else n if fields["transpose_b"] else k,
+            m if fields["initial"] == Initial.MATRIX else None, m if fields["gated"] else None]
+
+
+def check_cycles(words: Bits, length: int) -> int:
+    """Cycles from an instruction to the verdict on it.
+
+    Parameters
+    ----------
+    words : array of uint32
+        The instruction.
+    length : int
+        Length of the command.
+    """
+    if _kind(words) == Kind.END:
+        return _END
+    if _kind(words) not in (Kind.GEMM, Kind.VECTOR):
+        return _BEGIN
+    products = [rows if rows is None else max(1, ((rows - 1) % (1 << 12)).bit_length())
+                for rows in _operand_rows(words, length)]
+    return _BEGIN + sum(_RESOLVED if bits is None else _COMPARED + bits for bits in products)
+
+
+def job_cycles(words: Bits) -> int:
+    """Cycles from an instruction to its job in the second walk."""
+    return {Kind.END: _END, Kind.GEMM: _BEGIN + 5 * _RESOLVED, Kind.VECTOR: _BEGIN + 4 * _RESOLVED}.get(
+        Kind(_kind(words)) if _kind(words) in list(Kind) else None, _BEGIN)
+
+
+def read_cycles(*, lanes: int, answer: int) -> int:
+    """Cycles from the start, or from taking an instruction, to the offer of the next one.
+
+    Parameters
+    ----------
+    lanes : int
+    answer : int
+        Cycles from a request to its answer; requests follow each other in consecutive cycles.
+    """
+    return INSTRUCTION_WORDS // lanes + 2 + answer
+
+
+def walk_cycles(instructions: list[Bits], length: int, *, lanes: int, answer: int, check: bool) -> int:
+    """Cycles of a walk through instructions, without those of their jobs."""
+    return sum(read_cycles(lanes=lanes, answer=answer) + (check_cycles(words, length) if check else job_cycles(words))
+               for words in instructions)
+
+
+def _place(operand: Operand, lanes: int) -> dict[str, int]:
+    return {"place": int(operand.place), "row": operand.base // lanes}
+
+
+def job(instruction: Gemm | Vector, *, lanes: int, memory_rows: int) -> dict[str, Any]:
+    """Job of an instruction, as its unit takes it; fields that have no meaning are missing."""
+    if isinstance(instruction, Vector):
+        operands: Mapping[str, Operand] = {name: getattr(instruction, name)
+                                           for name in ("source", "labels", "target", "loss")}
+        return {"function": 0, "rows": instruction.source.rows, "columns": instruction.source.columns,
+                **{name: _place(operand, lanes) for name, operand in operands.items()},
+                **{f"{name}_lane": operands[name].base % lanes for name in ("labels", "loss")},
+                **{f"stride_{name}": operands[name].stride // lanes for name in ("source", "target")},
+                "stride_labels": instruction.labels.stride}
+    made: dict[str, Any] = {name: getattr(instruction.job, name)
+                            for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")}
+    made |= {"transpose_a": int(instruction.transpose_a), "transpose_b": int(instruction.transpose_b),
+             "initial": int(instruction.start is not None), "relu": int(instruction.relu),
+             "gated": int(instruction.gate is not None)}
+    for name in ("a", "b", "c", "start", "gate"):
+        operand = getattr(instruction, name)
+        if operand is not None and operand.place is Place.ONES:
+            made[name] = {"place": int(Place.ONES)}
+        elif operand is not None:
+            made[name] = {**_place(operand, lanes), "stride": operand.stride // lanes % (
+                1 << (memory_rows - 1).bit_length())}
+    return made

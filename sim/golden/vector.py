@@ -1,0 +1,105 @@
+"""Golden model of the vector unit: what it reads, what it writes, and the cross-entropy of labelled rows.
+
+Mirrors :mod:`hdl.compute.vector`.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import summation
+
+__all__ = ["CrossEntropy", "Job", "Read", "Write", "cross_entropy", "reads", "writes"]
+
+Bits = npt.NDArray[np.uint32]
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy:
+    """Result of a job as bit patterns: loss, gradient, and whether a label was wrong."""
+
+    loss: int
+    gradient: Bits
+    wrong: bool
+
+
+def cross_entropy(scores: Bits, labels: npt.NDArray[np.integer]) -> CrossEntropy:
+    """Loss and gradient of rows of scores, as :func:`sim.golden.summation.cross_entropy` has them.
+
+    A label that is not below the number of columns subtracts nothing from its row of the gradient, and the row adds
+    +0.0 to the loss.
+    """
+    given, chosen = np.asarray(scores, np.uint32).view(np.float32), np.asarray(labels)
+    right = chosen < given.shape[1]
+    with np.errstate(all="ignore"):
+        gradient = summation.softmax(given)
+        loss, gradient[right] = summation.cross_entropy(given[right], chosen[right].astype(np.int64))
+    return CrossEntropy(int(np.float32(loss).view(np.uint32)), gradient.view(np.uint32), not right.all())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """Job of the vector unit, with the fields of :func:`hdl.compute.jobs.vector_job_layout`.
+
+    Memories have numbers, and rows of them count from 0. ``stride_source`` and ``stride_target`` are in rows,
+    ``stride_labels`` in elements.
+    """
+
+    rows: int
+    columns: int
+    source: tuple[int, int] = (0, 0)
+    labels: tuple[int, int] = (0, 0)
+    target: tuple[int, int] = (0, 0)
+    loss: tuple[int, int] = (0, 0)
+    labels_lane: int = 0
+    loss_lane: int = 0
+    stride_source: int = 0
+    stride_labels: int = 1
+    stride_target: int = 0
+    function: int = 0
+
+    def legal(self, most: int) -> bool:
+        """Whether a unit of at most so many columns takes the job."""
+        return self.function == 0 and self.rows > 0 and 0 < self.columns <= most
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """Read of a memory row, and the first element of the matrix in it; -1 for a label, which is in a lane."""
+
+    place: int
+    row: int
+    matrix_row: int
+    column: int
+    lane: int = 0
+
+
+def reads(job: Job, lanes: int) -> list[Read]:
+    """Reads in their order: of each row its label, and then its elements."""
+    result = []
+    for row in range(job.rows):
+        address = job.labels[1] * lanes + job.labels_lane + row * job.stride_labels
+        result.append(Read(job.labels[0], address // lanes, row, -1, address % lanes))
+        start = job.source[1] + row * job.stride_source
+        result += [Read(job.source[0], start + number, row, column)
+                   for number, column in enumerate(range(0, job.columns, lanes))]
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """Write of the kept elements of a memory row, by lane."""
+
+    place: int
+    row: int
+    elements: dict[int, int]
+
+
+def writes(job: Job, result: CrossEntropy, lanes: int) -> list[Write]:
+    """Writes in their order: rows of the gradient, and the loss."""
+    listed = [
+        Write(job.target[0], job.target[1] + row * job.stride_target + column // lanes,
+              dict(enumerate(result.gradient[row, column:column + lanes].tolist())))
+        for row in range(job.rows) for column in range(0, job.columns, lanes)]
+    return [*listed, Write(*job.loss, {job.loss_lane: result.loss})]

@@ -1,0 +1,237 @@
+"""Units that walk through lists of LAYERS in one design, so that their tests share a build, and random lists."""
+
+import dataclasses
+import functools
+
+import numpy as np
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.compute.instruction_checker import InstructionChecker
+from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, VectorProgram, gemm_layout, vector_layout
+from hdl.compute.list_runner import ListRunner
+from hdl.compute.memory_access import MemoryAccess
+from hdl.control.protocol import access_layout
+from hdl.host_access import HostAccess
+from hdl.memory import LanedMemory
+from hdl.streams.stream import connect_stream, word_layout
+from sim.golden.compute import Engine, pack
+from sim.verilated.vectors import Unit
+
+__all__ = ["BLOCKS", "END", "ROWS", "WORDS", "Command", "draw_command", "draw_list", "golden_list", "units"]
+
+#: Elements of the memories of gradients, weights and activations.
+WORDS = (256, 192, 1024)
+BLOCKS = 32
+#: Rows of the array by lanes.
+ROWS = {2: 2, 4: 4, 8: 1}
+END = np.zeros(INSTRUCTION_WORDS, np.uint32)
+
+
+class Walk(wiring.Component):
+    """List runner, its access to memories, and a memory of activations that the host fills."""
+
+    def __init__(self, lanes):
+        self._lanes = lanes
+        self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS)
+        self._access = HostAccess(rows=(WORDS[2] // lanes,), lanes=lanes)
+        ports = self._runner.signature.members
+        super().__init__({
+            **{name: ports[name] for name in ports if name not in ("request", "response")},
+            "host_write": In(stream.Signature(access_layout())), "host_words": In(stream.Signature(word_layout())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        lanes = self._lanes
+        m.submodules.runner = runner = self._runner
+        m.submodules.host = host = self._access
+        m.submodules.access = access = MemoryAccess(rows=tuple(words // lanes for words in WORDS), lanes=lanes)
+        m.submodules.memory = memory = LanedMemory(rows=WORDS[2] // lanes, lanes=lanes, readers=1, writers=1)
+        for source, sink in ((runner.request, access.request), (access.response, runner.response),
+                             (runner.gemm, self.gemm), (runner.vector, self.vector),
+                             (self.host_write, host.write.request), (self.host_words, host.write.data)):
+            connect_stream(m, source, sink)
+        wiring.connect(m, access=access.read_2, memory=memory.read[0])
+        wiring.connect(m, host=host.write_0, memory=memory.write[0])
+        for name in ("start", "list_base", "state_base", "length", "settled", "unit_done", "unit_bad"):
+            m.d.comb += getattr(runner, name).eq(getattr(self, name))
+        for name in ("gemm_runs", "vector_runs", "passed", "done", "bad", "number"):
+            m.d.comb += getattr(self, name).eq(getattr(runner, name))
+        return m
+
+
+class Units(wiring.Component):
+    """Independent units, each with its ports under its name."""
+
+    def __init__(self):
+        self._units = {
+            **{f"checker_{lanes}": InstructionChecker(words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS)
+               for lanes, rows in ROWS.items()},
+            **{f"walk_{lanes}": Walk(lanes) for lanes in (2, 4)},
+            "access": MemoryAccess(rows=(8, 2, 32), lanes=2),
+        }
+        super().__init__({name: Out(unit.signature) for name, unit in self._units.items()})
+
+    def elaborate(self, platform):
+        m = Module()
+        for name, unit in self._units.items():
+            m.submodules[name] = unit
+            wiring.connect(m, wiring.flipped(getattr(self, name)), unit)
+        return m
+
+
+@functools.cache
+def units():
+    return Unit(Units(), name="ListUnits")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """Fields of a command that its list depends on."""
+
+    list_base: int
+    state_base: int
+    length: int
+
+
+def draw_command(generator, *, most=12):
+    """A command whose list lies in the upper half of the activations, now and then up to their end."""
+    length = int(generator.integers(1, most + 1))
+    if generator.random() < 0.05:
+        length = int(generator.choice([4095, 4096, (1 << 32) - 1]))
+    base = int(generator.choice([512, 768, 32 * generator.integers(20, 33)]))
+    state = int(generator.choice([0, 8, 32, 64, (1 << 32) - 8 if generator.random() < 0.2 else 16]))
+    return Command(list_base=base, state_base=state, length=length)
+
+
+def _operand(generator, rows, columns, lanes, command, *, place=None, stride=None, inside=False):
+    """An operand somewhere in a memory, now and then beyond its end, and its stride."""
+    place = int(generator.choice([0, 1, 2, 2])) if place is None else place
+    if stride is None:
+        stride = lanes * (-(-columns // lanes) + int(generator.choice([0, 0, 1])))
+    step = 1 if inside else lanes
+    room = (WORDS[place] if place < 2 else command.list_base) - (min(rows, 64) - 1) * stride - columns
+    base = step * int(generator.integers(max(room, 0) // step + 1))
+    if generator.random() < 0.02:
+        base = -(-(WORDS[place] - columns - (rows - 1) * stride) // step) * step  # the last one that fits, or not
+        base = max(base, 0)
+    relative = int(base >= command.state_base and generator.random() < 0.5)
+    return {"base": base - relative * command.state_base, "place": place, "relative": relative}, stride
+
+
+def _size(generator, command, *, most=12):
+    """Field and value of a size."""
+    if generator.random() < 0.25:
+        return 0, command.length
+    size = int(generator.integers(1, most + 1))
+    return size, size
+
+
+def _gemm(generator, lanes, command):
+    (m, rows), (k, terms), (n, columns) = (_size(generator, command) for _ in range(3))
+    fields = {"kind": Kind.GEMM, "m": m, "k": k, "n": n, "relu": int(generator.integers(2)),
+              "transpose_a": int(generator.integers(2)), "transpose_b": int(generator.integers(2)),
+              "initial": int(generator.choice([Initial.ZERO, Initial.MATRIX])), "gated": int(generator.integers(2)),
+              "tile": int(generator.integers(4)), "row_tiles": int(generator.integers(2)),
+              "column_tiles": int(generator.integers(2)), "rounds": int(generator.integers(3, 5)),
+              "order": int(generator.integers(3)), "scale": int(generator.integers(1 << 32))}
+    shapes = {"a": (terms, rows) if fields["transpose_a"] else (rows, terms),
+              "b": (columns, terms) if fields["transpose_b"] else (terms, columns),
+              "c": (rows, columns), "start": (rows, columns), "gate": (rows, columns)}
+    for name, shape in shapes.items():
+        place = int(generator.choice([0, 2])) if name == "c" else 3 if name in "ab" and generator.random() < 0.1 \
+            else None
+        if place == 3:
+            fields |= {name: {"base": int(generator.integers(1 << 28)), "place": 3, "relative": 1},
+                       f"stride_{name}": int(generator.integers(1 << 16))}
+            continue
+        fields[name], fields[f"stride_{name}"] = _operand(generator, *shape, lanes, command, place=place)
+    if generator.random() < 0.3:
+        fields |= {"start": fields["c"], "stride_start": fields["stride_c"]}
+    elif generator.random() < 0.4:
+        fields["stride_start"] = 0
+    # An operand that is not used may be anything.
+    for name, used in (("start", fields["initial"]), ("gate", fields["gated"])):
+        if not used and generator.random() < 0.5:
+            fields |= {name: {"base": int(generator.integers(1 << 28)), "place": 7, "relative": 1},
+                       f"stride_{name}": int(generator.integers(1 << 16))}
+    return fields
+
+
+def _vector(generator, lanes, command):
+    (rows, count), (columns, width) = (_size(generator, command) for _ in range(2))
+    fields = {"kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "rows": rows, "columns": columns}
+    fields["source"], fields["stride_source"] = _operand(generator, count, width, lanes, command)
+    fields["target"], fields["stride_target"] = _operand(generator, count, width, lanes, command,
+                                                         place=int(generator.choice([0, 2])))
+    fields["labels"], fields["stride_labels"] = _operand(generator, count, 1, lanes, command, inside=True,
+                                                         stride=int(generator.integers(4)))
+    fields["loss"], _ = _operand(generator, 1, 1, lanes, command, inside=True, place=int(generator.choice([0, 2])))
+    return fields
+
+
+def _spoil(generator, fields, layout, lanes):
+    """Change a field to a value at or beyond a limit."""
+    name = str(generator.choice([name for name, _ in layout if name != "kind"]))
+    width = layout[name].width
+    if isinstance(fields.get(name), dict):
+        inner = str(generator.choice(["base", "place", "relative"]))
+        value = {"base": int(generator.choice([fields[name]["base"] + 1, fields[name]["base"] + lanes, (1 << 28) - lanes,
+                                               WORDS[2] - lanes])),
+                 "place": int(generator.integers(8)), "relative": 1 - fields[name]["relative"]}[inner]
+        return {**fields, name: {**fields[name], inner: value}}
+    value = int(generator.choice([0, 1, lanes, (1 << min(width, 62)) - 1, int(generator.integers(1 << min(width, 62)))]))
+    if width == 16:
+        value = int(generator.choice([value, 4095, 4096, fields.get(name, 0) + 1, max(fields.get(name, 0) - lanes, 0)]))
+    return {**fields, name: value}
+
+
+class _Far(Engine):
+    """Engine whose list may lie behind the end of the memory, which has the same size for operands."""
+
+    def _instruction(self, words, length, offset, sizes):
+        return super()._instruction(words, length, offset, {**sizes, Place.ACTIVATIONS: WORDS[2]})
+
+
+def golden_list(lanes, command, instructions):
+    """Jobs of a list up to its first wrong instruction, and the number at fault or None, wherever the list lies."""
+    far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
+    far[command.list_base:] = np.concatenate(instructions)
+    memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
+    return _Far(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS).check(
+        memories, base=command.list_base, length=command.length, offset=command.state_base)
+
+
+def _drawn(generator, lanes, command):
+    """Layout and fields of an instruction, valid in most cases."""
+    tries = 1 if generator.random() < 0.1 else 50
+    for _ in range(tries):
+        is_gemm = generator.random() < 0.7
+        layout = gemm_layout() if is_gemm else vector_layout()
+        fields = (_gemm if is_gemm else _vector)(generator, lanes, command)
+        if golden_list(lanes, command, [pack(layout, fields), END])[1] is None:
+            break
+    return layout, fields
+
+
+def draw_list(generator, lanes, command, count, *, flaws=0.1, bits=0.05):
+    """Words of ``count`` instructions, most of them valid, and of an END."""
+    found = []
+    for _ in range(count):
+        layout, fields = _drawn(generator, lanes, command)
+        if generator.random() < flaws:
+            fields = _spoil(generator, fields, layout, lanes)
+        if generator.random() < flaws / 2:  # a target over the list, or next to it
+            name = "c" if layout == gemm_layout() else "loss"
+            base = max(command.list_base + lanes * int(generator.integers(-2, 4 * count)), 0)
+            fields[name] = {"base": base, "place": Place.ACTIVATIONS, "relative": 0}
+        words = pack(layout, fields)
+        if generator.random() < bits:
+            words[generator.integers(INSTRUCTION_WORDS)] ^= np.uint32(1 << int(generator.integers(32)))
+        found.append(words)
+    end = END.copy()
+    if generator.random() < 0.03:
+        end[generator.integers(INSTRUCTION_WORDS)] |= np.uint32(1 << int(generator.integers(4, 32)))
+    return [*found, end]

@@ -1,0 +1,143 @@
+"""A unit of the compute engine with memories, whose pace inputs decide, and the numpy side of them."""
+
+import numpy as np
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.compute.access import response_layout, write_layout
+from hdl.streams.stream import Queue
+from sim.golden import gemm_cycles
+from sim.payload import pack, unpack
+from sim.streams import stall_array
+from sim.verilated.vectors import Feed, Unit
+
+__all__ = ["PACES", "PLACES", "Bench", "WithMemories", "pace"]
+
+#: Memories of a node, and the fewest cycles from a request to its response.
+PLACES, LATENCY = 3, 2
+#: Inputs that decide the pace, and the fields of the model's memory.
+PACES = ("request", "response", "write", "commit")
+
+
+class WithMemories(wiring.Component):
+    """A unit with `job`, `request`, `response`, `write`, `settled`, `done` and `bad`, and memories for it.
+
+    While ``paces`` are high, requests and writes are accepted, responses come, and writes get into the memories.
+    ``load`` writes a row, and ``look`` reads one, which is in ``seen`` in the cycle after.
+    """
+
+    def __init__(self, unit, *, rows, lanes):
+        self._unit, self._rows, self._lanes = unit, rows, lanes
+        super().__init__({
+            "job": In(stream.Signature(unit.job.payload.shape())),
+            "paces": In(len(PACES)),
+            "load": In(stream.Signature(write_layout(rows, lanes))),
+            "look": In(data.StructLayout({"row": range(rows), "place": 2})),
+            "seen": Out(response_layout(lanes)),
+            "done": Out(1),
+            "bad": Out(1),
+            "wrote": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        unit, lanes = self._unit, self._lanes
+        m.submodules.unit = unit
+        m.submodules.memory = memory = Memory(shape=32 * lanes, depth=4 * self._rows, init=[])
+        write, read, look = memory.write_port(granularity=32), memory.read_port(), memory.read_port()
+        m.submodules.answers = answers = Queue(shape=response_layout(lanes), depth=65)
+        m.submodules.writes = writes = Queue(shape=write_layout(self._rows, lanes), depth=513, block=False)
+        request_free, response_free, write_free, commit_free = self.paces
+        fetched = Signal()
+        m.d.sync += fetched.eq(unit.request.valid & unit.request.ready)
+        m.d.comb += [
+            unit.job.valid.eq(self.job.valid), unit.job.payload.eq(self.job.payload),
+            self.job.ready.eq(unit.job.ready),
+            unit.request.ready.eq(request_free), read.en.eq(1),
+            read.addr.eq(Cat(unit.request.p.row, unit.request.p.place)),
+            answers.i.valid.eq(fetched), answers.i.payload.eq(read.data),
+            unit.response.valid.eq(answers.o.valid & response_free), unit.response.payload.eq(answers.o.payload),
+            answers.o.ready.eq(unit.response.valid & unit.response.ready),
+            writes.i.valid.eq(unit.write.valid & write_free), writes.i.payload.eq(unit.write.payload),
+            unit.write.ready.eq(write_free & writes.i.ready),
+            unit.settled.eq(writes.level == 0), writes.o.ready.eq(commit_free & ~self.load.valid),
+            self.load.ready.eq(1), look.en.eq(1), look.addr.eq(Cat(self.look.row, self.look.place)),
+            self.seen.eq(look.data), self.done.eq(unit.done), self.bad.eq(unit.bad), self.wrote.eq(unit.write.valid),
+        ]
+        for source, moves in ((writes.o, commit_free), (self.load, self.load.valid)):
+            with m.If(source.valid):
+                m.d.comb += [write.addr.eq(Cat(source.p.row, source.p.place)), write.data.eq(source.p.elements),
+                             write.en.eq(Mux(moves, source.p.keep, 0))]
+        return m
+
+
+def pace(kind, cycles, *, seed, rate=0.6):
+    """Inputs that decide the pace in each cycle, and the model's memory with the same pace."""
+    columns = [stall_array(kind, cycles, seed=seed + place, rate=rate) for place in range(len(PACES))]
+    bits = sum(column.astype(np.uint8) << place for place, column in enumerate(columns))
+
+    def free(column):
+        return lambda cycle: cycle >= cycles or bool(column[cycle])
+
+    return bits, gemm_cycles.Memory(latency=LATENCY, **{name: free(column)
+                                                        for name, column in zip(PACES, columns, strict=True)})
+
+
+class Bench:
+    """A Verilated unit with memories.
+
+    Parameters
+    ----------
+    unit : Component
+    rows, lanes : int
+        Rows of each memory, and elements of a row.
+    """
+
+    def __init__(self, unit, *, rows, lanes):
+        self._component = WithMemories(unit, rows=rows, lanes=lanes)
+        self._unit = Unit(self._component, name=f"{type(unit).__name__}WithMemories")
+        self._rows, self._lanes = rows, lanes
+        self._job = unit.job.payload.shape()
+
+    def reset(self):
+        """Reset the unit; memories keep what they have."""
+        self._unit.reset()
+
+    def load(self, contents):
+        """Write memories, which are arrays of (rows, lanes)."""
+        rows = len(contents[0])
+        layout = write_layout(self._rows, self._lanes)
+        beats = pack(layout, {
+            "place": np.arange(PLACES).repeat(rows), "row": np.tile(np.arange(rows), PLACES),
+            "elements": np.concatenate(contents), "keep": np.full(PLACES * rows, (1 << self._lanes) - 1)})
+        self._unit.lockstep(sources={"load": Feed(beats)}, sinks={}, cycles=PLACES * rows + 1)
+
+    def contents(self):
+        """Read all memories."""
+        count = PLACES * self._rows
+        layout = data.StructLayout({"row": range(self._rows), "place": 2})
+        look = pack(layout, {"place": np.arange(PLACES).repeat(self._rows),
+                             "row": np.tile(np.arange(self._rows), PLACES)})
+        seen = self._unit.run({"look": look}, drain=1)["seen"][1:]
+        found = unpack(response_layout(self._lanes), seen)["elements"]
+        return list(found.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
+
+    def run(self, job, paces=None, *, cycles):
+        """Run a job; return the cycles from its acceptance to ``done``, and to ``bad``; None without one."""
+        fields = {name: {key: np.array([part]) for key, part in value.items()} if isinstance(value, dict)
+                  else np.array([value]) for name, value in job.fields().items()}
+        everything = (1 << len(PACES)) - 1
+        given = np.full(cycles, everything, np.uint8)
+        if paces is not None:
+            given[:len(paces)] = paces[:cycles]
+        trace = self._unit.lockstep(sources={"job": Feed(pack(self._job, fields))}, sinks={}, cycles=cycles,
+                                    inputs={"paces": given})
+        accepted = np.flatnonzero(trace["job__valid"] & trace["job__ready"])
+        found = []
+        for name in ("done", "bad"):
+            ends = np.flatnonzero(trace[name])
+            assert len(ends) <= 1, f"{name}, {job}"
+            found.append(int(ends[0] - accepted[0]) if len(ends) else None)
+        return tuple(found)

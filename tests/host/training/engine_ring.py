@@ -1,0 +1,85 @@
+"""A ring of golden models that compute: tests of training on nodes need no gateware."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from hdl.compute.layer_list import Place
+from hdl.config import NodeConfig
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.ring_programs import Passes
+from host.driver.trace import TraceRecord
+from sim.golden import ring as golden
+from sim.golden.compute import Engine
+from tests.host.training.golden_ring import GoldenRing
+
+#: Cycles of a list, and of everything else.
+CYCLES = 100
+
+
+class EngineRing(GoldenRing):
+    """A ring whose nodes have a golden engine. Its memories hold NaN where nothing was written."""
+
+    def __init__(self, nodes, *, words=8192, broken=lambda ring: None, **options):
+        super().__init__(nodes, **options)
+        self.devices = [SimpleNamespace(config=NodeConfig(compute=4, queues=2, activation_words=words))] * nodes
+        self.activations = np.full((nodes, words), 0x7FC0_0001, np.uint32)
+        self.engine = Engine(rows=4, lanes=self.lanes)
+        self.lists = self.loads = 0
+        self.broken = broken
+        self.written = {"gradients": 0, "activations": 0}
+
+    def write_gradients(self, gradients):
+        super().write_gradients(gradients)
+        self.written["gradients"] += sum(map(len, gradients))
+
+    def write_activations(self, vectors, base):
+        assert base % 32 == 0
+        assert len(vectors) == self.nodes
+        for memory, vector in zip(self.activations, vectors, strict=True):
+            assert vector.dtype == np.uint32
+            memory[base:base + len(vector)] = vector
+            self.written["activations"] += len(vector)
+
+    def read_activations(self, base, length):
+        return self.activations[:, base:base + length].copy().view(np.float32)
+
+    def _compute(self, rank, base, length):
+        memories = {Place.GRADIENTS: self.gradients[rank], Place.WEIGHTS: self.weights[rank],
+                    Place.ACTIVATIONS: self.activations[rank]}
+        outcome = self.engine.run(memories, base=base, length=length)
+        assert outcome.status is EventStatus.OK, outcome
+        self.lists += 1
+        self.broken(self)
+
+    def run_layers(self, lists, lengths, *, patience=0):
+        for base in lists:
+            for rank, length in enumerate(lengths):
+                if length:
+                    self._compute(rank, base, length)
+        return [CYCLES] * len(lists)
+
+    def load_programs(self, programs):
+        self.programs = programs
+        self.loads += 1
+
+    def run_programs(self, *, collectives):
+        """Run a program of schedule none: what computes, on every node, and then a fused update."""
+        traces, names = [], []
+        for rank, (first, second) in enumerate(self.programs):
+            for command in first:
+                assert command.operation is Operation.LAYERS
+                self._compute(rank, command.weight_base, command.length)
+            names = [command.operation.name for command in second]
+            tags = [(queue, command.tag) for queue, commands in enumerate((first, second)) for command in commands]
+            traces.append([TraceRecord(queue, tag, end, CYCLES * (number + end))
+                           for number, (queue, tag) in enumerate(tags) for end in (False, True)])
+        assert names == ["LATCH", "FUSED_UPDATE"]
+        assert collectives == 1
+        return Passes(events=[], traces=traces, outcome=self.fused_update(second[1].length))
+
+    def counters(self):
+        return [{**one, "GEMM_CYCLES": 10 * self.lists, "VECTOR_CYCLES": self.lists} for one in super().counters()]
+
+    def bits(self):
+        return golden.bits(self.master)
