@@ -40,8 +40,8 @@ from host.driver.command import Command, Event
 from host.driver.inference import IntegerLayer, Integers, Program, pack_inputs, program, unpack_outputs
 from host.driver.masking import MaskJob, Region, plan, unpack
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.programs import RingPrograms
 from host.driver.results import InferOutcome, MaskOutcome, Outcome, SparsifyOutcome
-from host.driver.ring_programs import RingPrograms
 from host.driver.submission import PendingCommand
 from host.driver.vectors import Vector
 from sim.golden.ring import groups_before, largest_block

@@ -1,11 +1,10 @@
-"""How the nodes do a step of training: all at once, or by a program of computing and communicating.
+"""How the nodes do a step of training: by a pass of a program (:mod:`host.program.schedules`), loaded once.
 
-Without a schedule the host writes the gradients to where a fused update finds them. With one the nodes have a program
-(:mod:`host.program.schedules`), which is loaded once: the host stages the gradients, and COMPUTE puts those of each
-layer in place when a real engine would have them. The bits are the same.
+Without a schedule the program is one fused update, and the host writes the gradients to where it finds them. With one
+the host stages the gradients, and COMPUTE puts those of each layer in place when a real engine would have them. The
+bits are the same.
 """
 
-import abc
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -14,20 +13,20 @@ from typing import Any
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
+from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
-from host.driver.ring_programs import Passes
 from host.program.estimate import Costs
 from host.program.program import DEPTH, CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
+from host.program.schedules import Dense, Kind, Schedule, Trials, build, fused, layers_of
 from host.program.trace import origin_of, spans
 from host.training.golden_run import Part
 from host.training.record import TrainingConfig
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["ALL", "OVERLAPS", "AtOnce", "Execution", "Programmed", "Timing", "check_schedule", "execution_of",
-           "overlaps", "patience_of", "programmed", "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "execution_of", "overlaps", "patience_of",
+           "programmed", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,124 +63,104 @@ ALL = "all"
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
-class Execution(abc.ABC):
-    """A way to do the steps of a run.
-
-    Members
-    -------
-    timing : Timing, optional
-        Cycles of the last pass, where there is a program.
-    parts : list of Part, optional
-        Collectives of the last step; None for one fused update of the whole vector.
-    log : list of str
-        Lines about the choice of a schedule.
-    """
-
-    timing: Timing | None = None
-    parts: list[Part] | None = None
-
-    @property
-    def log(self) -> list[str]:
-        return []
-
-    @abc.abstractmethod
-    def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node."""
-
-    @abc.abstractmethod
-    def update(self) -> Outcome:
-        """Have the nodes sum the gradients and update the weights."""
-
-    def state(self) -> dict[str, Any]:
-        """State that later steps depend on."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Go on from a state."""
-
-
-class AtOnce(Execution):
-    """Gradients in place, and one fused update.
+class Execution:
+    """The steps of a run, each of which is a pass of a program.
 
     Parameters
     ----------
     ring : Ring
     length : int
         Elements of the vectors.
+    schedule : Schedule, optional
+        By default a program of one fused update, which finds the gradients in place.
+    layers : sequence of Dense
+        Layers of a schedule.
+    costs : Costs, optional
+        Durations of a schedule's commands.
+    packed_state : bool
+
+    Members
+    -------
+    timing : Timing, optional
+        Cycles of the last pass, where there are a schedule and nodes that trace their commands.
+    parts : list of Part, optional
+        Collectives of the last step; None for one fused update of the whole vector.
     """
 
-    def __init__(self, ring: Ring, length: int):
+    def __init__(self, ring: Ring, length: int, *, schedule: Schedule | None = None, layers: Sequence[Dense] = (),
+                 costs: Costs | None = None, packed_state: bool = False):
         self._ring = ring
         self._length = length
-
-    def write(self, gradients: Sequence[Vector]) -> None:
-        self._ring.write_gradients(gradients)
-
-    def update(self) -> Outcome:
-        return self._ring.fused_update(self._length)
-
-
-class Programmed(Execution):
-    """Staged gradients, and one pass of a program.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that :func:`programmed` has made.
-    layers : sequence of Dense
-    schedule : Schedule
-    costs : Costs
-    packed_state : bool
-    """
-
-    def __init__(self, ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Costs, *,
-                 packed_state: bool = False):
-        self._ring = ring
-        self._layers = layers
         self._asked = schedule
+        self._layers = layers
         self._costs = costs
         self._packed_state = packed_state
-        self._length = layers[-1].base + layers[-1].length
         self._trials = Trials(max(len(layers) - 1, 1))
         self._loaded: Schedule | None = None
         self._program: CompiledProgram | None = None
+        self.timing: Timing | None = None
+        self.parts: list[Part] | None = None
 
     @property
-    def schedule(self) -> Schedule:
+    def _searches(self) -> bool:
+        return self._asked is not None and self._asked.kind is Kind.SEARCH
+
+    @property
+    def schedule(self) -> Schedule | None:
         """Schedule of the next step: what was asked for, or the one that a search tries or has chosen."""
-        return Schedule(Kind.CHUNKS, self._trials.size) if self._asked.kind is Kind.SEARCH else self._asked
+        return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
     def log(self) -> list[str]:
-        if self._asked.kind is not Kind.SEARCH:
+        """Lines about the choice of a schedule."""
+        if not self._searches:
             return []
         if self._trials.over:
             return self._trials.outcome.lines()
         return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+        """Write the gradients of each node: to their place, or to where COMPUTE takes them from."""
+        if self._asked is None:
+            self._ring.write_gradients(gradients)
+        else:
+            self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
     def update(self) -> Outcome:
+        """Have the nodes sum the gradients and update the weights."""
         ring, schedule = self._ring, self.schedule
         if self._program is None or schedule != self._loaded:
-            self._program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
-                                   packed_state=self._packed_state)
-            ring.load_programs([self._program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            self._program = self._load(schedule)
             self._loaded = schedule
+        passes = ring.run_programs(collectives=self._program.collectives)
+        cycles = passes.outcome.cycles
+        if schedule is not None and passes.traces:
+            self.timing = timing_of(str(schedule), self._program, passes)
+            cycles = self.timing.cycles
+        if self._searches and not self._trials.over:
+            self._trials.note(cycles)
+        return dataclasses.replace(passes.outcome, cycles=cycles)
+
+    def _load(self, schedule: Schedule | None) -> CompiledProgram:
+        """Give the nodes the program of a schedule."""
+        ring = self._ring
+        if schedule is None or self._costs is None:
+            program = fused(self._length)
+        else:
+            program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
+                             packed_state=self._packed_state)
             self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
                                                  ("gradient_base", "length", "turn")))
-                          for task in self._program.tasks if task.collective]
-        passes = ring.run_programs(collectives=self._program.collectives)
-        self.timing = timing_of(str(schedule), self._program, passes)
-        if self._asked.kind is Kind.SEARCH and not self._trials.over:
-            self._trials.note(self.timing.cycles)
-        return dataclasses.replace(passes.outcome, cycles=self.timing.cycles)
+                          for task in program.tasks if task.collective]
+        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        return program
 
     def state(self) -> dict[str, Any]:
+        """State that later steps depend on."""
         return {"trials": [list(one) for one in self._trials.trials]}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
 
 
@@ -217,11 +196,11 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
     """The way to do a run's steps that its configuration asks for."""
+    length = int(workload.parameters.size)
     if config.overlap is None:
-        return AtOnce(ring, workload.parameters.size)
-    layers = _layers(workload)
-    return Programmed(ring, layers, Schedule.parse(config.overlap), _costs(workload, config, ring.nodes),
-                      packed_state=config.packed_state)
+        return Execution(ring, length)
+    return Execution(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
+                     costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -276,8 +255,8 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
-    if node.queues < 2 or not node.stand_in:
-        raise ValueError("Nodes must have two queues and COMPUTE for a schedule")
+    if not node.stand_in:
+        raise ValueError("Nodes must have COMPUTE for a schedule")
     if workload.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
                          f"not {workload.parameters.size:,}")
