@@ -198,6 +198,8 @@ class RingPrograms(RingCommands):
         RingError
             A command failed on at least one node; those behind it were carried out.
         """
+        if not self._programs:
+            raise ValueError("Programs must be loaded before they are sent")
         self.wait()
         order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
                        for place, command in enumerate(commands))

@@ -166,9 +166,9 @@ def test_a_race_has_two_results():
         total = gradients.sum(axis=0)
         for name, cycles in (("ordered", 50), ("ordered", 3000), ("racy", 50)):
             assert (results[name, cycles] == total).all(), (name, cycles)
-        # The sum of what was there before, which the late COMPUTE replaces.
+        # The late COMPUTE replaces the sum of what was there before it.
         assert (results["racy", 3000][:, :64] == total[:64]).all()
-        assert (results["racy", 3000][:, 64:] == gradients[:, 64:]).all()
+        assert (results["racy", 3000][:, 96:] == gradients[:, 96:]).all()
 
 
 def changed(program: CompiledProgram, nodes, rank, queue, place, **fields):
