@@ -86,8 +86,10 @@ class RingPrograms(RingCommands):
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
         if self._config.queues > 1:
             for queue in range(self._config.queues):
-                self._all(lambda rank, device, queue=queue: device.submit_load_program(
-                    queue, programs[rank][queue], model=model))
+                pending = [device.submit_load_program(queue, program[queue], model=model)
+                           for device, program in zip(self._devices, programs, strict=True)]
+                for one in pending:
+                    one.result()
         self._programs = [[list(commands) for commands in program] for program in programs]
         self._model = model
 

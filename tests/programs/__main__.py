@@ -72,7 +72,8 @@ def main(
     rows = _report(results)
     summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
     (toolchain.BUILD / "programs" / "programs.json").write_text(json.dumps(summary, indent=2))
-    print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, {wall:.0f} s")
+    print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, "
+          f"{wall:.0f} s")
     if summary["differences"]:
         sys.exit(1)
 

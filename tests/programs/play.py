@@ -17,6 +17,9 @@ from tests.programs.generator import Case, centroids_of, random_case
 
 __all__ = ["MismatchError", "play", "play_part"]
 
+#: Cycles without a word, or in front of a command, after which a node gives up: several collectives on slow links.
+TIMEOUT = 1 << 16
+
 
 class MismatchError(AssertionError):
     """Error for a ring whose events, starts or memories differ from the model."""
@@ -104,7 +107,7 @@ def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,
                                "cycles": 0, "difference": ""}
-    with rings.open_nodes(nodes, config=config, host_port=False) as (ring, simulation):
+    with rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT) as (ring, simulation):
         centroids = centroids_of(config)
         if centroids is not None:
             ring.write_codebook(centroids)
@@ -116,8 +119,8 @@ def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
             except Exception as error:
                 commands = "\n".join(f"{task.name}: {task.operation}, queue {task.queue}, {dict(task.fields)}"
                                      for task in case.program.tasks)
-                summary["difference"] = (f"{name}, {nodes} nodes, seed {seed}, program {number}, {case.passes} passes: "
-                                         f"{error}\n{commands}")
+                summary["difference"] = (f"{name}, {nodes} nodes, seed {seed}, program {number}, {case.passes} "
+                                         f"passes: {error}\n{commands}")
                 break
             summary["programs"] += 1
             summary["commands"] += case.passes * len(case.program.tasks)
