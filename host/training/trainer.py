@@ -223,12 +223,12 @@ class Run:
             elements_through=masks.elements - elements), sum(losses), count
 
     def _timing(self) -> dict[str, Any]:
-        """Figures of a step that only a program has."""
+        """Figures of a step that only a schedule on nodes with a trace has."""
+        self.training.search = self._execution.log
         timing = self._execution.timing
         if timing is None:
             return {}
         self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
-        self.training.search = self._execution.log
         return {"schedule": timing.schedule, "modelled_cycles": timing.modelled, "compute_cycles": timing.compute,
                 "communicate_cycles": timing.communicate}
 

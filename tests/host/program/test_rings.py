@@ -8,6 +8,7 @@ import pytest
 
 from hdl.control.protocol import EventStatus, Operation, Space
 from host.driver.codebooks import codebook
+from host.driver.command import Command
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.program.estimate import Costs
@@ -91,7 +92,7 @@ def test_same_bits(name, nodes, optimizer, schedules):
 @pytest.mark.parametrize(("name", "nodes"), [("engines", 3), ("wide", 3)])
 def test_sent_command_by_command(name, nodes):
     """The same program on nodes with one queue, and sent to nodes with two: bits are equal, and each command takes
-    the cycles that it takes when it is submitted by itself."""
+    the cycles that it takes among the driver's own operations, queued one behind the other."""
     config = rings.CONFIGS[name]
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
         if config.queues > 1:
@@ -104,8 +105,8 @@ def test_sent_command_by_command(name, nodes):
             program = build(Schedule(kind), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
             sent = ring.run_programs(collectives=program.collectives)
             assert sent.traces == []
-            alone = submitted(ring, program)
-            assert [[event.cycles for event in mine] for mine in sent.events] == alone
+            cycles = queued(ring, kind, program)
+            assert [[event.cycles for event in mine] for mine in sent.events] == cycles
             order = [one.task for queue in program.queues for one in queue]
             for mine in sent.events:
                 assert [(event.tag, event.status) for event in mine] == [(task.place, EventStatus.OK)
@@ -114,18 +115,28 @@ def test_sent_command_by_command(name, nodes):
                     if task.operation == "COMPUTE":
                         length, duration = task.fields["length"], task.fields["duration"]
                         assert event.cycles == compute_cycles(length, duration, lanes=config.lanes)
-            assert sent.outcome.cycles == max(map(sum, alone))
+            assert sent.outcome.cycles == max(map(sum, cycles))
 
 
-def submitted(ring, program):
-    """Cycles of each command on each node, by queue, where the next one is submitted after it has ended."""
-    cycles = [[0] * len(program.tasks) for _ in ring.devices]
+def queued(ring, kind, program):
+    """Cycles of the same commands, by the driver's own operations, queued one behind the other."""
+    ranks, queues, pending = range(ring.nodes), ring.devices[0].config.queues, []
     for task in program.tasks:
-        step = {rank: next(command for queue in program.commands(rank, ring.nodes) for command in queue
-                           if command.tag == task.place) for rank in range(ring.nodes)}
-        for rank, event in ring._submit_step(step).result().items():
-            cycles[rank][task.place] = event.cycles
-    return [[mine[one.task.place] for queue in program.queues for one in queue] for mine in cycles]
+        base, length = (task.fields.get(name) for name in ("gradient_base", "length"))
+        match task.operation:
+            case "COMPUTE":
+                command = Command(operation=Operation.COMPUTE, **task.fields)
+                pending.append(ring._submit_apart(dict.fromkeys(ranks, command), patience=command.duration))
+            case "LATCH":
+                command = Command(operation=Operation.QUIESCE if queues == 1 else Operation.LATCH)
+                pending.append(ring._submit_apart(dict.fromkeys(ranks, command)))
+            case "FUSED_UPDATE" if kind is Kind.STRICT:
+                pending.append(ring.submit_owned_update(LENGTH))
+            case operation:
+                pending.append(ring.submit(Operation[operation], LENGTH, first=base, length=length))
+    ring.wait(*pending)
+    return [[pending[one.task.place].events[rank].cycles for queue in program.queues for one in queue]
+            for rank in range(ring.nodes)]
 
 
 def race(durations):
@@ -187,7 +198,7 @@ def test_bad_programs():
         (gradients, settings, _), = steps
         good = build(Schedule(Kind.LAYERS), LAYERS, nodes=nodes, costs=COSTS, staged=LENGTH)
         swapped = [good.commands(rank, nodes) for rank in range(nodes)]
-        swapped[1][1][3:5] = reversed(swapped[1][1][3:5])
+        swapped[1][1][2], swapped[1][1][5] = swapped[1][1][5], swapped[1][1][2]  # of equal lengths and turns
         cases = {
             r"AFTER_TIMEOUT: command 21 of the program of queue 0, 0 passes before, did not end": (
                 EventStatus.AFTER_TIMEOUT, changed(good, nodes, 1, Queue.COMMUNICATE, 4, after_0=21)),
