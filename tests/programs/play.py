@@ -113,7 +113,7 @@ def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
             ring.write_codebook(centroids)
         first = simulation.cycle
         for number in range(count):
-            case = random_case(np.random.default_rng([seed, number]), config, nodes)
+            case = random_case(np.random.default_rng([*name.encode(), nodes, seed, number]), config, nodes)
             try:
                 summary["words"] += play(ring, simulation, case, number)
             except Exception as error:
