@@ -237,13 +237,14 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """The residual's memory is as long as the gradients', and behind all others."""
+        """The residual's memory is as long as the gradients', and behind all others but the trace."""
         with open_nodes(1) as (ring, _):
             device, space = ring.devices[0], RESIDUALS
             assert space == Space.STATE + BOTH.state_planes + 1
             device.write_memory(space, BOTH.gradient_words - 2, np.array([1, 2], np.uint32))
             assert device.read_memory(space, BOTH.gradient_words - 2, 2).tolist() == [1, 2]
-            for outside, address in ((space, BOTH.gradient_words - 1), (space + 1, 0)):
+            assert space == BOTH.memories["trace"].number - 1
+            for outside, address in ((space, BOTH.gradient_words - 1), (len(BOTH.memories), 0)):
                 with pytest.raises(BadAddressError):
                     device.read_memory(outside, address, 2)
 
