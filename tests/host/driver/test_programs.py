@@ -5,10 +5,12 @@ import functools
 import numpy as np
 import pytest
 
+from hdl.config import NodeConfig
 from hdl.control.command_queue import CommandQueue
 from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
 from hdl.memory_map import TRACE_WORDS
 from host.driver.command import Command
+from host.driver.device import Device
 from host.driver.errors import (
     BadAddressError,
     DeviceTimeoutError,
@@ -18,6 +20,7 @@ from host.driver.errors import (
     ReadOnlyError,
 )
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.ring import Ring
 from host.driver.trace import TraceRecord, records
 from sim.golden.stand_in import compute_cycles
 from tests.host import rings
@@ -233,6 +236,14 @@ def test_queued_commands_run_in_order_across_queues():
         np.testing.assert_array_equal(found[1], expected)
         staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
         np.testing.assert_array_equal(found[0], staged)
+
+
+def test_programs_of_a_ring():
+    ring = Ring([Device(None, NodeConfig())] * 2)
+    with pytest.raises(ValueError, match=r"^Programs must be loaded before they are sent$"):
+        ring.run_programs(collectives=0)
+    with pytest.raises(ValueError, match=r"^Programs must be one per node, 2, not 1$"):
+        ring.load_programs([([], [])])
 
 
 def test_records():
