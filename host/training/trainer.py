@@ -265,7 +265,8 @@ class Run:
         return found
 
     def _timing(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Figures of a step that only a program, or nodes that compute, have."""
+        """Figures of a step that only a schedule on nodes with a trace, or nodes that compute, have."""
+        self.training.search = self._execution.log
         timing, figures = self._execution.timing, {}
         if self._computer is not None:
             figures = {"gemm_cycles": max(_growth("GEMM_CYCLES", before, after)),
@@ -273,7 +274,6 @@ class Run:
         if timing is None:
             return {**figures, "compute_cycles": self._execution.compute_cycles}
         self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
-        self.training.search = self._execution.log
         return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
                 "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
 
