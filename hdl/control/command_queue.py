@@ -239,7 +239,7 @@ class CommandQueue(wiring.Component):
         taken, given = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
             taken, given = taken | control.taken, given | control.given
-            ahead = [other.goes & other.needs_flags for other in controls[:n]]
+            ahead = [other.takes for other in controls[:n]]
             ahead += [other.start.valid & other.needs_flags for other in controls if other is not control]
             m.d.comb += control.blocked.eq(control.needs_flags & Cat(ahead).any())
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
@@ -252,41 +252,33 @@ class CommandQueue(wiring.Component):
         after : callable
             Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
         """
-        chosen, kept = Signal(range(max(self._queues, 2))), Signal(range(max(self._queues, 2)))
-        held = Signal()
-        event = ended.rejected.payload
-        tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
-        m.d.comb += chosen.eq(kept)
-        with m.If(~held):
-            for n in reversed(range(self._queues)):
-                with m.If(controls[n].rejected):
-                    m.d.comb += chosen.eq(n)
-        m.d.sync += [kept.eq(chosen), held.eq(ended.rejected.valid & ~ended.rejected.ready)]
-        m.d.comb += [
-            event.queue.eq(chosen), event.weight_version.eq(self.weight_version),
-            event.tag.eq(tag), event.status.eq(status), event.detail.eq(detail), event.cycles.eq(count - 1),
-        ]
-        with m.Switch(chosen):
-            for n, control in enumerate(controls):
-                with m.Case(n):
-                    m.d.comb += [
-                        ended.rejected.valid.eq(control.rejected),
-                        tag.eq(loader.heads[n].tag),
-                        count.eq(control.count),
-                    ]
+        rejected, event = ended.rejected, ended.rejected.payload
+        # A register keeps the choice and the subtraction out of the way to the memory of events.
+        with m.If(~rejected.valid):
+            m.d.sync += [
+                rejected.valid.eq(Cat(control.rejected for control in controls).any()),
+                event.weight_version.eq(self.weight_version),
+            ]
+            for n, control in reversed([*enumerate(controls)]):
+                with m.If(control.rejected):
+                    m.d.sync += [
+                        event.tag.eq(loader.heads[n].tag), event.queue.eq(n), event.cycles.eq(control.count - 1)]
                     with m.Switch(control.reason):
                         with m.Case(Rejection.VERDICT):
-                            m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
+                            m.d.sync += [
+                                event.status.eq(loader.verdict.status), event.detail.eq(loader.verdict.detail)]
                         with m.Case(Rejection.LINK_RESET):
-                            m.d.comb += status.eq(EventStatus.LINK_RESET)
+                            m.d.sync += [event.status.eq(EventStatus.LINK_RESET), event.detail.eq(0)]
                         with m.Case(Rejection.FLAGS):
-                            m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
+                            m.d.sync += [event.status.eq(EventStatus.WAIT_TIMEOUT), event.detail.eq(control.missing)]
                         with m.Case(Rejection.AFTER):
-                            m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
+                            m.d.sync += [event.status.eq(EventStatus.AFTER_TIMEOUT), event.detail.eq(after(n))]
+        with m.Elif(rejected.ready):
+            m.d.sync += rejected.valid.eq(0)
         for n, control in enumerate(controls):
             run = self.completions[n].valid & self.completions[n].ready
-            rejected = ended.rejected.valid & ended.rejected.ready & (chosen == n)
-            m.d.comb += control.queued.eq(Mux(control.rejected, rejected, run))
+            taken = rejected.valid & rejected.ready & (event.queue == n)
+            m.d.comb += control.queued.eq(Mux(control.rejected, taken, run))
 
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""
@@ -302,8 +294,9 @@ class CommandQueue(wiring.Component):
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
+        # The register is right from the cycle behind a run on, and falls a cycle late.
+        m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
-            running.eq((active | Cat(control.busy for control in controls)).any()),
             self.run.ready.eq(~running),
             taken.eq(self.run.valid & ~running),
             programs.serving.eq(loader.serving),
