@@ -17,7 +17,7 @@ from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests import mx5
-from tests.pairs import generator as pairs
+from tests.pairs.memories import CONFIG as PAIRS
 
 TIMEOUT = 4000
 
@@ -28,7 +28,7 @@ with mx5.registered():
         # What a node is if nothing is said, and what most tests use.
         "default": NodeConfig(),
         # Every engine, and segments short enough for several in a block of little memories.
-        "engines": pairs.CONFIG,
+        "engines": PAIRS,
         # Both directions through blocks of shared exponents.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False),
         # A codebook beside residuals, and rows of eight elements.
