@@ -28,8 +28,8 @@ class CommandControl(wiring.Component):
 
     While a command runs, the next one is loaded and checked. Once it is alone, that one starts as soon as its flags
     are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
-    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. Cycles in which
-    it waits count from one load to the next; the time-out is that of the cycle before the rejection. A command of a
+    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A wait goes on
+    when it has been loaded once more, and the time-out is that of the cycle before the rejection. A command of a
     program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command of
     a program, without an event, unless ``start`` offers it already or its event is on the way.
 

@@ -253,26 +253,31 @@ class CommandQueue(wiring.Component):
             Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
         """
         rejected, event = ended.rejected, ended.rejected.payload
+        chosen = Signal(range(max(self._queues, 2)))
+        tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
+        for n in reversed(range(self._queues)):
+            with m.If(controls[n].rejected):
+                m.d.comb += chosen.eq(n)
+        with m.Switch(chosen):
+            for n, control in enumerate(controls):
+                with m.Case(n):
+                    m.d.comb += [tag.eq(loader.heads[n].tag), count.eq(control.count)]
+                    with m.Switch(control.reason):
+                        with m.Case(Rejection.VERDICT):
+                            m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
+                        with m.Case(Rejection.LINK_RESET):
+                            m.d.comb += status.eq(EventStatus.LINK_RESET)
+                        with m.Case(Rejection.FLAGS):
+                            m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
+                        with m.Case(Rejection.AFTER):
+                            m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
         # A register keeps the choice and the subtraction out of the way to the memory of events.
         with m.If(~rejected.valid):
             m.d.sync += [
                 rejected.valid.eq(Cat(control.rejected for control in controls).any()),
-                event.weight_version.eq(self.weight_version),
+                event.tag.eq(tag), event.status.eq(status), event.queue.eq(chosen), event.detail.eq(detail),
+                event.cycles.eq(count - 1), event.weight_version.eq(self.weight_version),
             ]
-            for n, control in reversed([*enumerate(controls)]):
-                with m.If(control.rejected):
-                    m.d.sync += [
-                        event.tag.eq(loader.heads[n].tag), event.queue.eq(n), event.cycles.eq(control.count - 1)]
-                    with m.Switch(control.reason):
-                        with m.Case(Rejection.VERDICT):
-                            m.d.sync += [
-                                event.status.eq(loader.verdict.status), event.detail.eq(loader.verdict.detail)]
-                        with m.Case(Rejection.LINK_RESET):
-                            m.d.sync += [event.status.eq(EventStatus.LINK_RESET), event.detail.eq(0)]
-                        with m.Case(Rejection.FLAGS):
-                            m.d.sync += [event.status.eq(EventStatus.WAIT_TIMEOUT), event.detail.eq(control.missing)]
-                        with m.Case(Rejection.AFTER):
-                            m.d.sync += [event.status.eq(EventStatus.AFTER_TIMEOUT), event.detail.eq(after(n))]
         with m.Elif(rejected.ready):
             m.d.sync += rejected.valid.eq(0)
         for n, control in enumerate(controls):

@@ -176,6 +176,8 @@ class Generator:
         # some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
+        if self._random.random() < 0.3:  # a run needs more than chance: programs, and their first queue
+            kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
         self.last = kind
@@ -194,8 +196,9 @@ class Generator:
 
     def _may_run(self) -> bool:
         """Whether programs are loaded whose first command is behind all that were pushed."""
-        loaded = self._loaded
-        return loaded is not None and loaded.kind == _LOAD and (not self._orders or self._at == loaded.program[0].queue)
+        if self._loaded is None or self._loaded.kind != _LOAD:
+            return False
+        return not self._orders or self._at == self._loaded.program[0].queue
 
     def _next_tag(self) -> int:
         self._tag = (self._tag + 1) % (1 << 16)
@@ -230,10 +233,9 @@ class Generator:
             flags["wait"] = _NEVER_SET
         elif kind in _GOOD and choose.random() < 0.5:
             flags["wait"] = self._flags & choose.getrandbits(_FREE)
-        if status in (EventStatus.OK, None):
-            if queue != self._at:
-                flags["wait"] |= self._order
-                self._order = 0
+        if status in (EventStatus.OK, None) and queue != self._at:
+            flags["wait"] |= self._order
+            self._order = 0
         if status is EventStatus.OK:
             self._flags = self._flags & ~flags["wait"] | flags["signal"]
             if self.patient:
@@ -254,8 +256,10 @@ class Generator:
         queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
         steps: list[Step] = []
         collectives = 0
+        wanted = choose.choice([[], [], [Operation.LATCH, Operation.FUSED_UPDATE]])
         for place, queue in enumerate(queues):
-            operation = choose.choice([one for one in _OPERATIONS if one is Operation.QUIESCE or _QUEUES[one] == queue])
+            operation = wanted.pop(0) if wanted and queue == 1 else choose.choice([
+                one for one in _OPERATIONS if one is Operation.QUIESCE or _QUEUES[one] == queue])
             collectives += operation in _RING
             latches = operation is Operation.LATCH and choose.random() < 0.8 and not any(
                 step.latches for step in steps)
