@@ -191,8 +191,6 @@ class CommandControl(wiring.Component):
             m.d.sync += dropped.eq(1)
         with m.If(drop):
             m.d.sync += again.eq(0)
-            with m.If(~self.rejected):
-                m.d.sync += self.count.eq(1)
 
         def start():
             m.d.comb += self.goes.eq(1)
@@ -201,7 +199,7 @@ class CommandControl(wiring.Component):
         def leave():
             """Free the head for the next command."""
             m.d.comb += self.removed.eq(1)
-            m.d.sync += [self.loaded.eq(0), self.count.eq(1)]
+            m.d.sync += self.loaded.eq(0)
 
         def refuse(reason):
             m.d.comb += reject.eq(1)
@@ -258,4 +256,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
+        # The outermost condition, which a flip-flop has an input for.
+        with m.If(self.removed | (drop & ~self.rejected)):
+            m.d.sync += self.count.eq(1)
         return m
