@@ -326,11 +326,12 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.program_status.stopped.eq(1)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            given = Signal(run_layout(), name=f"run_{n}")
+            given = Signal(run_layout(), name=f"run_{n}")  # what a run begins with, and what its passes go on by
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [
-                given.eq(Mux(taken, self.run.payload, run)),
+                given.eq(self.run.payload),
+                given.collectives.eq(run.collectives),
                 sequencer.run.eq(given),
                 sequencer.start.eq(taken),
                 sequencer.stop.eq(stop),
