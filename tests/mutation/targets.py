@@ -319,7 +319,8 @@ _ALL = (
           ("command_control", (f"{_CONTROL}/test_command_control.py",),
            ("test_model[1.0", "test_control_of_a_queue")),
           ("pushed_commands", (f"{_CONTROL}/test_pushed_commands.py",), ("test_pushed_commands",)))),
-    *(Target(f"hdl/control/{name}.py", _immediate, (f"{_CONTROL}/test_latched_settings.py",))
+    *(Target(f"hdl/control/{name}.py", _immediate, (
+        f"{_CONTROL}/test_latched_settings.py", "tests/hdl/test_engines.py"))
       for name in ("immediate", "latched_settings")),
     Target("hdl/control/event_queue.py", _event_queue, (f"{_CONTROL}/test_event_queue.py",)),
     Target("hdl/control/program_memory.py", _program_memory, (f"{_CONTROL}/test_program_memory.py",)),

@@ -131,6 +131,8 @@ def test_control_of_a_queue():
 class Surroundings:
     """Loader, engine, queue of events and settings around a control, all of them at random times."""
 
+    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # of flags
+
     def __init__(self, seed, busy):
         self._random = random.Random(seed)
         self._busy = busy  # probability of each step of the surroundings
@@ -153,10 +155,10 @@ class Surroundings:
         if choose.random() < 0.01:
             self._timeout = choose.choice([0, 1, 2, 5, 12, (1 << 32) - 1])
         self._reset = choose.random() < (0.7 if self._reset else 0.012)
-        self._flags = choose.getrandbits(2) if choose.random() < 0.15 else self._flags
+        self._flags = choose.choice(self._sets) if choose.random() < 0.15 else self._flags
         self._holds |= often(0.3)
         self._offered |= self._offers and often(0.5)
-        available, stop = often(), choose.random() < 0.04
+        available, stop = often(), choose.random() < (0.2 if self._rejecting else 0.04)
         granted = model.wanted(available=available, stop=stop) and often()
         verdict = self._bad is not None and not self._refused and often(0.4)
         self._refused &= self._bad is not None
@@ -197,7 +199,7 @@ class Surroundings:
         if given.granted:
             # The loader writes the head before it gives a verdict.
             self._bad, self._refused, self._holds = choose.random() < 0.15, False, choose.random() < 0.5
-            self._fields = {"wait": choose.choice([0, 0, 1, 2, 3]), "signal": choose.getrandbits(16),
+            self._fields = {"wait": choose.choice([0, *self._sets]), "signal": choose.getrandbits(16),
                             "tag": choose.getrandbits(16)}
             self._head = to_int(command_layout(), {
                 name: self._fields.get(name, 0) for name, _ in command_layout()}) | choose.getrandbits(8)
