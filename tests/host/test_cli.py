@@ -205,7 +205,7 @@ class TestTrain:
          "error: Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5\n"),
         (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
-         "error: Option --overlap is for nodes with two queues, which no board has: leave it out\n"),
+         "error: Option --overlap is for simulated nodes, which have room to stage gradients: leave it out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "
