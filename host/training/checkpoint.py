@@ -23,7 +23,7 @@ __all__ = ["NAME", "SCHEMA", "VERSION", "CheckpointError", "load", "save", "vers
 
 NAME = "checkpoint.npz"
 SCHEMA = "gradring.checkpoint"
-VERSION = 2
+VERSION = 3
 
 _DIGITS = 64  # of a SHA-256
 

@@ -18,7 +18,7 @@ from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
 from host.driver.ring_programs import Passes
 from host.program.estimate import Costs
-from host.program.program import DEPTH, CompiledProgram, Queue
+from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
 from host.program.trace import origin_of, spans
 from host.training.golden_run import Part
@@ -92,6 +92,10 @@ class Execution(abc.ABC):
     def update(self) -> Outcome:
         """Have the nodes sum the gradients and update the weights."""
 
+    @abc.abstractmethod
+    def warm_up(self) -> None:
+        """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
+
     def state(self) -> dict[str, Any]:
         """State that later steps depend on."""
         return {}
@@ -120,6 +124,9 @@ class AtOnce(Execution):
     def update(self) -> Outcome:
         return self._ring.fused_update(self._length)
 
+    def warm_up(self) -> None:
+        self.update()
+
 
 class Programmed(Execution):
     """Staged gradients, and one pass of a program.
@@ -143,8 +150,8 @@ class Programmed(Execution):
         self._packed_state = packed_state
         self._length = layers[-1].base + layers[-1].length
         self._trials = Trials(max(len(layers) - 1, 1))
-        self._loaded: Schedule | None = None
-        self._program: CompiledProgram | None = None
+        self._last: Schedule | None = None
+        self._loaded: tuple[Schedule, CompiledProgram] | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -163,26 +170,38 @@ class Programmed(Execution):
         self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
     def update(self) -> Outcome:
-        ring, schedule = self._ring, self.schedule
-        if self._program is None or schedule != self._loaded:
-            self._program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
-                                   packed_state=self._packed_state)
-            ring.load_programs([self._program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
-            self._loaded = schedule
-            self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
-                                                 ("gradient_base", "length", "turn")))
-                          for task in self._program.tasks if task.collective]
-        passes = ring.run_programs(collectives=self._program.collectives)
-        self.timing = timing_of(str(schedule), self._program, passes)
+        schedule = self.schedule
+        program, passes = self._run(schedule)
+        self.timing = timing_of(str(schedule), program, passes)
         if self._asked.kind is Kind.SEARCH and not self._trials.over:
             self._trials.note(self.timing.cycles)
+        self._last = schedule
         return dataclasses.replace(passes.outcome, cycles=self.timing.cycles)
 
+    def warm_up(self) -> None:
+        self._run(self._last or self.schedule)
+
+    def _run(self, schedule: Schedule) -> tuple[CompiledProgram, Passes]:
+        """Load the program of a schedule, unless the nodes have it, and run a pass."""
+        ring = self._ring
+        if self._loaded is None or self._loaded[0] != schedule:
+            program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
+                             packed_state=self._packed_state)
+            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            self._loaded = schedule, program
+            self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
+                                                 ("gradient_base", "length", "turn")))
+                          for task in program.tasks if task.collective]
+        program = self._loaded[1]
+        return program, ring.run_programs(collectives=program.collectives)
+
     def state(self) -> dict[str, Any]:
-        return {"trials": [list(one) for one in self._trials.trials]}
+        return {"trials": [list(one) for one in self._trials.trials],
+                "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
+        self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
 def _number(value: int | Sequence[int]) -> int:
@@ -258,8 +277,8 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
     """The same node with two queues, COMPUTE, room to stage gradients and for programs of so many layers."""
     words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())
-    return dataclasses.replace(node, queues=2, stand_in=True, gradient_words=words,
-                               program_depth=max(DEPTH, 1 << (2 * layers - 1).bit_length()))
+    depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
+    return dataclasses.replace(node, queues=2, stand_in=True, gradient_words=words, program_depth=depth)
 
 
 def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:

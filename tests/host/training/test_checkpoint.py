@@ -83,9 +83,9 @@ class TestFile:
                                      f"{difference}; take those, or leave out --resume to begin anew")
 
     def test_another_version(self, path, monkeypatch):
-        monkeypatch.setattr(checkpoint, "VERSION", 3)
-        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 3, not "
-                                                             r"gradring.checkpoint, 2; leave out --resume to begin"):
+        monkeypatch.setattr(checkpoint, "VERSION", 4)
+        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 4, not "
+                                                             r"gradring.checkpoint, 3; leave out --resume to begin"):
             checkpoint.load(path, IDENTITY)
 
     def test_no_file(self, tmp_path):

@@ -12,6 +12,7 @@ from hdl.group import GROUP
 from host.models.digits import Dataset
 from host.program.estimate import Costs
 from host.program.schedules import Kind, Schedule, build, layers_of
+from host.training import checkpoint
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.schedule import programmed
@@ -99,6 +100,33 @@ def test_same_bits(task):
                 assert training.search[-1].startswith(f"chosen: {tried[-1]} ")
             else:
                 assert (tried, training.search) == ([name], [])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_goes_on(task, tmp_path, name):
+    """A run that is taken apart after every step, and goes on with other nodes, has the bits and every figure of an
+    unbroken one: cycles, the log of a search, and the last timeline."""
+    config, path = dataclasses.replace(CONFIG, overlap=name), tmp_path / checkpoint.NAME
+    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+        expected = train(ring, task, name)
+        bits = contents(ring, task.parameters.size)
+    for number in range(1 + CONFIG.max_steps):
+        with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+            run = Run(ring, task, config)
+            if number:
+                run.resume(checkpoint.load(path, {}))
+            else:
+                run.begin()
+            if run.complete:
+                assert run.finish() == expected
+                assert all(map(np.array_equal, bits, contents(ring, task.parameters.size)))
+            else:
+                run.advance()
+                checkpoint.save(path, {}, run.state())
+                searched = [line.partition("  ")[0] for line in run.training.search]
+                if name == "search":
+                    assert searched[:2] == ["chunks:1", "chunks:2"][:number + 1]
+    assert number == len(expected.steps)
 
 
 def test_recovery(task):
