@@ -36,7 +36,7 @@ def run(monkeypatch, capsys):
 
 
 @pytest.fixture
-def signalled(self, monkeypatch):
+def signalled(monkeypatch):
     """Send the program a signal when it has done a number of steps."""
     def call(number, step):
         def advance(run):
