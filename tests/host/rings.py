@@ -46,10 +46,11 @@ with mx5.registered():
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=3, masking=False, error_feedback=False, stand_in=True, queues=2,
                            program_depth=32),
-        # One element per row, as little room for packets as there can be, and gradients in a format that tests add.
-        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=1024,
+        # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
+        # COMPUTE in the only queue.
+        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False),
+                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }
