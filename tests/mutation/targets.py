@@ -200,6 +200,15 @@ def _compute() -> dict[str, Any]:
             "square": MatrixProduct(rows=2, columns=2, blocks=4)}
 
 
+def _gemm() -> dict[str, Any]:
+    from hdl.compute.gemm import Gemm
+    from hdl.compute.row_walk import RowWalk
+
+    return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64),
+            "square": Gemm(rows=2, lanes=2, blocks=4, memory_rows=64),
+            "walk": RowWalk(rows=512, most=16, lanes=4, tag=2)}
+
+
 def _burst() -> dict[str, Any]:
     from hdl.optimizer.burst import StreamedOptimizer
     from hdl.optimizer.fixed_point import INT16
@@ -317,6 +326,9 @@ _ALL = (
     Target("hdl/optimizer/reducer.py", _reducer, (f"{_OPTIMIZER}/test_reducer.py",)),
     *(Target(f"hdl/compute/{name}.py", _compute, (f"tests/hdl/compute/test_{name}.py",))
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
+    *(Target(f"hdl/compute/{name}.py", _gemm, (
+        f"tests/hdl/compute/test_{name if name.startswith('row') else 'gemm'}.py",), cost=3)
+      for name in ("row_walk", "row_fetch", "operand_fetch", "initial_fetch", "drain", "gemm")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
