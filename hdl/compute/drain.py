@@ -107,7 +107,7 @@ class Drain(wiring.Component):
     def _elaborate_plan(self, m, walk, gate_walk):
         """Plan the walks of a tile through C, and through the gate of its final results: multiply, add, offer."""
         job, tile = self.job, self.tiles.payload
-        row_bits, lane_bits = self._rows.bit_length() - 1, self._lanes.bit_length() - 1
+        lane_bits = self._lanes.bit_length() - 1
         left = {name: Signal(SIZE_BITS, name=f"left_{name}", reset_less=True) for name in ("m", "n")}
         offered, gate_offered = Signal(), Signal()
         walks = ((walk, job.c, offered), (gate_walk, job.gate, gate_offered))

@@ -28,8 +28,8 @@ class Gemm(wiring.Component):
 
     A job is accepted when none is under way, and ends with a cycle of ``done``, when all of C is in the memory, or of
     ``bad``, :attr:`checked` cycles after it was accepted, if its panels do not fit; then nothing is written. A panel
-    does not fit if it needs more than ``blocks`` blocks, or if it is one of several and has fewer terms, or rows, than
-    a row of memory where lines of an operand run along these. Bases, strides and sizes are not checked.
+    does not fit if it needs more than ``blocks`` blocks, or if it is one of several and has fewer terms, or rows,
+    than a row of memory where lines of an operand run along these. Bases and strides are not checked.
 
     A row is requested per cycle at most: initial values come first, then the gate, then operands. Responses come in
     the order of the requests, at any time after them, and never wait.
@@ -128,15 +128,14 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """Announce tiles to those who read initial values, and to the drain."""
-        tiles = self._product.tiles
-        m.submodules.initial_tiles = initial = Queue(shape=tile_layout(), depth=2)
-        m.submodules.drain_tiles = drain = Queue(shape=tile_layout(), depth=_TILES)
-        for queue, other in ((initial, drain), (drain, initial)):
-            m.d.comb += [queue.i.valid.eq(tiles.valid & other.i.ready), queue.i.payload.eq(tiles.payload)]
-        m.d.comb += tiles.ready.eq(initial.i.ready & drain.i.ready)
-        connect_stream(m, initial.o, self._initial.tiles)
-        connect_stream(m, drain.o, self._drain.tiles)
+        """Announce tiles to the drain when their initial values are requested."""
+        tiles, initial = self._product.tiles, self._initial.tiles
+        m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
+        m.d.comb += [
+            initial.valid.eq(tiles.valid & queue.i.ready), initial.payload.eq(tiles.payload),
+            queue.i.valid.eq(tiles.valid & initial.ready), queue.i.payload.eq(tiles.payload),
+            tiles.ready.eq(initial.ready & queue.i.ready)]
+        connect_stream(m, queue.o, self._drain.tiles)
 
     def _elaborate_requests(self, m, parts):
         """Requests of parts by priority, and the responses for each."""

@@ -21,14 +21,16 @@ __all__ = ["InitialFetch"]
 class InitialFetch(wiring.Component):
     """Read the initial values of the tiles that ask for them, in the order in which the array takes them.
 
-    Rows come by row of units and then by slot; those of a matrix with a stride of 0, common to all rows, once for each
-    slot. Beyond the edge of the matrix nothing is read, and the values mean nothing.
+    Rows come by row of units and then by slot; those of a matrix with a stride of 0, common to all rows, once for
+    each slot. Beyond the edge of the matrix nothing is read, and the values mean nothing.
 
-    A tile that comes again begins with its own results in C. It is read when fewer tiles are unfinished than the panel
-    before had: then the one with its results is finished. A tile is finished when all its results are in the memory.
+    A tile that comes again begins with its own results in C. It is read when fewer tiles are unfinished than the
+    panel before had: then the one with its results is finished. A tile is finished when all its results are in the
+    memory.
 
-    Tiles are taken before the array needs their values, as far as there are places for these. The first row of a tile
-    is requested :attr:`planned` cycles after the tile is announced. Responses never wait.
+    Tiles are taken before the array needs their values, as far as there are places for these, and passed to the drain
+    at the same time. The first row of a tile is requested :attr:`planned` cycles after the tile is announced.
+    Responses never wait.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ class InitialFetch(wiring.Component):
     memory_rows : int
         Rows of the largest memory.
     ahead : int
-        Most tiles that are taken here and not finished.
+        Most tiles that are taken and not finished.
 
     Members
     -------

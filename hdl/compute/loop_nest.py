@@ -35,8 +35,8 @@ def job_layout():
 
     A panel has 2 to ``row_tiles`` by 2 to ``column_tiles`` register tiles of the form ``tile``, with 2 to ``rounds``
     terms of each sum. ``resume`` begins the sums with the elements of C; if these are ``common`` to all rows, one
-    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along m
-    and along k, so that panels must begin at multiples of the lanes there.
+    round gives them to all rows of units. ``align_m`` and ``align_k`` are set if memory rows of an operand run along
+    m and along k, so that panels must begin at multiples of the lanes there.
     """
     return data.StructLayout({
         "m": SIZE_BITS, "n": SIZE_BITS, "k": SIZE_BITS, "tile": range(TILES), "row_tiles": range(_MOST_TILES + 1),
@@ -113,14 +113,14 @@ class LoopNest(wiring.Component):
 
     The block of elements (i, k) of a panel, in units of ``lanes``, is i | reversed(k): as the factors are powers of
     two, rows have the low bits of it and terms the high ones. A product whose panels do not fit or are not aligned,
-    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles after
-    it was accepted.
+    or with a size of zero or an unknown order, is refused: ``bad`` is high for one cycle, :attr:`checked` cycles
+    after it was accepted.
 
     A beat is offered per cycle, from step to step, the first one :attr:`latency` cycles after the job is accepted.
     Steps are planned two ahead, so that ``panels`` has the next panels while beats read the ones before, and those
     behind them as soon as these have been taken. ``tiles`` has the tiles of a step from then on as well, one in three
-    cycles; the next step is planned when the tiles of the one before have been taken. ``o`` and ``tiles`` are registers; ``job.ready`` and the offers of ``panels`` are functions
-    of registers.
+    cycles; the next step is planned when the tiles of the one before have been taken. ``o`` and ``tiles`` are
+    registers; ``job.ready`` and the offers of ``panels`` are functions of registers.
 
     Parameters
     ----------
@@ -181,9 +181,9 @@ class LoopNest(wiring.Component):
         return m
 
     def _elaborate_steps(self, m, job, step, beats, tiles, begun):
-        """Plan steps ahead of the beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken.
+        """Plan steps ahead of their beats; ``beats`` and ``tiles`` are offers of a step, and when they are taken.
 
-        With ``begun`` there is no step any more whose beats have not begun.
+        With ``begun`` no step waits any more for its beats.
         """
         (offered, take), (announced, announce) = beats, tiles
         names = ("m", "n", "k")
@@ -252,8 +252,9 @@ class LoopNest(wiring.Component):
                     step.m.eq(base["m"]), step.n.eq(base["n"]),
                     step.left.eq(Mux(ends["k"], job.k - base["k"], stride["k"]) - 1),
                     step.first.eq(begins | ~holds), step.last.eq(ends["k"] | ~holds),
-                    step.initial.eq(Mux(begins, job.resume, ~holds)), step.common.eq(begins & job.resume & job.common),
-                    step.partial.eq(~ends["k"] & ~holds), step.again.eq(~begins), announced.eq(begins | ~holds),
+                    step.initial.eq(Mux(begins, job.resume, ~holds)),
+                    step.common.eq(begins & job.resume & job.common), step.partial.eq(~ends["k"] & ~holds),
+                    step.again.eq(~begins), announced.eq(begins | ~holds),
                     step.release_a.eq(final | other["a"]), step.release_b.eq(final | other["b"]),
                     step.final.eq(final), offered.eq(1)]
                 m.next = "Offer"

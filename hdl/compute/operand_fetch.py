@@ -60,8 +60,8 @@ class OperandFetch(wiring.Component):
         self._rows = rows
         self._lanes = lanes
         self._blocks = blocks
-        self._tag = data.StructLayout({"b": 1, "block": range(blocks), "row": range(lanes), "transposed": 1, "ones": 1,
-                                       "last": 1})
+        self._tag = data.StructLayout({
+            "b": 1, "block": range(blocks), "row": range(lanes), "transposed": 1, "ones": 1, "last": 1})
         self._walk = RowWalk(rows=memory_rows, most=blocks * lanes, lanes=lanes, tag=1)
         self._fetch = RowFetch(rows=memory_rows, answer=response_layout(lanes), tag=self._tag)
         fill = stream.Signature(fill_layout(lanes, blocks))

@@ -31,7 +31,7 @@ class ProgramSequencer(wiring.Component):
     -------
     start : In(1)
     columns, size : In
-        Columns, and elements of all rows, which must hold.
+        Columns, from the cycle of ``start`` on, and elements of all rows, from the next one on.
     slot, step : Out
     group, column, address : Out
         Row, column and address of the thread's element.
@@ -58,6 +58,8 @@ class ProgramSequencer(wiring.Component):
         element = Signal(self.size.shape())
         group, column = Signal.like(self.group), Signal.like(self.column)
         place, turn = Signal.like(self.address), Signal.like(self.column)
+        edge = Signal.like(self.column, reset_less=True)
+        m.d.sync += edge.eq(self.columns - 1)
         ends = Signal()
         loops = {loop: Signal(name=f"loop_{loop.name.lower()}") for loop in (Loop.ELEMENTS, Loop.COLUMNS, Loop.END)}
         walks = Signal()
@@ -76,7 +78,7 @@ class ProgramSequencer(wiring.Component):
         m.d.sync += self.slot.eq(self.slot + 1)
         with m.If(walks):
             m.d.sync += [element.eq(element + 1), column.eq(column + 1)]
-            with m.If(column == self.columns - 1):
+            with m.If(column == edge):
                 m.d.sync += [column.eq(0), group.eq(group + 1)]
         with m.If(loops[Loop.COLUMNS]):
             m.d.sync += place.eq(place + self.columns)
@@ -88,7 +90,7 @@ class ProgramSequencer(wiring.Component):
                     m.d.sync += self.step.eq(0)
             with m.If(loops[Loop.COLUMNS]):
                 m.d.sync += [turn.eq(turn + 1), place.eq(turn + 1)]
-                with m.If(turn != self.columns - 1):
+                with m.If(turn != edge):
                     m.d.sync += self.step.eq(self.step)
         with m.If(self.start):
             m.d.sync += [self.slot.eq(0), self.step.eq(0), self.again.eq(0), element.eq(0), group.eq(0), column.eq(0),

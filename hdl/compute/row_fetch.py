@@ -5,33 +5,29 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.compute.access import request_layout
+from hdl.compute.row_walk import tagged
 from hdl.streams.stream import Queue
 
 __all__ = ["RowFetch", "fetch_layout", "fetched_layout"]
 
 
-def _tagged(tag):
-    """Member for a tag, if there is one."""
-    return {} if tag is None else {"tag": tag}
-
-
 def fetch_layout(rows, tag):
     """Payload of a row to fetch: its place and number, whether it is to be ``read`` at all, and a tag."""
-    return data.StructLayout({"place": 2, "row": range(rows), "read": 1, **_tagged(tag)})
+    return data.StructLayout({"place": 2, "row": range(rows), "read": 1, **tagged(tag)})
 
 
 def fetched_layout(answer, tag):
     """Payload of a row that was fetched: its tag, and the answer, which means nothing if it was not ``read``."""
-    return data.StructLayout({"answer": answer, "read": 1, **_tagged(tag)})
+    return data.StructLayout({"answer": answer, "read": 1, **tagged(tag)})
 
 
 class RowFetch(wiring.Component):
     """Request rows ahead, and give the answers with the tags of their rows, in order.
 
     A row is taken only if there is a place for its answer, so that answers never wait, and other units may share the
-    port. Throughput is a row per cycle if answers come within ``depth`` - 2 cycles. A row is requested in the cycle in
-    which it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read takes a place
-    as well. ``o`` is a function of registers.
+    port. Throughput is a row per cycle if answers come within ``depth`` - 2 cycles. A row is requested in the cycle
+    in which it is taken; ``i.ready`` depends combinationally on ``request.ready``. A row that is not read takes a
+    place as well. ``o`` is a function of registers.
 
     Parameters
     ----------
@@ -57,7 +53,7 @@ class RowFetch(wiring.Component):
     latency = 1
 
     def __init__(self, *, rows, answer, tag=None, depth=17):
-        self._kept = data.StructLayout({"read": 1, **_tagged(tag)})
+        self._kept = data.StructLayout({"read": 1, **tagged(tag)})
         self._answers = Queue(shape=answer, depth=depth, block=False)
         self._tags = Queue(shape=self._kept, depth=depth, block=False)
         super().__init__({

@@ -118,9 +118,11 @@ class RowLoader(wiring.Component):
         move = Signal()
         last = Signal()
         full = Signal()  # the last element of its memory row
+        edge = Signal(SIZE_BITS, reset_less=True)  # settled when the first label has been taken
+        m.d.sync += edge.eq(job.columns - 1)
         m.d.comb += [
             move.eq(self.o.ready | ~self.o.valid),
-            last.eq(column == job.columns - 1),
+            last.eq(column == edge),
             full.eq(column[:lane_bits].all()),
             self.response.ready.eq(move & answering & (labels | full | last)),
         ]

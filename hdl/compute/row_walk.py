@@ -6,11 +6,11 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.loop_nest import SIZE_BITS
 
-__all__ = ["RowWalk", "step_layout", "walk_layout"]
+__all__ = ["RowWalk", "step_layout", "tagged", "walk_layout"]
 
 
-def _tagged(tag):
-    """Member for a tag, if there is one."""
+def tagged(tag):
+    """Members of a layout for a tag, if there is one."""
     return {} if tag is None else {"tag": tag}
 
 
@@ -23,22 +23,22 @@ def walk_layout(rows, most, lanes, tag):
     """
     return data.StructLayout({
         "row": range(rows), "pitch": range(rows), "line": range(most), "group": range(most),
-        "lines": SIZE_BITS, "edge": SIZE_BITS, "mask": lanes, **_tagged(tag)})
+        "lines": SIZE_BITS, "edge": SIZE_BITS, "mask": lanes, **tagged(tag)})
 
 
 def step_layout(rows, most, lanes, tag):
     """Payload of a step: the row of memory, the elements of it that are inside, and ``last`` of the walk."""
     return data.StructLayout({
         "row": range(rows), "line": range(most), "group": range(most), "keep": lanes, "last": 1,
-        **_tagged(tag)})
+        **tagged(tag)})
 
 
 class RowWalk(wiring.Component):
     """Give the rows of memory of a part of a matrix, line by line and group by group.
 
-    A line has groups of ``lanes`` neighbours, each a row of memory. A step is offered from the cycle on after the walk
-    is accepted, and one per cycle, from walk to walk. ``o`` is a function of registers; ``i.ready`` depends
-    combinationally on ``o.ready``.
+    A line has groups of ``lanes`` neighbours, each a row of memory. The first step is offered in the cycle after the
+    walk is accepted, and one per cycle from then on, from walk to walk. ``o`` is a function of registers; ``i.ready``
+    depends combinationally on ``o.ready``.
 
     Parameters
     ----------

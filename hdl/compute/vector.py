@@ -16,7 +16,7 @@ from hdl.compute.program_lane import ProgramLane, control_layout, step_layout
 from hdl.compute.program_sequencer import ProgramSequencer
 from hdl.compute.row_loader import RowLoader
 from hdl.compute.vector_program import ONE, QUOTIENT, STEPS, THREADS, Addend, Take
-from hdl.compute.vector_walk import RowWalk
+from hdl.compute.vector_walk import VectorWalk
 from hdl.floating.divide import FloatDivider
 from hdl.floating.format import FP32
 from hdl.floating.stages import register, wait
@@ -110,7 +110,7 @@ class VectorUnit(wiring.Component):
         m = Module()
         m.submodules.loader = self._loader
         m.submodules.divider = self._divider
-        m.submodules.walk = self._walk = RowWalk(units=len(self._units), columns=self._columns)
+        m.submodules.walk = self._walk = VectorWalk(units=len(self._units), columns=self._columns)
         m.submodules.sequencer = self._sequencer = ProgramSequencer(columns=self._columns)
         m.submodules.queue = self._queue = Queue(shape=word_layout(), depth=_QUEUE)
         m.submodules.assembler = self._assembler = RowAssembler(lanes=self._lanes)

@@ -6,10 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.vector_program import THREADS
 
-__all__ = ["RowWalk"]
+__all__ = ["VectorWalk"]
 
 
-class RowWalk(wiring.Component):
+class VectorWalk(wiring.Component):
     """Walk through the elements of up to ``16 · units`` rows; row r is row r // ``units`` of a unit's memory.
 
     The place of an element is its unit, the row (``group``) there, and the address row · columns + column. In the
@@ -27,7 +27,7 @@ class RowWalk(wiring.Component):
     -------
     start : In(1)
     rows, columns : In
-        Size of the block, which must hold; each is at least 1.
+        Size of the block, at least 1 each: ``rows`` in the cycle of ``start``, ``columns`` from then on.
     step : In(1)
     unit, group, column, address : Out
         Place of the element.
@@ -49,8 +49,10 @@ class RowWalk(wiring.Component):
         m = Module()
         base = Signal.like(self.address)
         rows = Signal.like(self.rows)
+        edge = Signal.like(self.column, reset_less=True)
+        m.d.sync += edge.eq(self.columns - 1)
         m.d.comb += [
-            self.last.eq(self.column == self.columns - 1),
+            self.last.eq(self.column == edge),
             self.ends.eq(self.last & (rows == 1)),
             self.left.eq(rows != 0),
         ]

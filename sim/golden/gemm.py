@@ -73,7 +73,8 @@ def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> n
     if matrix.place == ONES:
         return np.ones((lines, length), np.float32)
     rows, places = _places(memories, matrix, lines, length)
-    return memories[matrix.place][rows, places].view(np.float32)
+    found: npt.NDArray[np.float32] = memories[matrix.place][rows, places].view(np.float32)
+    return found
 
 
 def _places(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> tuple[Any, Any]:

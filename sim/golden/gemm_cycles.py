@@ -136,8 +136,8 @@ class GemmCycles:
 class _Run:
     """State of the unit in one product, from the cycle in which its job is accepted."""
 
-    #: Depths of queues: beats, tiles for initial values and for the drain, requests, rows of the gate, rows.
-    MARKS, INITIAL_TILES, DRAIN_TILES, REQUESTS, GATES, ROWS = 17, 2, 17, 33, 33, 17
+    #: Depths of queues: beats, tiles for the drain, requests, rows of the gate, rows.
+    MARKS, TILES, REQUESTS, GATES, ROWS = 17, 17, 33, 33, 17
     BANKS, UNFINISHED = 2, 31
 
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
@@ -148,7 +148,7 @@ class _Run:
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
         self.next_outline(LoopNest.FIRST)
-        self.tiles: deque[Tile] = deque()
+        self.coming: deque[Tile] = deque()
         self.tiles_from, self.tile = 0, None  # type: int, Tile | None
         self.ahead: Outline | None = None  # the step that comes next
         self.beats: Iterator[int] = iter(())
@@ -165,10 +165,9 @@ class _Run:
         self.stages: list[int | None] = [None] * 3  # 1 for the last row of a tile, else 0
         # Plans of operands, initial values and drain.
         self.side, self.phase = 0, 0
-        self.initial_tiles: deque[Tile] = deque()
         self.initial_phase, self.initial_pass = 0, 0
         self.unfinished, self.drained, self.count, self.before = 0, 0, 0, 0
-        self.drain_tiles: deque[Tile] = deque()
+        self.tiles: deque[Tile] = deque()
         self.drain_phase, self.walk_offer, self.gate_offer = 0, None, None  # type: int, Tile | None, Tile | None
         self.walk: deque[int] = deque()
         # Ports.
@@ -208,22 +207,22 @@ class _Run:
         self.uncommitted -= not settled and self.memory.commit(cycle)
         finished = settled and self.drained > 0
         self.drained -= finished
-        # What is taken from a queue leaves room in the next cycle; what is put into it is seen there: sinks come first.
+        # What is taken from a queue leaves room in the next cycle, and what is put into it is seen then: so sinks
+        # come before sources, and levels are those of the beginning.
         fetches = (self.initial, self.gate, self.operands)
         for fetch in fetches:
             fetch.level = len(fetch.tags)
-        rooms = len(self.marks) < self.MARKS, len(self.initial_tiles) < self.INITIAL_TILES and len(
-            self.drain_tiles) < self.DRAIN_TILES
+        rooms = len(self.marks) < self.MARKS, len(self.tiles) < self.TILES
         take = self.drain(cycle)
         reads = self.array(cycle, take)
         self.fill(cycle)
         self.join(cycle, reads, rooms[0])
         self.request(cycle, fetches)
         self.plan_operands(cycle)
-        self.plan_initial()
+        tile = self.plan_initial() if rooms[1] else None
         self.unfinished -= finished
         self.plan_drain()
-        self.announce(cycle, rooms[1])
+        self.announce(cycle, tile)
         if cycle >= self.offered and not (self.wants_beats or self.wants_tiles or self.wants_panels):
             self.next_outline(cycle + LoopNest.NEXT)
         return False
@@ -354,23 +353,23 @@ class _Run:
             self.wants_panels = not self.side and bool(chosen[1])
             self.side, self.phase = int(self.wants_panels), 0
 
-    def plan_initial(self) -> None:
-        """Wait, add, offer a walk for each row of units."""
-        if not self.initial_tiles:
-            return
-        tile, job = self.initial_tiles[0], self.job
+    def plan_initial(self) -> Tile | None:
+        """Wait, add, offer a walk for each row of units; return a tile that is taken."""
+        tile, job = self.tile, self.job
+        if tile is None:
+            return None
         if self.initial_phase == 0:
             most = self.count if tile.opens else self.before
             if self.unfinished == self.UNFINISHED or (tile.again and self.unfinished >= most):
-                return
+                return None
             if tile.initial:
                 self.initial_phase = 1
-                return
+                return None
         elif self.initial_phase == 1:
             self.initial_phase = 2
-            return
+            return None
         elif self.initial.steps:
-            return
+            return None
         else:
             common = not tile.again and job.start.stride == 0
             rows = self.model.rows
@@ -380,13 +379,13 @@ class _Run:
                     int(inside and tile.n + group * self.model.lanes < job.n) for group in range(SLOTS >> tile.tile))
             self.initial_pass += 1
             if not common and self.initial_pass < rows:
-                return
+                return None
             self.initial_phase = self.initial_pass = 0
-        self.initial_tiles.popleft()
         self.unfinished += 1
         if tile.opens:
             self.before = self.count
         self.count = 1 if tile.opens else min(self.count + 1, self.UNFINISHED)
+        return tile
 
     def plan_drain(self) -> None:
         """Multiply, add, offer the walks through C and the gate."""
@@ -397,9 +396,9 @@ class _Run:
             self.gate.steps.extend(step & _READ for step in self.results(self.gate_offer))
             self.gate_offer = None
         if not self.drain_phase:
-            self.drain_phase = int(bool(self.drain_tiles))
+            self.drain_phase = int(bool(self.tiles))
         elif self.walk_offer is None and self.gate_offer is None:
-            tile = self.drain_tiles.popleft()
+            tile = self.tiles.popleft()
             self.walk_offer, self.drain_phase = tile, 0
             if self.job.gated and not tile.partial:
                 self.gate_offer = tile
@@ -414,22 +413,16 @@ class _Run:
                 inside = tile.m + line < job.m and tile.n + group * lanes < job.n
                 yield _READ * inside | _PARTIAL * tile.partial | _FINAL * final
 
-    def announce(self, cycle: int, room: bool) -> None:
+    def announce(self, cycle: int, taken: Tile | None) -> None:
         """Announce the tiles of a step."""
-        moves = self.tile is not None and room
-        if moves and self.tile is not None:
-            self.initial_tiles.append(self.tile)
-            self.drain_tiles.append(self.tile)
-        if self.tiles:
-            if cycle >= self.tiles_from and (moves or self.tile is None):
-                self.tile = self.tiles.popleft()
-                self.tiles_from = cycle + LoopNest.TILE
-            elif moves:
-                self.tile = None
-            return
-        if moves:
+        idle = not self.coming
+        if taken is not None:
+            self.tiles.append(taken)
             self.tile = None
-        if self.wants_tiles and cycle >= self.offered and self.outline is not None:
+        if self.coming and cycle >= self.tiles_from and self.tile is None:
+            self.tile = self.coming.popleft()
+            self.tiles_from = cycle + LoopNest.TILE
+        if idle and self.wants_tiles and cycle >= self.offered and self.outline is not None:
             self.wants_tiles = False
-            self.tiles.extend(work.tile for work in self.outline.tiles)
+            self.coming.extend(work.tile for work in self.outline.tiles)
             self.tiles_from = cycle + LoopNest.TILE

@@ -16,7 +16,7 @@ from sim.golden.mac_array import SLOTS
 
 __all__ = ["best_factors", "bound", "candidates", "training_step"]
 
-#: Cycles from a job to the first request, and from the last request of a panel to the first of its terms in the array.
+#: Cycles from a job to the first request, and from the last request of a panel to the first of its terms.
 _LEAD, _FILLED = 10, 8
 _SIZE_BITS = 12
 #: Rows of operands that wait for a panel.

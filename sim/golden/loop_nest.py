@@ -276,7 +276,7 @@ class LoopNest:
                 if tiles:
                     announced = max(offer, announced)
                     done = max(done, announced)
-                    for tile in tiles:
+                    for _ in tiles:
                         announced = outputs["tiles"].load(announced + self.TILE)
                     announced += 1
                     found["tiles"] += tiles

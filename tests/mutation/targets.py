@@ -157,7 +157,7 @@ def _command_checker() -> dict[str, Any]:
     from hdl.engines import operations
 
     config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    configs = {"checker": dataclasses.replace(config, quantization=True),
+    configs = {"checker": dataclasses.replace(config, quantization=True, compute=1, activation_words=192),
                "master": dataclasses.replace(config, weight_codec="mx9")}
     return {name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()}
 
@@ -205,6 +205,19 @@ def _vector() -> dict[str, Any]:
 
     return {"wide": VectorUnit(lanes=4, memory_rows=4096),
             "narrow": VectorUnit(lanes=2, memory_rows=4096, units=2, columns=8, dsps=1, interval=4)}
+
+
+def _lists() -> dict[str, Any]:
+    from hdl.compute.list_runner import ListRunner
+
+    return {f"lists{lanes}": ListRunner(words=(256, 192, 1024), lanes=lanes, rows=rows, blocks=32)
+            for lanes, rows in ((2, 2), (4, 4), (8, 1))}
+
+
+def _memory_access() -> dict[str, Any]:
+    from hdl.compute.memory_access import MemoryAccess
+
+    return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2)}
 
 
 def _burst() -> dict[str, Any]:
@@ -326,6 +339,10 @@ _ALL = (
       for name in ("multiply_accumulate", "array", "panel", "loop_nest", "product")),
     *(Target(f"hdl/compute/{name}.py", _vector, (f"tests/hdl/compute/test_{name}.py",))
       for name in ("vector", "vector_lane", "program_lane", "program_sequencer", "row_loader", "vector_walk")),
+    *(Target(f"hdl/compute/{name}.py", _lists, (f"tests/hdl/compute/{tests}.py",))
+      for name, tests in (("instruction_checker", "test_instruction_checker"),
+                          ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
+    Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")

@@ -38,7 +38,6 @@ class WithMemories(wiring.Component):
             "seen": Out(response_layout(lanes)),
             "done": Out(1),
             "bad": Out(1),
-            "wrote": Out(1),
         })
 
     def elaborate(self, platform):
@@ -64,7 +63,7 @@ class WithMemories(wiring.Component):
             unit.write.ready.eq(write_free & writes.i.ready),
             unit.settled.eq(writes.level == 0), writes.o.ready.eq(commit_free & ~self.load.valid),
             self.load.ready.eq(1), look.en.eq(1), look.addr.eq(Cat(self.look.row, self.look.place)),
-            self.seen.eq(look.data), self.done.eq(unit.done), self.bad.eq(unit.bad), self.wrote.eq(unit.write.valid),
+            self.seen.eq(look.data), self.done.eq(unit.done), self.bad.eq(unit.bad),
         ]
         for source, moves in ((writes.o, commit_free), (self.load, self.load.valid)):
             with m.If(source.valid):
@@ -124,20 +123,15 @@ class Bench:
         found = unpack(response_layout(self._lanes), seen)["elements"]
         return list(found.astype(np.uint32).reshape(PLACES, self._rows, self._lanes)[:, :count])
 
-    def run(self, job, paces=None, *, cycles):
-        """Run a job; return the cycles from its acceptance to ``done``, and to ``bad``; None without one."""
-        fields = {name: {key: np.array([part]) for key, part in value.items()} if isinstance(value, dict)
-                  else np.array([value]) for name, value in job.fields().items()}
-        everything = (1 << len(PACES)) - 1
-        given = np.full(cycles, everything, np.uint8)
+    def run(self, jobs, paces=None, *, cycles):
+        """Run jobs; return the cycles in which they are accepted, in which ``done`` is high, and ``bad``."""
+        columns = [pack(self._job, {
+            name: {key: np.array([part]) for key, part in value.items()} if isinstance(value, dict)
+            else np.array([value]) for name, value in job.fields().items()}) for job in jobs]
+        given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
         if paces is not None:
             given[:len(paces)] = paces[:cycles]
-        trace = self._unit.lockstep(sources={"job": Feed(pack(self._job, fields))}, sinks={}, cycles=cycles,
+        trace = self._unit.lockstep(sources={"job": Feed(np.concatenate(columns))}, sinks={}, cycles=cycles,
                                     inputs={"paces": given})
-        accepted = np.flatnonzero(trace["job__valid"] & trace["job__ready"])
-        found = []
-        for name in ("done", "bad"):
-            ends = np.flatnonzero(trace[name])
-            assert len(ends) <= 1, f"{name}, {job}"
-            found.append(int(ends[0] - accepted[0]) if len(ends) else None)
-        return tuple(found)
+        return tuple(np.flatnonzero(found).tolist() for found in (
+            trace["job__valid"] & trace["job__ready"], trace["done"], trace["bad"]))

@@ -8,7 +8,7 @@ import pytest
 from hdl.compute.access import request_layout
 from hdl.compute.row_loader import RowLoader, loaded_layout
 from sim import formal
-from sim.golden import summation
+from sim.golden import row_loader, summation
 from sim.golden import vector as model
 from sim.payload import unpack
 from sim.streams import STALLS, stall_array
@@ -50,6 +50,15 @@ def _check(ports, cases, lanes, *, seed):
     return np.flatnonzero(moved)
 
 
+def _follow(ports, cases, lanes, *, seed, **patterns):
+    """Compare every cycle with the model."""
+    want = row_loader.trace([(case.job.rows, case.job.columns) for case in cases], lanes=lanes, **patterns)
+    taken = {name: ports[f"{name}__valid"] & ports[f"{name}__ready"] for name in ("job", "response")}
+    for name, got in (("job_taken", taken["job"]), ("response_taken", taken["response"]),
+                      ("request_valid", ports["request__valid"]), ("o_valid", ports["o__valid"])):
+        np.testing.assert_array_equal(got == 1, getattr(want, name), f"{name}, {seed=}")
+
+
 @pytest.mark.parametrize(("parameters", "message"), [
     ({"lanes": 1}, "Lane count must be 2, 4 or 8, not 1"),
     ({"lanes": 4.0}, "Lane count must be 2, 4 or 8, not 4.0"),
@@ -63,7 +72,7 @@ def test_parameters(parameters, message):
 @pytest.mark.parametrize("lanes", [2, 8])
 @pytest.mark.parametrize("source", STALLS)
 def test_stalls(lanes, source):
-    """Elements, labels and largest elements of all kinds of rows, under stalls on all sides."""
+    """Elements, labels, largest elements and every cycle, of all kinds of rows under stalls on all sides."""
     for number, sink in enumerate(STALLS):
         seed = 1 + number + len(STALLS) * STALLS.index(source)
         print(f"seed {seed}")
@@ -76,6 +85,8 @@ def test_stalls(lanes, source):
         ports = _run(lanes, cases, length=length, seed=seed, willing=patterns[0], response=patterns[1],
                      ready=patterns[2], request=patterns[3])
         _check(ports, cases, lanes, seed=seed)
+        _follow(ports, cases, lanes, seed=seed, willing=patterns[0], answered=patterns[1], ready=patterns[2],
+                asked=patterns[3])
 
 
 @pytest.mark.parametrize("lanes", [2, 8])

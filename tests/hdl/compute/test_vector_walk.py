@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hdl.compute.vector_walk import RowWalk
+from hdl.compute.vector_walk import VectorWalk
 from sim.verilated.vectors import Unit
 
 
@@ -15,7 +15,7 @@ def _places(units, rows, columns):
 def test_places(units):
     """Places of blocks of all sizes, with pauses, and a start before the end."""
     generator = np.random.default_rng(units)
-    unit = Unit(RowWalk(units=units, columns=8))
+    unit = Unit(VectorWalk(units=units, columns=8))
     names = ("unit", "group", "column", "address", "last", "ends")
     for rows, columns in ((1, 1), (1, 8), (16 * units, 1), (16 * units, 8), (5, 3), (7, 4), (2, 2)):
         want = _places(units, rows, columns)

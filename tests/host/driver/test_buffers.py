@@ -23,7 +23,8 @@ CONFIG = NodeConfig(gradient_words=256, weight_words=320, state_words=64, weight
 
 class TestBuffer:
     @pytest.mark.parametrize(("options", "message"), [
-        (("codebook", 0, 1), "Space of a buffer must be one of gradients, weights, state, not 'codebook'"),
+        (("codebook", 0, 1),
+         "Space of a buffer must be one of gradients, weights, state, activations, not 'codebook'"),
         (("weights", 33, 1), "Base of a buffer must be a multiple of 32, not 33: take 64"),
         (("weights", -32, 1), "Base of a buffer must be a multiple of 32, not -32: take 0"),
         (("weights", 32, -1), "Length of a buffer must not be negative, not -1")])

@@ -1,0 +1,76 @@
+"""Golden model of every cycle of the reader of labelled rows.
+
+Mirrors :mod:`hdl.compute.row_loader`.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden.stream import Feed, Output, Stages
+
+__all__ = ["LoaderTrace", "trace"]
+
+Flags = npt.NDArray[np.bool_]
+
+_STAGES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class LoaderTrace:
+    """Handshakes of the loader, cycle by cycle.
+
+    Members
+    -------
+    job_taken, request_valid, response_taken, o_valid : array of bool
+    """
+
+    job_taken: Flags
+    request_valid: Flags
+    response_taken: Flags
+    o_valid: Flags
+
+
+def trace(jobs: list[tuple[int, int]], *, lanes: int, willing: npt.ArrayLike, answered: npt.ArrayLike,
+          asked: npt.ArrayLike, ready: npt.ArrayLike) -> LoaderTrace:
+    """Trace every cycle, from reset, of jobs that are rows and columns each.
+
+    A job is accepted when the last request of the job before is in the output register and its last element is taken.
+    Requests are made from the next cycle on; answers are taken from there on as well, one per memory row, in cycles
+    in which the stages behind them move.
+
+    Parameters
+    ----------
+    willing, answered : array of bool
+        Per cycle, whether the source of jobs and that of answers may begin to offer their next beat.
+    asked, ready : array of bool
+        Per cycle, whether the sinks of requests and of elements are ready.
+    """
+    rows = [(1, -(-columns // lanes)) for count, columns in jobs for _ in range(count)]
+    offers, answers = Feed(len(jobs), willing), Feed(sum(map(sum, rows)), answered)
+    requests, stages = Output(asked), Stages(_STAGES, ready)
+    taken = {name: np.zeros(offers.end, np.bool_) for name in ("job", "response")}
+    free = 0
+
+    def take(name: str, feed: Feed, cycle: int) -> None:
+        if cycle < feed.end:
+            taken[name][cycle] = True
+        feed.take(cycle)
+
+    for count, columns in jobs:
+        begin = max(offers.offered, free)
+        take("job", offers, begin)
+        asking = now = begin + 1
+        for _ in range(count):
+            for _ in range(1 + -(-columns // lanes)):
+                asking = requests.load(asking) + 1
+            now = stages.move(max(now, answers.offered))
+            take("response", answers, now)
+            for column in range(columns):
+                now = stages.enter(max(now + 1, answers.offered))[0]
+                if column % lanes == lanes - 1 or column == columns - 1:
+                    take("response", answers, now)
+            now += 1
+        free = max(asking, now)
+    return LoaderTrace(taken["job"], requests.offered >= 0, taken["response"], stages.offered >= 0)
