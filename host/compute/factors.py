@@ -12,7 +12,7 @@ from sim.golden.gemm_cycles import GemmCycles
 __all__ = ["Array", "best_factors"]
 
 
-#: Terms per unit of the largest product that is modelled cycle by cycle, and candidates that are compared beyond that.
+#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond that.
 _MODELLED = 1 << 14
 _COMPARED = 8
 

@@ -35,6 +35,8 @@ class Simulation:
     -------
     transport : str
     threads, link_latency : int
+    arithmetic : str
+        How floating-point units were simulated.
     configuration : dict
         Parameters of a node, by name.
     configuration_hash : int
@@ -50,6 +52,7 @@ class Simulation:
 
     transport: str
     threads: int
+    arithmetic: str
     link_latency: int
     configuration: dict[str, Any]
     configuration_hash: int
@@ -178,6 +181,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "sample": training.sample,
         "transport": simulation.transport,
         "threads": simulation.threads,
+        "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
@@ -291,6 +295,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     simulated = [
         ("simulated cycles", f"{report['cycles_simulated']:,}"),
         *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
+        *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
         ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
     ]
