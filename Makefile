@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs mutate check bench synth program synth-optimizer verilog wave clean
+.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -21,6 +21,7 @@ help:
 	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
+	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
 	@echo "            for a real one)"
 	@echo "make sweep  what each format does to loss, traffic, cycles, LUTs and Fmax (SWEEP=full for runs of full length,"
@@ -31,6 +32,7 @@ help:
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
+	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
@@ -62,7 +64,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,EPOCHS,--epochs) $(call option,STEPS,--steps) $(call option,SEED,--seed) \
   $(call option,THREADS,--threads) $(call option,TRANSPORT,--transport) $(call option,OPTIMIZER,--optimizer) \
   $(call option,HIDDEN,--hidden) $(call option,BATCH,--batch) $(call option,OVERLAP,--overlap) \
-  $(call option,COMPUTE,--compute) $(call option,MACS,--macs) \
+  $(call option,COMPUTE,--compute) $(call option,MACS,--macs) $(call option,ARITHMETIC,--arithmetic) \
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
@@ -106,6 +108,10 @@ test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx
 pairs: $(VENV)/.test
 	$(BIN)/python -m tests.pairs $(call option,PAIRS,--pairs) $(call option,NODES,--nodes) \
 	  $(call option,SEED,--seed) $(call option,JOBS,--jobs)
+
+random-programs: $(VENV)/.test
+	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
+	  $(call option,JOBS,--jobs)
 
 mutate: $(VENV)/.test
 	$(BIN)/python -m tests.mutation $(call option,FILES,--files) $(call option,MUTANTS,--mutants) \

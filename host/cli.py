@@ -14,6 +14,7 @@ from hdl.config import NodeConfig
 from host.commands.bench import bench_command
 from host.commands.cache import cache_app
 from host.commands.console import (
+    ArithmeticOption,
     HostPort,
     Link,
     Progress,
@@ -52,6 +53,7 @@ from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, TransportName, open_session
 from sim.verilated import cache_folder, toolchain
+from sim.verilated.native import Arithmetic
 from sim.verilated.processes import EndedError, ended_by_signals
 
 __all__ = ["app", "main"]
@@ -159,6 +161,7 @@ def train_command(
         help="Bits per second of the serial port. [default: as the board was built for]", show_default=False)] = None,
     reconnect: Annotated[float, typer.Option(
         help="Seconds for which a serial port that is lost is waited for, before training ends.")] = 30.0,
+    arithmetic: ArithmeticOption = Arithmetic.GATEWARE,
     host_port: HostPort = False,
     state_planes: Annotated[int | None, typer.Option(
         help="State planes of simulated nodes, 0 to 2. [default: those of the optimizer]",
@@ -257,8 +260,9 @@ def train_command(
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
-        with open_session(node, nodes=nodes, transport=transport, threads=count, host_port=host_port,
-                          latency=link_latency, timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
+        with open_session(node, nodes=nodes, transport=transport, threads=count, arithmetic=arithmetic,
+                          host_port=host_port, latency=link_latency,
+                          timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
             total = config.steps(task.examples)
@@ -281,7 +285,7 @@ def train_command(
                     progress.say(_advice(experiment, keeper))
                     raise
             simulation = report.Simulation(
-                transport=transport.value, threads=count, link_latency=link_latency,
+                transport=transport.value, threads=count, arithmetic=arithmetic.value, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash,
                 host_port=host_port, elapsed=experiment.elapsed,
                 seconds=session.build_seconds | dict(zip(("run", "comparison"), experiment.seconds, strict=False)),

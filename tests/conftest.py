@@ -13,8 +13,8 @@ def pytest_configure(config):
 
 
 #: Folders and files whose tests build rings and whole nodes, each of which takes as long as dozens of small units.
-_LARGE = ("host", "pairs", "hdl/ring/test_collective.py", "hdl/test_node.py", "sim/verilated/test_ring.py",
-          "sim/verilated/test_wave.py")
+_LARGE = ("host", "pairs", "programs", "hdl/ring/test_collective.py", "hdl/test_node.py",
+          "sim/verilated/test_ring.py", "sim/verilated/test_wave.py")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -5,7 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from .format import FP32, FloatFormat
-from .stages import Mark, leading_zeros, register, round_and_pack, shift_left, shift_right
+from .stages import Mark, leading_zeros, register, round_and_pack, shift_left, shift_right, substitute
 
 __all__ = ["FloatAdder"]
 
@@ -42,6 +42,8 @@ class FloatAdder(wiring.Component):
         return self._format
 
     def elaborate(self, platform):
+        if (found := substitute(self, platform)) is not None:
+            return found
         m = Module()
         format = self._format
         layout = format.layout

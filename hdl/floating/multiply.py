@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from . import product
 from .format import FP32, FloatFormat
-from .stages import Mark, leading_zeros, register, round_and_pack, shift_right
+from .stages import Mark, leading_zeros, register, round_and_pack, shift_right, substitute
 
 __all__ = ["FloatMultiplier"]
 
@@ -58,6 +58,8 @@ class FloatMultiplier(wiring.Component):
         return 4 + product.latency(width=self._format.fraction_bits + 1, dsps=self._dsps)
 
     def elaborate(self, platform):
+        if (found := substitute(self, platform)) is not None:
+            return found
         m = Module()
         format = self._format
         width = format.fraction_bits + 1

@@ -7,7 +7,7 @@ from amaranth.utils import ceil_log2
 
 __all__ = [
     "Mark", "check_interval", "fold", "leading_zeros", "normalise", "normalising_steps", "register", "round_and_pack",
-    "shift_left", "shift_right", "wait",
+    "shift_left", "shift_right", "substitute", "wait",
 ]
 
 
@@ -33,6 +33,20 @@ def wait(m, name, value, cycles):
     for _ in range(cycles):
         value = register(m, name, later=value).later
     return value
+
+
+def substitute(unit, platform):
+    """Find what a platform has in place of a unit's gateware, with the same ports, results and latency.
+
+    A platform for simulation alone may have a method ``get_floating_unit``.
+
+    Returns
+    -------
+    Module or None
+        None if the unit is to be made of gateware.
+    """
+    find = getattr(platform, "get_floating_unit", None)
+    return None if find is None else find(unit)
 
 
 def check_interval(interval):

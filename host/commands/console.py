@@ -23,14 +23,17 @@ from host.commands.plain_text import PlainConsole
 from host.training.record import Training
 from host.training.workloads import CharacterModel, Workload
 from host.transports.session import TransportName
+from sim.verilated.native import Arithmetic
 
-__all__ = ["HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration", "given_options",
-           "make_console", "shown", "thread_count"]
+__all__ = ["ArithmeticOption", "HostPort", "Link", "Nodes", "Progress", "Threads", "TransportOption", "duration",
+           "given_options", "make_console", "shown", "thread_count"]
 
 Nodes = Annotated[int, typer.Option(help="Nodes in the ring, 1 to 16.")]
 Threads = Annotated[int | None, typer.Option(
     help="Threads of the simulation; they change its speed alone. [default: 2, where there are as many cores]",
     show_default=False)]
+ArithmeticOption = Annotated[Arithmetic, typer.Option(
+    help="Simulate nodes' floating-point units as gateware, or as native instructions of the same bits and cycles.")]
 HostPort = Annotated[bool, typer.Option(
     "--host-port", help="Simulate the nodes' host ports word by word; else memories are read and "
                         "written directly, and the ports' time is computed.")]

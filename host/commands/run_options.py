@@ -4,7 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from hdl.config import NodeConfig
+from hdl.board import BOARDS
+from hdl.config import FP32, NodeConfig
 from host.driver.buffers import errors_base
 from host.driver.memory import Allocation
 from host.training.optimizers import OptimizerName
@@ -44,6 +45,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
+    integers = board is not None and BOARDS[board].node.element != FP32
     momentum = optimizer in (OptimizerName.MOMENTUM, OptimizerName.NESTEROV)
     refused = {
         "hidden": (workload is not WorkloadName.DIGITS, f"is for workload digits, not {workload.value}"),
@@ -52,6 +54,9 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "moments": (optimizer in _STATELESS, f"is for optimizers with state, not {optimizer.value}"),
         "threads": (transport is not TransportName.VERILATED,
                     f"is for transport verilated, not {transport.value}"),
+        "arithmetic": (transport is not TransportName.VERILATED or integers,
+                       "is for nodes with floating-point units" if integers
+                       else f"is for transport verilated, not {transport.value}"),
         "host_port": (transport is not TransportName.VERILATED,
                       f"is for transport verilated, not {transport.value}"),
         "state_planes": (board is not None, "is for nodes that no board stands for"),

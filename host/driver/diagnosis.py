@@ -43,13 +43,14 @@ class RingError(Exception):
         return not any(event is not None and event.status in REFUSED for event in self.events)
 
 
-def explain(operation: Operation, events: list[Event | None], *, devices: Sequence[Device],
+def explain(operation: int, events: list[Event | None], *, devices: Sequence[Device],
             missing: Sequence[int] | None, rest: int) -> RingError:
     """Make the error of a failed command.
 
     Parameters
     ----------
-    operation : Operation
+    operation : Operation or int
+        One that this driver does not know goes by its code.
     events : list of Event or None
         Event of each node, in order of rank; None for a node that gave none.
     devices : sequence of Device
@@ -62,7 +63,7 @@ def explain(operation: Operation, events: list[Event | None], *, devices: Sequen
     topology = RingTopology(len(devices))
     culprits = [(rank, event) for rank, event in enumerate(events)
                 if event and event.status not in (*_BLAMELESS, *_STANDSTILL)]
-    name = operation.name.lower().replace("_", "-")
+    name = operation.name.lower().replace("_", "-") if isinstance(operation, Operation) else f"operation {operation}"
     if culprits:
         rank, event = culprits[0]
         try:

@@ -1,57 +1,248 @@
-"""Runs of programs on the nodes of a ring, and the events of their commands."""
+"""Programs of the nodes of a ring: loads, runs, events, and traces.
 
+Nodes with two queues keep their programs. To nodes with one queue the driver sends the commands of a program in each
+pass, one behind the other.
+"""
+
+import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from host.driver.command import Event
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.engines import operations
+from host.driver.command import Command, Event
 from host.driver.device import Device
+from host.driver.diagnosis import explain
 from host.driver.errors import DeviceTimeoutError
+from host.driver.nodes import TIMEOUT
+from host.driver.results import Outcome
+from host.driver.submission import PendingCommand, RingCommands
+from host.driver.trace import TraceRecord
 
-__all__ = ["run_programs"]
+__all__ = ["Passes", "RingPrograms"]
+
+#: Commands of each queue of a node.
+NodeProgram: TypeAlias = Sequence[Sequence[Command]]
+
+#: Fields that the driver gives a command that it sends.
+_GIVEN = ("operation", "tag", "collective", "epoch")
 
 
-def run_programs(devices: Sequence[Device], passes: int, *, commands: Sequence[int], patience: int, model: int = 0,
-                 parity: int = 0, collective: int = 0, collectives: int = 0) -> list[list[list[Event]]]:
-    """Run the programs that nodes have loaded, and take their events.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Result of a run.
 
-    Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
+    Members
+    -------
+    events : list of list of Event
+        Events of each node, those of its first queue before those of the next.
+    traces : list of list of TraceRecord
+        Starts and ends of its commands; empty where they were not asked for, and on nodes with one queue.
+    outcome : Outcome
+        Cycles from the first start to the last end, of the node on which they were most. Without traces, the sum of
+        the cycles that its commands took.
+    """
+
+    events: list[list[Event]]
+    traces: list[list[TraceRecord]]
+    outcome: Outcome
+
+
+class RingPrograms(RingCommands):
+    """Nodes in a ring, and their programs.
 
     Parameters
     ----------
-    devices : sequence of Device
-    passes, model, parity, collective, collectives
-        Parameters of :meth:`host.driver.device.Device.run`.
-    commands : sequence of int
-        Commands in the program of each queue.
-    patience : int
-        Cycles that each look for an event takes at most; longer than any command.
-
-    Returns
-    -------
-    list of list of list of Event
-        Events of each node, by queue, in order. A run that a failed command has ended has fewer of them.
-
-    Raises
-    ------
-    DeviceTimeoutError
-        A node still runs its programs, but has ended no command for ``patience`` cycles.
+    devices, timeout
+        Parameters of :class:`~host.driver.nodes.RingNodes`.
     """
-    for pending in [device.submit_run(passes, model=model, parity=parity, collective=collective,
-                                      collectives=collectives) for device in devices]:
-        pending.result()
-    events: list[list[list[Event]]] = [[[] for _ in commands] for _ in devices]
-    missing = {number: passes * sum(commands) for number in range(len(devices))} if passes * sum(commands) else {}
-    while missing:
-        looks = {number: devices[number].submit_pop_event(patience) for number in missing}
-        found = {number: look.result() for number, look in looks.items()}
-        for number, event in found.items():
-            if event is not None:
-                events[number][event.queue].append(event)
-                missing[number] -= 1
-            elif devices[number].read_fields("PROGRAM_STATUS")["running"]:
-                if not any(found.values()):
-                    raise DeviceTimeoutError(f"{devices[number].name}: no command of the program has ended in "
-                                             f"{patience} cycles, and {missing[number]} events are missing")
-            else:
-                missing[number] = 0  # the run was ended by a command that failed
-        missing = {number: count for number, count in missing.items() if count}
-    return events
+
+    def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
+        super().__init__(devices, timeout=timeout)
+        self._programs: list[list[list[Command]]] = []
+        self._model = 0
+        self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
+
+    def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0) -> None:
+        """Give each node its program, which stays loaded; in order of rank.
+
+        Parameters
+        ----------
+        programs : sequence of sequence of sequence of Command
+            Commands of each queue of each node, with the same tags on all nodes. Tags are in the order in which a
+            single queue would carry the commands out: so nodes with one queue are sent them.
+        model : int
+            Number of the program, which :meth:`run_programs` names.
+
+        Raises
+        ------
+        ProgramTooLongError
+            A queue has no room for all of its commands.
+        ProgramRunningError
+            A program runs.
+        """
+        if len(programs) != self.nodes:
+            raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
+        if self._config.queues > 1:
+            for queue in range(self._config.queues):
+                pending = [device.submit_load_program(queue, program[queue], model=model)
+                           for device, program in zip(self._devices, programs, strict=True)]
+                for one in pending:
+                    one.result()
+        self._programs = [[list(commands) for commands in program] for program in programs]
+        self._model = model
+
+    def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, traced: bool = True) -> Passes:
+        """Run the programs of all nodes, wait for them, and read the traces.
+
+        Parameters
+        ----------
+        collectives : int
+            Numbers of collectives that a pass takes.
+        passes, parity : int
+            Parameters of :meth:`host.driver.device.Device.run`. Nodes with one queue have no other copy of weights.
+        traced : bool
+            Whether to read the traces, which hold 256 records.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node. The ring must be put in order by :meth:`recover`, after which the
+            programs are still loaded.
+        TraceError
+            There were more commands than a node's trace holds.
+        """
+        if self._config.queues == 1:
+            return self.send_programs(passes)
+        self.wait()
+        since = self._pointers() if traced else []
+        first = (self._latest + 1) % (1 << 16)
+        self._latest = (self._latest + passes * collectives) % (1 << 16)
+        found = self.play(passes, parity=parity, collective=first, collectives=collectives)
+        events = [list(itertools.chain(*queues)) for queues in found]
+        failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
+        count = passes * sum(map(len, self._programs[0]))
+        if any(failed) or any(len(mine) < count for mine in events):
+            self._fail(events, failed, count)
+        traces = [device.trace(begun) for device, begun in zip(self._devices, since, strict=traced)]
+        return Passes(events=events, traces=traces, outcome=_outcome(events, traces))
+
+    def _pointers(self) -> list[int]:
+        """Records that each node has written."""
+        return [int(value) for value in self._all(lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
+
+    def play(self, passes: int, *, parity: int = 0, collective: int = 0, collectives: int = 0,
+             patience: int | None = None) -> list[list[list[Event]]]:
+        """Run the programs that nodes with two queues have loaded, and take their events, whatever they say.
+
+        Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
+
+        Parameters
+        ----------
+        passes, parity, collective, collectives
+            Parameters of :meth:`host.driver.device.Device.run`.
+        patience : int, optional
+            Cycles that each look for an event takes at most; longer than any command.
+
+        Returns
+        -------
+        list of list of list of Event
+            Events of each node, by queue, in order. A run that a failed command has ended has fewer of them.
+
+        Raises
+        ------
+        DeviceTimeoutError
+            A node still runs its programs, but has ended no command for ``patience`` cycles.
+        """
+        if patience is None:
+            patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
+                                                for queue in program for command in queue), default=0)
+        self._all(lambda rank, device: device.submit_run(passes, model=self._model, parity=parity,
+                                                         collective=collective, collectives=collectives))
+        events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
+        missing = {rank: count for rank, program in enumerate(self._programs)
+                   if (count := passes * sum(map(len, program)))}
+        while missing:
+            found = dict(zip(missing, self._all(
+                lambda rank, device: device.submit_pop_event(patience), missing), strict=True))
+            for rank, event in found.items():
+                if event is not None:
+                    events[rank][event.queue].append(event)
+                    missing[rank] -= 1
+                elif not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]:
+                    missing[rank] = 0  # the run was ended by a command that failed
+                elif not any(found.values()):
+                    raise DeviceTimeoutError(f"{self._devices[rank].name}: no command of the program has ended in "
+                                             f"{patience} cycles, and {missing[rank]} events are missing")
+            missing = {rank: count for rank, count in missing.items() if count}
+        return events
+
+    def _fail(self, events: list[list[Event]], failed: list[Event | None], count: int) -> None:
+        """Raise the error of a run that has not ended well.
+
+        Of a node that gave all its events, the last one speaks for it; one that gave less, and none of an error, has
+        not ended its program.
+        """
+        speaking = [bad or (mine[-1] if len(mine) == count and mine else None)
+                    for mine, bad in zip(events, failed, strict=True)]
+        tag, rank = next(((event.tag, rank) for rank, event in enumerate(failed) if event is not None), (None, 0))
+        named = (command.operation for queue in self._programs[rank] for command in queue if command.tag == tag)
+        operation = next(named, Operation.QUIESCE)
+        missing, rest = self._settle(speaking)
+        raise explain(operation, speaking, devices=self._devices, missing=missing, rest=rest)
+
+    def send_programs(self, passes: int = 1) -> Passes:
+        """Send the nodes, of one queue or two, the commands of their programs, one behind the other.
+
+        Raises
+        ------
+        RingError
+            A command failed on at least one node; those behind it were carried out.
+        """
+        if not self._programs:
+            raise ValueError("Programs must be loaded before they are sent")
+        self.wait()
+        order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
+                       for place, command in enumerate(commands))
+        pending = [self._submit_step({rank: program[queue][place] for rank, program in enumerate(self._programs)})
+                   for _ in range(passes) for _, queue, place in order]
+        self.wait(*pending)
+        events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
+        for (tag, queue, _), one in zip(passes * order, pending, strict=True):
+            for rank, event in one.events.items():
+                events[rank][queue].append(dataclasses.replace(event, tag=tag))
+        together = [list(itertools.chain(*queues)) for queues in events]
+        return Passes(events=together, traces=[], outcome=_outcome(together, []))
+
+    def _submit_step(self, step: dict[int, Command]) -> PendingCommand[dict[int, Event]]:
+        """Queue one command of the program on each node.
+
+        A LATCH, which nodes with one queue do not have, becomes a QUIESCE: no setting is written during a pass.
+        """
+        operation = step[0].operation
+        if operation == Operation.LATCH and operation not in self._queues:
+            operation = Operation.QUIESCE
+        if operation in self._on_ring:
+            fields = [{name: value for name, value in vars(command).items() if name not in _GIVEN}
+                      for command in step.values()]
+            return self._submit(operation, lambda pending: dict(pending.events), fields)
+        return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
+                                   for rank, command in step.items()},
+                                  patience=max(command.duration for command in step.values()))
+
+
+def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:
+    """Outcome of a run that has ended well on every node."""
+    def flagged(flag: EventFlag) -> tuple[int, ...]:
+        return tuple(rank for rank, mine in enumerate(events) if any(flag in event.flags for event in mine))
+
+    # A record of a later time may come first, since two in one cycle wait for each other; times wrap.
+    cycles = []
+    for trace in traces:
+        times = [(record.time - trace[0].time + (1 << 31)) % (1 << 32) - (1 << 31) for record in trace]
+        cycles.append(max(times, default=0) - min(times, default=0))
+    if not traces:
+        cycles = [sum(event.cycles for event in mine) for mine in events]
+    return Outcome(cycles=max(cycles), local_nan=flagged(EventFlag.LOCAL_NAN),
+                   not_finite=flagged(EventFlag.NOT_FINITE))

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer
 from host.driver.command import Command
-from host.driver.ring_programs import RingPrograms
+from host.driver.programs import RingPrograms
 from host.driver.vectors import Vector
 
 __all__ = ["RingLayers"]

@@ -23,8 +23,8 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "Work", "build", "chunks", "layers_of", "modelled",
-           "search"]
+__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "Work", "build", "chunks", "fused", "layers_of",
+           "modelled", "search"]
 
 #: Settings of the optimizer that all updates of a pass use.
 _SETTINGS = "settings"
@@ -302,6 +302,15 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
                 builder.update(part)
         case Kind.SEARCH:
             raise ValueError("Schedule of a program must be one, not search: measure several and choose")
+    return program.compile()
+
+
+def fused(length: int) -> CompiledProgram:
+    """The simplest program of a step: one fused update of a vector, whose gradients the host has put in place."""
+    gradients, weights, state = (Region(space, 0, length) for space in ("gradients", "weights", "state"))
+    program = Program()
+    program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
+                writes=[weights, state], collective=True, fields={"length": length})
     return program.compile()
 
 

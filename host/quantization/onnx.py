@@ -143,7 +143,7 @@ def compare_answers(network: QuantizedNetwork, sums: npt.NDArray[np.int64],
     largest = float((np.abs(last.weights.adjusted).max(axis=1) * last.units).max())
     equal = answers == scores.argmax(axis=1)
     tied = ~equal & (below < step / 1024)
-    within = ~equal & ~tied & (below <= largest)
+    within = ~equal & ~tied & (below < largest + step / 1024)
     return Agreement(int(equal.sum()), int(tied.sum()), int(within.sum()), np.flatnonzero(~(equal | tied | within)))
 
 

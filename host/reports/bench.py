@@ -208,9 +208,12 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
             rows += measure(NodeConfig(weight_codec=weight_codec, gradient_codec=gradient_codec), nodes,
                             f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
     rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
+    from sim.bench import array_speed
     from sim.bench import ring_speed as bench_ring_speed
 
-    rows += bench_ring_speed.rows(bench_ring_speed.measure(apart=True, announce=announce))
+    rows += bench_ring_speed.rows(bench_ring_speed.measure(compared=True, announce=announce))
+    announce("array")
+    rows += array_speed.rows(array_speed.measure())
     return rows
 
 

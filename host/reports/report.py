@@ -35,6 +35,8 @@ class Simulation:
     -------
     transport : str
     threads, link_latency : int
+    arithmetic : str
+        How floating-point units were simulated.
     configuration : dict
         Parameters of a node, by name.
     configuration_hash : int
@@ -50,6 +52,7 @@ class Simulation:
 
     transport: str
     threads: int
+    arithmetic: str
     link_latency: int
     configuration: dict[str, Any]
     configuration_hash: int
@@ -178,6 +181,7 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "sample": training.sample,
         "transport": simulation.transport,
         "threads": simulation.threads,
+        "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
@@ -227,8 +231,9 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
     engine = run["training"]["compute"] == NODE
     what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
     return [
+        *(_parts(run, steps) if engine and not run["training"]["overlap"] else []),
         (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
-        *(_parts(run, steps) if engine else []),
+        *(_parts(run, steps) if engine and run["training"]["overlap"] else []),
         *([] if engine and run["training"]["overlap"] else [
             ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"]))]),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
@@ -239,11 +244,13 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step of nodes that compute, by part."""
+    """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
     lists = run["cycles_compute"] - run["cycles_gemm"] - run["cycles_vector"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", lists)]
-    if run["training"]["overlap"] is not None:
+    if run["training"]["overlap"] is None:
+        parts.insert(0, ("cycles per step's layers", run["cycles_compute"]))
+    else:
         parts.append(("… ring", run["cycles_communicate"]))
     if run["training"]["overlap"] == "none":
         waiting = run["cycles_fused_update"] - run["cycles_compute"] - run["cycles_communicate"]
@@ -288,6 +295,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     simulated = [
         ("simulated cycles", f"{report['cycles_simulated']:,}"),
         *([] if port["simulated"] else [("… host port, computed", f"{port['cycles_computed']:,}")]),
+        *([("floating-point units", "native")] if report["arithmetic"] == "native" else []),
         ("simulated cycles per second", f"{report['simulated_cycles_per_second']:,.0f}"),
         ("stages", " · ".join(f"{name} {value:.1f} s" for name, value in seconds.items())),
     ]

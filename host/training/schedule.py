@@ -1,12 +1,10 @@
-"""How the nodes do a step of training: all at once, or by a program of computing and communicating.
+"""How the nodes do a step of training: by a pass of a program (:mod:`host.program.schedules`), loaded once.
 
-Without a schedule the host writes the gradients to where a fused update finds them. With one the nodes have a program
-(:mod:`host.program.schedules`), which is loaded once: the host stages the gradients, and COMPUTE puts those of each
-layer in place when a real engine would have them. Nodes that compute (:mod:`host.training.engine`) are given inputs
-and labels instead, in both cases. The bits are the same.
+Without a schedule the program is one fused update, and the host writes the gradients to where it finds them. With one
+the host stages the gradients, and COMPUTE puts those of each layer in place when a real engine would have them. Nodes
+that compute (:mod:`host.training.engine`) are given inputs and labels instead, in both cases. The bits are the same.
 """
 
-import abc
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -15,13 +13,13 @@ from typing import Any
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
+from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
-from host.driver.ring_programs import Passes
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import DEPTH, CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, Trials, build, layers_of
+from host.program.schedules import Dense, Kind, Schedule, Trials, build, fused, layers_of
 from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part
@@ -29,8 +27,8 @@ from host.training.record import NODE, TrainingConfig
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["ALL", "OVERLAPS", "AtOnce", "Execution", "Programmed", "Timing", "check_schedule", "execution_of",
-           "overlaps", "patience_of", "programmed", "timing_of"]
+__all__ = ["ALL", "OVERLAPS", "Execution", "Timing", "check_schedule", "execution_of", "overlaps", "patience_of",
+           "programmed", "timing_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,150 +65,122 @@ ALL = "all"
 OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 
 
-class Execution(abc.ABC):
-    """A way to do the steps of a run.
+class Execution:
+    """The steps of a run, each of which is a pass of a program.
 
-    Members
-    -------
-    timing : Timing, optional
-        Cycles of the last pass, where there is a program.
-    parts : list of Part, optional
-        Collectives of the last step; None for one fused update of the whole vector.
-    computer : Computer, optional
-        Layers of nodes that compute.
-    compute_cycles : int
-        Cycles of the last step's commands that compute, where there is no program.
-    log : list of str
-        Lines about the choice of a schedule.
-    """
-
-    timing: Timing | None = None
-    parts: list[Part] | None = None
-    computer: Computer | None = None
-    compute_cycles: int = 0
-
-    @property
-    def log(self) -> list[str]:
-        return []
-
-    @abc.abstractmethod
-    def write(self, gradients: Sequence[Vector]) -> None:
-        """Write the gradients of each node, where the host computes them."""
-
-    @abc.abstractmethod
-    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
-        """Give each node the inputs and labels of its share, where nodes compute."""
-
-    @abc.abstractmethod
-    def update(self) -> Outcome:
-        """Have the nodes sum the gradients and update the weights."""
-
-    def state(self) -> dict[str, Any]:
-        """State that later steps depend on."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Go on from a state."""
-
-
-class AtOnce(Execution):
-    """Gradients in place, and one fused update.
+    The program of a schedule on nodes that compute has the number of each node's examples, and is loaded again when
+    that changes.
 
     Parameters
     ----------
     ring : Ring
     length : int
         Elements of the vectors.
+    schedule : Schedule, optional
+        By default a program of one fused update, which finds the gradients in place.
+    layers : sequence of Dense
+        Layers of a schedule.
+    costs : Costs, optional
+        Durations of a schedule's commands.
+    packed_state : bool
     computer : Computer, optional
+        Layers of nodes that compute.
+
+    Members
+    -------
+    timing : Timing, optional
+        Cycles of the last pass, where there are a schedule and nodes that trace their commands.
+    parts : list of Part, optional
+        Collectives of the last step; None for one fused update of the whole vector.
+    computer : Computer, optional
+    compute_cycles : int
+        Cycles of the last step's commands that compute, where there is no schedule.
     """
 
-    def __init__(self, ring: Ring, length: int, computer: Computer | None = None):
+    def __init__(self, ring: Ring, length: int, *, schedule: Schedule | None = None, layers: Sequence[Dense] = (),
+                 costs: Costs | None = None, packed_state: bool = False, computer: Computer | None = None):
         self._ring = ring
         self._length = length
         self.computer = computer
-
-    def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
-        assert self.computer is not None
-        self.computer.give(shares)
-        self.compute_cycles = self.computer.run()
-
-    def write(self, gradients: Sequence[Vector]) -> None:
-        self._ring.write_gradients(gradients)
-
-    def update(self) -> Outcome:
-        return self._ring.fused_update(self._length)
-
-
-class Programmed(Execution):
-    """Staged gradients, or inputs and labels, and one pass of a program.
-
-    The program of nodes that compute has the number of each node's examples, and is loaded again when that changes.
-
-    Parameters
-    ----------
-    ring : Ring
-        Nodes that :func:`programmed` has made.
-    layers : sequence of Dense
-    schedule : Schedule
-    costs : Costs
-    packed_state : bool
-    computer : Computer, optional
-    """
-
-    def __init__(self, ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Costs, *,
-                 packed_state: bool = False, computer: Computer | None = None):
-        self._ring = ring
-        self.computer = computer
-        self._layers = layers
+        self.compute_cycles = 0
         self._asked = schedule
+        self._layers = layers
         self._costs = costs
         self._packed_state = packed_state
-        self._length = layers[-1].base + layers[-1].length
         self._trials = Trials(max(len(layers) - 1, 1))
-        self._loaded: tuple[Schedule, list[int]] | None = None
+        self._loaded: tuple[Schedule | None, list[int]] | None = None
         self._program: CompiledProgram | None = None
+        self.timing: Timing | None = None
+        self.parts: list[Part] | None = None
 
     @property
-    def schedule(self) -> Schedule:
+    def _searches(self) -> bool:
+        return self._asked is not None and self._asked.kind is Kind.SEARCH
+
+    @property
+    def schedule(self) -> Schedule | None:
         """Schedule of the next step: what was asked for, or the one that a search tries or has chosen."""
-        return Schedule(Kind.CHUNKS, self._trials.size) if self._asked.kind is Kind.SEARCH else self._asked
+        return Schedule(Kind.CHUNKS, self._trials.size) if self._searches else self._asked
 
     @property
     def log(self) -> list[str]:
-        if self._asked.kind is not Kind.SEARCH:
+        """Lines about the choice of a schedule."""
+        if not self._searches:
             return []
         if self._trials.over:
             return self._trials.outcome.lines()
         return [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self._trials.trials]
 
     def write(self, gradients: Sequence[Vector]) -> None:
-        self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
+        """Write the gradients of each node: to their place, or to where COMPUTE takes them from."""
+        if self._asked is None:
+            self._ring.write_gradients(gradients)
+        else:
+            self._ring.write_gradients(gradients, Buffer("gradients", self._length, self._length))
 
     def compute(self, shares: Sequence[tuple[Array, Labels]]) -> None:
+        """Give each node the inputs and labels of its share, where nodes compute."""
         assert self.computer is not None
         self.computer.give(shares)
+        if self._asked is None:
+            self.compute_cycles = self.computer.run()
 
     def update(self) -> Outcome:
-        ring, schedule, computer = self._ring, self.schedule, self.computer
-        lengths = [] if computer is None else computer.lengths
+        """Have the nodes sum the gradients and update the weights."""
+        ring, schedule = self._ring, self.schedule
+        lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._program is None or (schedule, lengths) != self._loaded:
-            self._program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
-                                   packed_state=self._packed_state, computer=computer)
-            ring.load_programs([self._program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            self._program = self._load(schedule)
             self._loaded = schedule, lengths
+        passes = ring.run_programs(collectives=self._program.collectives)
+        cycles = passes.outcome.cycles
+        if schedule is not None and passes.traces:
+            self.timing = timing_of(str(schedule), self._program, passes)
+            cycles = self.timing.cycles
+        if self._searches and not self._trials.over:
+            self._trials.note(cycles)
+        return dataclasses.replace(passes.outcome, cycles=cycles)
+
+    def _load(self, schedule: Schedule | None) -> CompiledProgram:
+        """Give the nodes the program of a schedule."""
+        ring = self._ring
+        if schedule is None or self._costs is None:
+            program = fused(self._length)
+        else:
+            program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
+                             packed_state=self._packed_state, computer=self.computer)
             self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
                                                  ("gradient_base", "length", "turn")))
-                          for task in self._program.tasks if task.collective]
-        passes = ring.run_programs(collectives=self._program.collectives)
-        self.timing = timing_of(str(schedule), self._program, passes)
-        if self._asked.kind is Kind.SEARCH and not self._trials.over:
-            self._trials.note(self.timing.cycles)
-        return dataclasses.replace(passes.outcome, cycles=self.timing.cycles)
+                          for task in program.tasks if task.collective]
+        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        return program
 
     def state(self) -> dict[str, Any]:
+        """State that later steps depend on."""
         return {"trials": [list(one) for one in self._trials.trials]}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
 
 
@@ -246,12 +216,12 @@ def timing_of(name: str, program: CompiledProgram, passes: Passes) -> Timing:
 
 def execution_of(ring: Ring, workload: Workload, config: TrainingConfig) -> Execution:
     """The way to do a run's steps that its configuration asks for."""
+    length = int(workload.parameters.size)
     computer = computer_of(ring, workload, config)
     if config.overlap is None:
-        return AtOnce(ring, workload.parameters.size, computer)
-    layers = _layers(workload)
-    return Programmed(ring, layers, Schedule.parse(config.overlap), _costs(workload, config, ring.nodes),
-                      packed_state=config.packed_state, computer=computer)
+        return Execution(ring, length, computer=computer)
+    return Execution(ring, length, schedule=Schedule.parse(config.overlap), layers=_layers(workload),
+                     costs=_costs(workload, config, ring.nodes), packed_state=config.packed_state, computer=computer)
 
 
 def overlaps(config: TrainingConfig) -> list[str]:
@@ -314,8 +284,8 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")
     computes = config.compute == NODE
-    if node.queues < 2 or not (computes or node.stand_in):
-        raise ValueError(f"Nodes must have two queues{'' if computes else ' and COMPUTE'} for a schedule")
+    if not (computes or node.stand_in):
+        raise ValueError("Nodes must have COMPUTE for a schedule")
     if workload.parameters.size != length:
         raise ValueError(f"Layers must each take whole groups of {GROUP} elements for a schedule, {length:,} in all, "
                          f"not {workload.parameters.size:,}")

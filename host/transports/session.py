@@ -16,6 +16,7 @@ from host.driver.transport import Transport
 from host.driver.words import Words
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD
+from sim.verilated.native import Arithmetic
 
 __all__ = ["LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
 
@@ -124,7 +125,8 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
-                 threads: int = 1, host_port: bool = True, latency: int = LATENCY, timeout: int = TIMEOUT,
+                 threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
+                 latency: int = LATENCY, timeout: int = TIMEOUT,
                  wave: Path | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
@@ -140,6 +142,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     transport : TransportName
     threads : int
         Threads of the Verilated simulation; they change its speed alone.
+    arithmetic : Arithmetic
+        Whether a Verilated simulation has floating-point units of gateware; native ones change its speed alone.
     host_port : bool
         Whether transfers to and from memories go through the nodes' host ports; if not, in a Verilated simulation,
         they take no simulated time, and :attr:`Session.elapsed` tells the time that they would have taken.
@@ -170,6 +174,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
     if not host_port and transport is not TransportName.VERILATED:
         raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
+    if arithmetic is not Arithmetic.GATEWARE and transport is not TransportName.VERILATED:
+        raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
         port_time = PortTime()
@@ -177,7 +183,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             from host.transports.verilated import open_ring
 
             opened = stack.enter_context(
-                open_ring(config, nodes=nodes, threads=threads, wave=wave, announce=announce))
+                open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, announce=announce))
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             transports, seconds = list(opened.transports), opened.library.seconds

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hdl.board import node_of
 from hdl.config import NodeConfig
 from sim.verilated.build import Library, build_ring
+from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["OpenRing", "VerilatedTransport", "open_ring"]
@@ -105,6 +106,7 @@ class OpenRing:
 
 
 def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | None = None,
+              arithmetic: Arithmetic = Arithmetic.GATEWARE,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
     """Build the ring of a node, unless an earlier run has, and start it.
 
@@ -118,11 +120,14 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
         Threads that step the ring; they change its speed alone.
     wave : Path or None
         Write all signals of all nodes to this FST file, by a build which is slower for it.
+    arithmetic : Arithmetic
+        Whether floating-point units are simulated as gateware; native ones change the speed alone.
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
     config.check_ring(nodes)
-    library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", announce=announce)
+    library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", arithmetic=arithmetic,
+                         announce=announce)
     ring = OpenRing(library, nodes=nodes, threads=threads)
     if wave is not None:
         ring.simulation.start_wave(wave)

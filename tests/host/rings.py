@@ -29,21 +29,23 @@ with mx5.registered():
         "default": NodeConfig(),
         # Every engine, and segments short enough for several in a block of little memories.
         "engines": pairs.CONFIG,
-        # Both directions through blocks of shared exponents.
-        "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False),
-        # A codebook beside residuals, and rows of eight elements.
+        # Both directions through blocks of shared exponents, and programs as long as they are by default.
+        "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
+                          stand_in=True, queues=2),
+        # A codebook beside residuals, rows of eight elements, and programs.
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
-                            error_feedback=False),
+                             error_feedback=False, stand_in=True, queues=2, program_depth=32),
         # A codebook beside gradients that no codec makes shorter, an optimizer that waits, programs, and an engine.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
                                error_feedback=False, stand_in=True, queues=2, program_depth=20, compute=1,
                                activation_words=2048),
-        # Rows of eight elements, two lanes of the optimizer.
+        # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
-                           nodes_max=3, masking=False, error_feedback=False),
+                           nodes_max=3, masking=False, error_feedback=False, stand_in=True, queues=2,
+                           program_depth=32),
         # One element per row, as little room for packets as there can be, and gradients in a format that tests add.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=1024,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,

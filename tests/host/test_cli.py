@@ -19,7 +19,10 @@ from host.reports import bench
 from host.training import trainer
 from host.training import weight_files as weights
 from host.training.record import DivergenceError
+from sim.verilated.ring import VerilatedRing
 from sim.verilated.toolchain import ToolError
+from tests import mx5
+from tests.sim.verilated.modes import hostile
 
 
 @pytest.fixture
@@ -141,6 +144,35 @@ class TestTrain:
         assert result["bit_exact"] is True
         assert result["configuration"]["gradient_codec"] == "raw"
         assert result["words_scatter_reduce"] == result["steps"] * (650 + 12 * 4)
+
+    def test_native_arithmetic(self, run, nodes_of, tmp_path, monkeypatch):
+        """The weights, cycles and words of gateware, whatever the modes of the caller's floating-point unit are."""
+        nodes_of("narrow")
+        simulate, trained, results = VerilatedRing.run, [], []
+
+        def simulate_in_other_modes(*arguments, **options):
+            with hostile():
+                return simulate(*arguments, **options)
+
+        for arithmetic in ("gateware", "native"):
+            if arithmetic == "native":
+                monkeypatch.setattr(VerilatedRing, "run", simulate_in_other_modes)
+            folder = tmp_path / arithmetic
+            with mx5.registered():
+                code, out, err = run("train", "--nodes", 2, "--epochs", 1, "--hidden", "none", "--batch", 300,
+                                     "--optimizer", "nesterov", "--no-compare", "--weights", "bf16", "--gradients",
+                                     mx5.NAME, "--threads", 1, "--arithmetic", arithmetic, "--output", folder)
+            assert (code, err) == (0, "")
+            assert ("floating-point units" in out) is (arithmetic == "native")
+            assert "bit for bit, after each of 5 steps" in out
+            trained.append(weights.load(folder / "weights.npz").parameters.tobytes())
+            results.append(json.loads((folder / "report.json").read_text()))
+            assert results[-1]["arithmetic"] == arithmetic
+        assert trained[0] == trained[1]
+        timed = ("arithmetic", "stage_seconds", "simulated_cycles_per_second")
+        gateware, native = ({name: value for name, value in result.items() if name not in timed}
+                            for result in results)
+        assert gateware == native
 
     @pytest.mark.parametrize(("arguments", "message"), [
         (["--gradients", "mx7"], "error: Gradient codec must be one of zero_value, raw, bf16, mx9, mx6, mx4, bfp8, "

@@ -117,6 +117,8 @@ def test_wave_output_is_checked_first(run, tmp_path):
     ("--optimizer nesterov --dampening 0", "--dampening is for optimizer momentum, not nesterov"),
     ("--optimizer sgd --moments bf16", "--moments is for optimizers with state, not sgd"),
     ("--transport pysim --threads 2", "--threads is for transport verilated, not pysim"),
+    ("--transport pysim --arithmetic native", "--arithmetic is for transport verilated, not pysim"),
+    ("--board icebreaker --arithmetic native", "--arithmetic is for nodes with floating-point units"),
     ("--transport board --link-latency 3", "--link-latency is for transports verilated and pysim, not board"),
     ("--baud 115200", "--baud is for a board's serial port, which --device names"),
     ("--reconnect 3", "--reconnect is for transports board and serial, not verilated"),

@@ -12,6 +12,7 @@ from sim import formal, regression
 from sim.golden import mac_array as model
 from sim.payload import pack, unpack
 from sim.streams import STALLS, Monitor, Sink, Source, cycles, stall_array, stalls, start
+from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compute.terms import KINDS, draw, tile_of
 
@@ -21,9 +22,10 @@ NAN = 0x7FC0_0000
 
 
 @functools.cache
-def _array(rows, columns, dsps):
+def _array(rows, columns, dsps, arithmetic=Arithmetic.GATEWARE):
     component = MacArray(rows=rows, columns=columns, dsps=dsps)
-    return component, Unit(component), model.MacArray(rows=rows, columns=columns, product=component.product_latency)
+    unit = Unit(component, arithmetic=arithmetic)
+    return component, unit, model.MacArray(rows=rows, columns=columns, product=component.product_latency)
 
 
 def _rows(beats):
@@ -82,6 +84,14 @@ def test_lockstep(array, source):
         beats = _tiles(np.random.default_rng(seed), *array[:2], count=60)
         _, want, results = _check(array, beats, source, sink, seed=seed)
         assert want.offered.max() > len(results.row) // 3
+
+
+@pytest.mark.parametrize("source", STALLS)
+def test_native_units(source):
+    """Units that are simulated by the processor's own arithmetic change no cycle and no bit, nor do their bubbles."""
+    seed = 90 + STALLS.index(source)
+    beats = _tiles(np.random.default_rng(seed), 4, 4, count=60)
+    _check((4, 4, 4, Arithmetic.NATIVE), beats, source, "geometric", seed=seed)
 
 
 @pytest.mark.parametrize("array", ARRAYS)

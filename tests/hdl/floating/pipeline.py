@@ -5,6 +5,7 @@ import numpy as np
 
 from sim import regression
 from sim.streams import cycles, start
+from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Unit
 
 
@@ -39,7 +40,7 @@ def check(component, inputs, outputs):
         "latency": component.latency, "inputs": lists(inputs), "outputs": lists(outputs)})
 
 
-def in_turns(component, inputs):
+def in_turns(component, inputs, *, arithmetic=Arithmetic.GATEWARE):
     """Results of a unit that takes operands every ``interval`` cycles, on Verilator, with noise in between."""
     interval, latency = component.interval, component.latency
     count = len(next(iter(inputs.values())))
@@ -49,7 +50,7 @@ def in_turns(component, inputs):
     for name, values in inputs.items():
         rows[name] = generator.integers(1 << component.format.width, size=cycles, dtype=np.uint32)
         rows[name][:count * interval:interval] = values
-    return Unit(component).run(rows)["o"][latency:][:count * interval:interval]
+    return Unit(component, arithmetic=arithmetic).run(rows)["o"][latency:][:count * interval:interval]
 
 
 def simulate(unit, latency, a, b):

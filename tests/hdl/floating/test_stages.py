@@ -23,6 +23,7 @@ from hdl.floating.stages import (
     round_and_pack,
     shift_left,
     shift_right,
+    substitute,
     wait,
 )
 from sim.verilated.vectors import Unit
@@ -219,3 +220,15 @@ def test_fold(interval):
         assert sum(rows) == -(-trials // interval)
         assert set(rows[:-1]) <= {1}
         assert rows[-1] in (1, 2)
+
+
+def test_substitute():
+    """A platform that has something in place of a unit is asked for it; any other leaves it as it is."""
+    class Platform:
+        def get_floating_unit(self, unit):
+            return found.get(unit)
+
+    found = {"unit": Module()}
+    assert substitute("unit", Platform()) is found["unit"]
+    assert substitute("other", Platform()) is None
+    assert substitute("unit", None) is substitute("unit", object()) is None

@@ -9,6 +9,7 @@ from hdl.optimizer.rules import settings_layout
 from hdl.optimizer.shared_lane import SharedLane
 from sim.golden.optimizer import Rule, reduce, update
 from sim.payload import pack
+from sim.verilated.native import Arithmetic
 from sim.verilated.vectors import Unit
 from tests.hdl.optimizer.updates import SCALARS, SETS, draw, settings_of
 
@@ -27,10 +28,10 @@ CASES = [(name, Rule(rule.value)) for name, (*_, rules, _) in LANES.items() for 
 
 
 @functools.cache
-def lane(name):
+def lane(name, arithmetic=Arithmetic.GATEWARE):
     interval, workers, dsps, rules, _ = LANES[name]
     component = SharedLane(interval=interval, workers=workers, rules=SETS[rules], dsps=dsps)
-    return component, Unit(component)
+    return component, Unit(component, arithmetic=arithmetic)
 
 
 @pytest.mark.parametrize(("parameters", "message"), [
@@ -54,9 +55,9 @@ def test_units(name):
     assert units == LANES[name][-1]
 
 
-def check(name, settings, generator, kind):
+def check(name, settings, generator, kind, arithmetic=Arithmetic.GATEWARE):
     """Apply each operand at its own time, and noise in all other cycles, and compare all results."""
-    component, unit = lane(name)
+    component, unit = lane(name, arithmetic)
     interval, workers, *_ = LANES[name]
     gradients = [draw(generator, kind, COUNT) for _ in range(workers)]
     weight, *state = (draw(generator, kind, COUNT) for _ in range(1 + component.planes))
@@ -101,3 +102,11 @@ def test_values(name, rule, kind):
     wild = [draw(generator, "bits", COUNT)[0] for _ in SCALARS]
     for settings in settings_of(rule, wild):
         check(name, settings, generator, kind)
+
+
+@pytest.mark.parametrize("rule", SETS["all"])
+def test_native_units(rule):
+    """A folded divider and a folded root are loaded in their slots, and read in theirs."""
+    generator = np.random.default_rng(int(rule))
+    for settings in settings_of(rule, [draw(generator, "bits", COUNT)[0] for _ in SCALARS]):
+        check("all_4", settings, generator, "ordinary", Arithmetic.NATIVE)

@@ -24,6 +24,7 @@ from tests.host import rings
 from tests.host.rings import TIMEOUT, random
 
 RAW, BOTH, WIDE = (rings.CONFIGS[name] for name in ("centroid", "mx9", "table"))
+RESIDUALS = BOTH.memories["residuals"].number
 CONFIGS = [RAW, BOTH, WIDE]
 SETTINGS = Settings(rule=Rule.SGD, gradient_scale=0.25, learning_rate=0.5)
 
@@ -125,14 +126,14 @@ class TestValues:
             gradients = reference.gradients()
             for rank, device in enumerate(ring.devices):
                 device.write_memory(Space.GRADIENT, base, gradients[rank])
-                device.write_memory(len(BOTH.memories.words) - 1, base, np.zeros(length, np.uint32))
+                device.write_memory(RESIDUALS, base, np.zeros(length, np.uint32))
                 device.push(Command(operation=Operation.ALL_REDUCE, rank=rank, size=2, length=length, epoch=1,
                                     collective=1000, gradient_base=base))
             assert [device.pop_event(20 * TIMEOUT).status for device in ring.devices] == [EventStatus.OK] * 2
             total, _ = reference.sum(golden.all_reduce, gradients)
             for rank, device in enumerate(ring.devices):
                 assert (device.read_memory(Space.GRADIENT, base, length) == total).all()
-                found = device.read_memory(len(BOTH.memories.words) - 1, base, length)
+                found = device.read_memory(RESIDUALS, base, length)
                 assert (found == reference.residuals[rank]).all()
 
     @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradient_codec)
@@ -236,20 +237,21 @@ class TestTiming:
 
 class TestResiduals:
     def test_memory(self):
-        """The residual's memory is as long as the gradients', and behind all others."""
+        """The residual's memory is as long as the gradients', and behind all others but the trace."""
         with open_nodes(1) as (ring, _):
-            device, space = ring.devices[0], len(BOTH.memories.words) - 1
+            device, space = ring.devices[0], RESIDUALS
             assert space == Space.STATE + BOTH.state_planes + 1
             device.write_memory(space, BOTH.gradient_words - 2, np.array([1, 2], np.uint32))
             assert device.read_memory(space, BOTH.gradient_words - 2, 2).tolist() == [1, 2]
-            for outside, address in ((space, BOTH.gradient_words - 1), (space + 1, 0)):
+            assert space == BOTH.memories["trace"].number - 1
+            for outside, address in ((space, BOTH.gradient_words - 1), (len(BOTH.memories), 0)):
                 with pytest.raises(BadAddressError):
                     device.read_memory(outside, address, 2)
 
     def test_cleared(self):
         with open_nodes(2) as (ring, _):
             for device in ring.devices:
-                device.write_memory(len(BOTH.memories.words) - 1, 0, np.full(100, 0x7FC0_0000, np.uint32))
+                device.write_memory(RESIDUALS, 0, np.full(100, 0x7FC0_0000, np.uint32))
             ring.clear_residual(60)
             found = ring.read_residual(100)
             assert not found[:, :60].any()
@@ -266,7 +268,7 @@ class TestResiduals:
             reference.residuals[...] = golden.bits(random(reference.generator, (2, length)))
             before = reference.residuals.copy()
             for rank, device in enumerate(ring.devices):
-                device.write_memory(len(BOTH.memories.words) - 1, 0, reference.residuals[rank])
+                device.write_memory(RESIDUALS, 0, reference.residuals[rank])
             gradients = reference.gradients()
             ring.fused_update(length)
             reference.update(gradients)

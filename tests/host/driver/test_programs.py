@@ -5,8 +5,12 @@ import functools
 import numpy as np
 import pytest
 
+from hdl.config import NodeConfig
+from hdl.control.command_queue import CommandQueue
 from hdl.control.protocol import EventFlag, EventStatus, Operation, Space
+from hdl.memory_map import TRACE_WORDS
 from host.driver.command import Command
+from host.driver.device import Device
 from host.driver.errors import (
     BadAddressError,
     DeviceTimeoutError,
@@ -16,7 +20,7 @@ from host.driver.errors import (
     ReadOnlyError,
 )
 from host.driver.optimizer_settings import Rule, Settings
-from host.driver.programs import run_programs
+from host.driver.ring import Ring
 from host.driver.trace import TraceRecord, records
 from sim.golden.stand_in import compute_cycles
 from tests.host import rings
@@ -48,11 +52,6 @@ def layers(rank, *, durations=(700, 600), ordered=True):
     return compute, communicate
 
 
-def load(device, programs, **options):
-    for queue, program in enumerate(programs):
-        device.load_program(queue, program, **options)
-
-
 def stage(ring, generator):
     """Put random gradients where COMPUTE takes them from, and NaNs where it puts them; return their sum."""
     gradients = [rings.random(generator, 512) for _ in ring.devices]
@@ -63,48 +62,52 @@ def stage(ring, generator):
 
 
 def test_sums_travel_while_layers_are_computed():
-    """Each layer is summed while the next is computed, pass after pass, in the order that the programs say."""
+    """Each layer is summed while the next is computed, pass after pass, in the order that the programs say; they are
+    loaded once for 200 passes."""
     with open_nodes() as (ring, _):
         expected = stage(ring, np.random.default_rng(1))
-        for rank, device in enumerate(ring.devices):
-            load(device, layers(rank), model=7)
-        found = run_programs(ring.devices, PASSES, commands=(2, 2), patience=rings.TIMEOUT, model=7, collective=100,
-                             collectives=2)
-        for device, events in zip(ring.devices, found, strict=True):
-            for queue, tags in zip(events, ((10, 11), (20, 21)), strict=True):
-                assert [(event.tag, event.status, event.flags) for event in queue] == [
-                    (tag, EventStatus.OK, EventFlag(0)) for tag in tags] * PASSES
-            assert [event.cycles for event in events[0]] == [700, 600] * PASSES
-            found = device.read_memory(Space.GRADIENT, 0, 480).view(np.float32)
-            np.testing.assert_array_equal(found, expected[:480])
-            assert device.read_register("PROGRAM_LOADS") == device.read_register("PROGRAM_RUNS") == 1
-            assert device.read_fields("PROGRAM_STATUS") == {
-                "running": 0, "stopped": 0, "loaded": 1, "model": 7, "passes": 0}
-            check_trace(device.trace(), {(0, place): event.cycles for place, event in enumerate(events[0])})
+        ring.load_programs([layers(rank) for rank in range(2)], model=7)
+        done = 0
+        for runs, passes in enumerate((PASSES, 165, 32), 1):
+            pointers = [device.read_register("TRACE_POINTER") for device in ring.devices]
+            found = ring.play(passes, collective=100 + 2 * done, collectives=2)
+            done += passes
+            for device, events, pointer in zip(ring.devices, found, pointers, strict=True):
+                for queue, tags in zip(events, ((10, 11), (20, 21)), strict=True):
+                    assert [(event.tag, event.status, event.flags) for event in queue] == [
+                        (tag, EventStatus.OK, EventFlag(0)) for tag in tags] * passes
+                assert [event.cycles for event in events[0]] == [700, 600] * passes
+                sums = device.read_memory(Space.GRADIENT, 0, 480).view(np.float32)
+                np.testing.assert_array_equal(sums, expected[:480])
+                assert (device.read_register("PROGRAM_LOADS"), device.read_register("PROGRAM_RUNS")) == (1, runs)
+                assert device.read_fields("PROGRAM_STATUS") == {
+                    "running": 0, "stopped": 0, "loaded": 1, "model": 7, "passes": 0}
+                if 8 * passes <= TRACE_WORDS // 2:
+                    check_trace(device.trace(pointer), passes)
+        assert done == 200
 
 
-def check_trace(trace, durations):
+def check_trace(trace, passes):
     """Commands of a queue follow each other closely, and a sum begins when its layer is there, beside the next."""
     starts, ends = ({(queue, place): record.time for queue in (0, 1) for place, record in enumerate(
         record for record in trace if record.queue == queue and record.end == end)} for end in (False, True))
-    assert len(trace) == 8 * PASSES
-    for key, cycles in durations.items():
-        assert 0 <= ends[key] - starts[key] - cycles <= 3
-    for place in range(2 * PASSES):
-        assert 0 <= starts[1, place] - ends[0, place] <= 3
-        if place + 1 < 2 * PASSES:
-            assert starts[0, place + 1] - ends[0, place] <= 8
-    for turn in range(PASSES):
+    assert len(trace) == 8 * passes
+    for place in range(2 * passes):
+        assert 0 <= ends[0, place] - starts[0, place] - (700, 600)[place % 2] <= 3
+        assert 0 <= starts[1, place] - ends[0, place] <= CommandQueue.dependency_latency
+        if place + 1 < 2 * passes:
+            assert starts[0, place + 1] - ends[0, place] <= CommandQueue.gap
+    for turn in range(passes):
         assert ends[0, 2 * turn] < starts[1, 2 * turn] < ends[1, 2 * turn] < ends[0, 2 * turn + 1]
+    assert (CommandQueue.gap, CommandQueue.dependency_latency) == (8, 3)
 
 
 def test_a_dependency_that_is_missing_is_seen():
     """Without ``after``, the ring takes gradients that are not there: NaNs, which the event tells of."""
     with open_nodes() as (ring, _):
         stage(ring, np.random.default_rng(2))
-        for rank, device in enumerate(ring.devices):
-            load(device, layers(rank, ordered=False))
-        for _, sums in run_programs(ring.devices, 1, commands=(2, 2), patience=rings.TIMEOUT):
+        ring.load_programs([layers(rank, ordered=False) for rank in range(2)])
+        for _, sums in ring.play(1):
             assert EventFlag.LOCAL_NAN in sums[0].flags
 
 
@@ -121,7 +124,7 @@ def test_updates_have_the_settings_that_were_latched():
         device.write_memory(space, 0, masters)
         wait = Command(operation=Operation.COMPUTE, duration=3000)
         numbered = [Command(**{**vars(update), "collective": n, "after_0": 1 if n == 1 else 0}) for n in (1, 2, 3)]
-        load(device, ([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]]))
+        ring.load_programs([([wait], [*numbered[:2], Command(operation=Operation.LATCH), numbered[2]])])
         device.run(1)
         device.write_register("LEARNING_RATE", 0.25)
         assert device.read_fields("PROGRAM_STATUS")["running"]
@@ -154,7 +157,7 @@ def test_bad_programs_are_refused():
         with pytest.raises(ValueError, match=r"^Run's passes must be a number of 16 bits, not -1$"):
             device.run(-1)
         assert device.read_fields("PROGRAM_STATUS")["loaded"] == 0
-        load(device, ([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce]), model=3)
+        ring.load_programs([([Command(operation=Operation.COMPUTE, duration=2000)], [quiesce])], model=3)
         with pytest.raises(ProgramNotLoadedError, match="load the program first, with the number that the run names"):
             device.run(1, model=4)
         device.run(2, model=3)
@@ -183,8 +186,8 @@ def test_a_program_that_fails_leaves_the_node_usable():
     with open_nodes(nodes=1) as (ring, _):
         (device,) = ring.devices
         for name, (programs, expected) in cases.items():
-            load(device, programs)
-            (queues,) = run_programs([device], 1, commands=(1, 3), patience=2 * rings.TIMEOUT)
+            ring.load_programs([programs])
+            (queues,) = ring.play(1)
             events = [event for queue in queues for event in queue]
             assert device.read_fields("PROGRAM_STATUS") == {
                 "running": 0, "stopped": 1, "loaded": 1, "model": 0, "passes": 0}, name
@@ -193,10 +196,10 @@ def test_a_program_that_fails_leaves_the_node_usable():
                 assert {event.status for event in failed} == {EventStatus.UNKNOWN_OPERATION}, name
             else:
                 assert [(event.status, event.detail, event.queue) for event in failed] == [expected], name
-            load(device, ([quiesce], [quiesce]))
-            (queues,) = run_programs([device], 2, commands=(1, 1), patience=rings.TIMEOUT)
+            ring.load_programs([([quiesce], [quiesce])])
+            (queues,) = ring.play(2)
             assert [[event.status for event in queue] for queue in queues] == [[EventStatus.OK] * 2] * 2, name
-            assert run_programs([device], 0, commands=(1, 1), patience=1) == [[[], []]], name
+            assert ring.play(0) == [[[], []]], name
 
 
 def test_a_stand_in_alone():
@@ -212,10 +215,10 @@ def test_a_stand_in_alone():
 def test_a_run_that_does_not_end_is_noticed():
     """A command that takes longer than ``patience`` is reported, and not taken for the end of the run."""
     with open_nodes(nodes=1) as (ring, _):
-        load(ring.devices[0], ([Command(operation=Operation.COMPUTE, duration=5000)], []))
+        ring.load_programs([([Command(operation=Operation.COMPUTE, duration=5000)], [])])
         with pytest.raises(DeviceTimeoutError, match=r"^node 0: no command of the program has ended in 100 cycles, "
                                                       r"and 1 events are missing$"):
-            run_programs(ring.devices, 1, commands=(1, 0), patience=100)
+            ring.play(1, patience=100)
         assert pop(ring.devices[0], 1)[0].status is EventStatus.OK
 
 
@@ -233,6 +236,14 @@ def test_queued_commands_run_in_order_across_queues():
         np.testing.assert_array_equal(found[1], expected)
         staged = ring.devices[0].read_memory(Space.GRADIENT, STAGED, 100).view(np.float32)
         np.testing.assert_array_equal(found[0], staged)
+
+
+def test_programs_of_a_ring():
+    ring = Ring([Device(None, NodeConfig())] * 2)
+    with pytest.raises(ValueError, match=r"^Programs must be loaded before they are sent$"):
+        ring.run_programs(collectives=0)
+    with pytest.raises(ValueError, match=r"^Programs must be one per node, 2, not 1$"):
+        ring.load_programs([([], [])])
 
 
 def test_records():

@@ -18,7 +18,8 @@ FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles",
 
 def simulation(**changes):
     return report.Simulation(**{
-        "transport": "verilated", "threads": 2, "link_latency": 16, "configuration": {"lanes": 4},
+        "transport": "verilated", "threads": 2, "arithmetic": "gateware", "link_latency": 16,
+        "configuration": {"lanes": 4},
         "configuration_hash": 0x1234, "host_port": False, "elapsed": Elapsed(400_000, 600_000, 500_000),
         "seconds": {"Verilog": 1.0, "Verilate": 2.0, "compile": 3.0, "run": 5.0}, "simulation_seconds": 4.0,
         **changes})
@@ -87,6 +88,7 @@ class TestBuild:
         assert len(result["density_per_hop"]) == 3
         assert result["simulated_cycles_per_second"] == 100_000
         assert (result["cycles"], result["cycles_simulated"]) == (1_000_000, 400_000)
+        assert (result["threads"], result["arithmetic"]) == (2, "gateware")
         assert result["host_port"] == {"simulated": False, "cycles_computed": 600_000, "words_computed": 500_000}
         assert result["training"]["optimizer"] == "momentum"
         assert result["training"]["learning_rate"] == TrainingConfig().optimizer.learning_rate

@@ -4,7 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from hdl.control.protocol import Operation
 from host.driver.optimizer_settings import Settings
+from host.driver.programs import Passes
 from host.driver.results import MaskOutcome, Outcome, SparsifyOutcome
 from host.models.transformer import TransformerConfig
 from host.training.batches import Batches
@@ -141,6 +143,15 @@ class GoldenRing:
             cycles=update.traffic.bound + 100,
             local_nan=tuple(np.flatnonzero(np.isnan(golden.floats(self.gradients)).any(axis=1)).tolist()),
             not_finite=() if np.isfinite(sums).all() else (0,))
+
+    def load_programs(self, programs):
+        (command,) = programs[0][1]
+        assert (command.operation, command.gradient_base) == (Operation.FUSED_UPDATE, 0)
+        self.program = command.length
+
+    def run_programs(self, *, collectives):
+        assert collectives == 1
+        return Passes(events=[], traces=[], outcome=self.fused_update(self.program))
 
     def counters(self):
         return [{"WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps,

@@ -98,6 +98,38 @@ def test_before_each_pass():
     assert numbers == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("codec", ["zero_value", "mx9"])
+def test_sums_and_weights(codec):
+    """ALL_REDUCE and REDUCE_SCATTER with the residuals of the codec, ALL_GATHER and BROADCAST, of a part with turns,
+    and of weights that lie elsewhere in odd passes."""
+    nodes, shape = 3, {"length": LENGTH, "turn": 2}
+    found = golden(nodes, 23, gradient_codec=CODECS[codec])
+    generator = np.random.default_rng(29)
+    found.gradients[:, :HALF] = ring.bits(generator.standard_normal((nodes, HALF)))
+    found.weights = ring.bits(generator.standard_normal((nodes, 2 * HALF)))
+    found.weight_stride = HALF
+    gradients, weights, residuals = found.gradients.copy(), found.weights.copy(), np.zeros((nodes, LENGTH), np.uint32)
+    found.run([[same("QUIESCE", nodes, collective=False)],
+               [same("ALL_REDUCE", nodes, **shape), same("REDUCE_SCATTER", nodes, gradient_base=HALF, **shape),
+                same("ALL_GATHER", nodes, alternate=1, **shape),
+                same("BROADCAST", nodes, length=32, weight_base=32, root=2)]], passes=2, parity=1)
+    options = {"gradient_codec": CODECS[codec], "turn": 2}
+    expected = gradients[:, :LENGTH].copy()
+    for _ in range(2):
+        expected[:], _ = ring.all_reduce(expected, residuals=residuals, **options)
+    assert (found.gradients[:, :LENGTH] == expected).all()
+    assert (found.residuals[:, :LENGTH] == residuals).all()
+    expected, residuals = gradients[:, HALF:HALF + LENGTH], np.zeros_like(residuals)
+    for _ in range(2):
+        expected, _ = ring.reduce_scatter(expected, residuals=residuals, **options)
+    assert (found.gradients[:, HALF:HALF + LENGTH] == expected).all()
+    assert (found.residuals[:, HALF:HALF + LENGTH] == residuals).all()
+    gathered = ring.all_gather(weights[:, HALF:HALF + LENGTH], turn=2)[0]
+    assert (found.weights[:, HALF:HALF + LENGTH] == gathered).all()
+    weights[:, 32:64] = weights[2, 32:64]
+    assert (found.weights[:, :LENGTH] == ring.all_gather(weights[:, :LENGTH], turn=2)[0]).all()
+
+
 def test_errors():
     found = golden(2, 19)
     with pytest.raises(ValueError, match=r"^Operation must be one of a schedule, not 'MASK'$"):

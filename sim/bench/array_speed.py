@@ -1,0 +1,85 @@
+# amaranth: UnusedElaboratable=no
+"""Speed of a simulated array of multiply-accumulate units, with arithmetic of gateware and with native arithmetic.
+
+Both must give the same results in the same cycles. ``python -m sim.bench.array_speed`` prints the figures.
+"""
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from hdl.compute.array import TILES, MacArray, term_layout
+from hdl.compute.multiply_accumulate import SLOTS
+from sim.payload import pack
+from sim.verilated.native import Arithmetic
+from sim.verilated.vectors import Feed, Unit
+
+__all__ = ["ROWS", "measure", "rows"]
+
+#: Rows and columns of the array.
+ROWS = 4
+#: Rounds of a sum, its sums in a run, and runs of which the median counts.
+ROUNDS, SUMS, RUNS = 64, 100, 5
+
+#: Least speed with native arithmetic, in terms of that with gateware.
+BAR = 2.0
+
+
+def _beats() -> np.ndarray:
+    """Operands of sums that follow each other without a pause."""
+    generator = np.random.default_rng(1)
+    count = SUMS * ROUNDS * SLOTS
+    rounds = np.arange(count) // SLOTS % ROUNDS
+    a, b = generator.standard_normal((2, count, ROWS)).astype(np.float32).view(np.uint32)
+    beats: np.ndarray = pack(term_layout(ROWS, ROWS), {
+        "a": a, "b": b, "rows": np.full(count, (1 << ROWS) - 1), "initial": np.zeros(count, int),
+        "first": rounds == 0, "last": rounds == ROUNDS - 1, "tile": np.full(count, TILES // 2)})
+    return beats
+
+
+def measure() -> dict[Arithmetic, float]:
+    """Cycles per second, by arithmetic.
+
+    Raises
+    ------
+    AssertionError
+        An output differs in a cycle in which there are results, or results come in other cycles.
+    """
+    beats = _beats()
+    cycles = len(beats) + SLOTS * SLOTS
+    units = {arithmetic: Unit(MacArray(rows=ROWS, columns=ROWS), arithmetic=arithmetic, level="-O3")
+             for arithmetic in Arithmetic}
+    seconds: dict[Arithmetic, list[float]] = {arithmetic: [] for arithmetic in units}
+    outputs = {}
+    for _ in range(RUNS):
+        for arithmetic, unit in units.items():
+            unit.reset()
+            begun = time.perf_counter()
+            trace = unit.lockstep(sources={"i": Feed(beats)}, sinks={"o": True}, cycles=cycles)
+            seconds[arithmetic].append(time.perf_counter() - begun)
+            trace["o__payload"][trace["o__valid"] == 0] = 0
+            outputs[arithmetic] = {name: values.tobytes() for name, values in trace.items()}
+    if outputs[Arithmetic.GATEWARE] != outputs[Arithmetic.NATIVE]:
+        raise AssertionError("Arrays with arithmetic of gateware and with native arithmetic gave different results")
+    return {arithmetic: cycles / statistics.median(found) for arithmetic, found in seconds.items()}
+
+
+def rows(speeds: dict[Arithmetic, float]) -> list[dict[str, Any]]:
+    """Row for ``bench.json``: time per cycle with native arithmetic, against a part of that with gateware."""
+    gateware, native = speeds[Arithmetic.GATEWARE], speeds[Arithmetic.NATIVE]
+    config = f"{ROWS} x {ROWS} units, native arithmetic {native:,.0f} cycles/s, {native / gateware:.2f} x gateware"
+    return [{"name": "simulation.array", "config": config, "measured": 1e6 / native, "bound": 1e6 / (BAR * gateware),
+             "ratio": BAR * gateware / native, "unit": "us/cycle"}]
+
+
+def main() -> None:
+    speeds = measure()
+    for arithmetic, cycles in speeds.items():
+        print(f"array of {ROWS} x {ROWS} units, arithmetic {arithmetic.value}: {cycles:,.0f} cycles/s")
+    print(f"ratio {speeds[Arithmetic.NATIVE] / speeds[Arithmetic.GATEWARE]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

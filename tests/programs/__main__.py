@@ -1,0 +1,99 @@
+# amaranth: UnusedElaboratable=no
+"""``make random-programs``: many random programs, on rings of one to four nodes, in parts whose results are kept.
+
+A part is not played again as long as neither its nodes nor these tests have changed.
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sim.verilated import toolchain
+from tests.host import rings
+from tests.programs.play import play_part
+
+#: Nodes with programs, and the sizes of their rings.
+RINGS = {"centroid": (1, 2, 3, 4), "mx9": (1, 2, 3, 4), "table": (1, 2, 3, 4), "wide": (1, 2, 3)}
+
+#: Programs per part.
+PART = 35
+
+
+def _sources() -> str:
+    """Digest of the tests, of the golden models and of the host."""
+    root = Path(__file__).resolve().parents[2]
+    found = hashlib.sha256()
+    for folder in ("tests/programs", "sim/golden", "host"):
+        for path in sorted((root / folder).rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def main(
+    programs: Annotated[int, typer.Option(min=1, help="Programs in all.")] = 2_100,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+) -> None:
+    """Run random programs on simulated rings, and compare order, events and memories with the model."""
+    began = time.monotonic()
+    sizes = [(name, size) for name, some in RINGS.items() for size in some]
+    folders = {}
+    for name in RINGS:
+        print(f"building the ring {name}, unless an earlier run has", flush=True)
+        library = rings.library(rings.CONFIGS[name])
+        folders[name] = toolchain.BUILD / "programs" / toolchain.digest(library.digest, _sources())
+        folders[name].mkdir(parents=True, exist_ok=True)
+    parts = [(*sizes[part % len(sizes)], seed + part // len(sizes)) for part in range(-(-programs // PART))]
+    paths = {part: folders[part[0]] / f"{part[0]}-{part[1]}-{part[2]}.json" for part in parts}
+    results = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
+    if results:
+        print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(play_part, *part, PART): part for part, path in paths.items() if not path.exists()}
+        for done in concurrent.futures.as_completed(waiting):
+            result = done.result()
+            results.append(result)
+            path = paths[waiting[done]]
+            path.with_suffix(".part").write_text(json.dumps(result))
+            path.with_suffix(".part").rename(path)
+            print(f"{len(results)} of {len(parts)} parts: {result['ring']}, {result['nodes']} nodes, seed "
+                  f"{result['seed']}, {result['difference'] or 'no difference'}", flush=True)
+    wall = time.monotonic() - began
+    rows = _report(results)
+    summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
+    (toolchain.BUILD / "programs" / "programs.json").write_text(json.dumps(summary, indent=2))
+    print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, "
+          f"{wall:.0f} s")
+    if summary["differences"]:
+        sys.exit(1)
+
+
+def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print and return a row for each kind of node and ring size."""
+    counts = ("programs", "commands", "words", "cycles")
+    table = Table("ring", "nodes", *counts, "differ", "CPU s", title="random programs")
+    rows = []
+    for name, size in sorted({(result["ring"], result["nodes"]) for result in results}):
+        mine = [result for result in results if (result["ring"], result["nodes"]) == (name, size)]
+        row = {"ring": name, "nodes": size, **{what: sum(result[what] for result in mine) for what in counts},
+               "differences": sum(bool(result["difference"]) for result in mine),
+               "cpu_seconds": sum(result["cpu_seconds"] for result in mine)}
+        rows.append(row)
+        table.add_row(name, str(size), *(f"{row[what]:,}" for what in counts), str(row["differences"]),
+                      f"{row['cpu_seconds']:.0f}")
+    Console().print(table)
+    return rows
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,153 @@
+"""Random programs of nodes with two queues, and golden nodes with random contents to run them on."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.driver.codebooks import codebook
+from host.driver.optimizer_settings import Rule, Settings
+from host.program.program import CompiledProgram, Program, Queue, Task
+from host.program.region import Region
+from sim.golden import ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.program_nodes import Nodes, Placed
+
+__all__ = ["ELEMENTS", "Case", "centroids_of", "random_case"]
+
+#: Groups of each memory that commands work on; weights of odd passes lie behind those of even ones.
+GROUPS = 12
+ELEMENTS = GROUP * GROUPS
+
+#: Most commands of a program, whose starts and ends in four passes the trace holds.
+MOST = 16
+
+_COLLECTIVES = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A program, and what it starts from.
+
+    Members
+    -------
+    program : CompiledProgram
+    passes, parity : int
+    settings : Settings
+    golden : Nodes
+        Golden nodes, whose memories have their first contents.
+    """
+
+    program: CompiledProgram
+    passes: int
+    parity: int
+    settings: Settings
+    golden: Nodes
+
+
+def _part(generator: np.random.Generator, stride: int = 1) -> tuple[int, int]:
+    """Base and length of a part of a memory; few are empty, and some end inside a group."""
+    groups = int(generator.integers(1, (GROUPS - 1) // stride + 2))
+    base = int(generator.integers(0, GROUPS - stride * (groups - 1)))
+    length = GROUP * groups - (int(generator.integers(0, GROUP)) if generator.random() < 0.4 else 0)
+    return GROUP * base, length if generator.random() < 0.95 else 0
+
+
+def _compute(generator: np.random.Generator, nodes: int) -> dict[str, object]:
+    """A QUIESCE, or a COMPUTE that takes another time on each node."""
+    if generator.random() < 0.1:
+        return {"operation": "QUIESCE"}
+    (target, length), (source, other) = _part(generator), _part(generator)
+    # The two regions do not overlap; they begin at groups, and a group that is begun counts as a whole.
+    length = min(length, other, abs(target - source))
+    durations = [int(cycles) for cycles in generator.integers(0, 400, nodes)]
+    return {"operation": "COMPUTE", "reads": [Region("gradients", source, length)],
+            "writes": [Region("gradients", target, length)], "duration": max(durations),
+            "fields": {"gradient_base": target, "state_base": source, "length": length, "duration": durations}}
+
+
+def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object]:
+    """A LATCH, a QUIESCE or a collective."""
+    if generator.random() < 0.15:
+        return {"operation": str(generator.choice(["LATCH", "QUIESCE"]))}
+    operation = str(generator.choice(_COLLECTIVES))
+    stride = int(generator.choice([1, 1, 2, 3]))
+    (gradients, length), (weights, other) = _part(generator, stride), _part(generator, stride)
+    alternate = int(generator.integers(2))
+    length = min(length, other)
+    summed = Region("gradients", gradients, length, stride)
+    moved = Region("weights", weights, length, stride, ELEMENTS * alternate)
+    state = Region("state", GROUP * int(generator.integers(0, 4)), -(-length // GROUP) * GROUP)
+    fields: dict[str, object] = {"length": length, "stride": stride, "turn": int(generator.integers(nodes))}
+    reads, writes = [], []
+    if operation in ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER"):
+        fields["gradient_base"] = gradients
+        reads.append(summed)
+        writes += [] if operation == "FUSED_UPDATE" else [summed]
+    if operation in ("FUSED_UPDATE", "ALL_GATHER", "BROADCAST"):
+        fields |= {"weight_base": weights, "alternate": alternate}
+        reads.append(moved)
+        writes.append(moved)
+    if operation == "FUSED_UPDATE":
+        fields["state_base"] = state.base
+        reads.append(state)
+        writes.append(state)
+    if operation == "BROADCAST":
+        fields["root"] = int(generator.integers(nodes))
+    return {"operation": operation, "reads": reads, "writes": writes, "fields": fields, "collective": True}
+
+
+def _program(generator: np.random.Generator, config: NodeConfig, nodes: int) -> CompiledProgram:
+    """A program with the waits that it needs, and some more."""
+    program = Program(depth=int(config.program_depth))
+    tasks: list[Task] = []
+    for place in range(int(generator.integers(1, MOST + 1))):
+        queue = Queue(int(generator.integers(2)))
+        make = _compute if queue is Queue.COMPUTE else _communicate
+        tasks.append(program.add(f"command {place}", queue=queue, **make(generator, nodes)))  # type: ignore[arg-type]
+    for _ in range(int(generator.integers(0, 4))):
+        one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
+        lag = int(generator.integers(0, 4))
+        if lag or one != other:
+            program.wait(tasks[other], tasks[one], lag=lag)
+    return program.compile()
+
+
+def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+    """Normal numbers of many sizes, of which a part are zero."""
+    values = generator.standard_normal(shape) * 2.0 ** generator.integers(-6, 6, shape)
+    values[generator.random(shape) < generator.choice([0.0, 0.5, 0.95])] = 0
+    return ring.bits(values)
+
+
+def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
+    """Centroids for the nodes' weight codec, if it has any."""
+    if not config.codebook_words:
+        return None
+    return codebook(config.weight_codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
+
+
+def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int) -> Case:
+    """A program for a ring of such nodes, settings, and contents of all memories."""
+    program = _program(generator, config, nodes)
+    passes = int(generator.integers(1, 5))
+    rule = Rule(int(generator.integers(0, min(config.state_planes, 1) + 1)))
+    scalars = {"gradient_scale": float(generator.choice([1.0, 0.25, -0.5])), "learning_rate": 0.125}
+    if rule is Rule.MOMENTUM:
+        scalars |= {"first_decay": 0.75, "first_gain": 1.0}
+    codec, centroids = WEIGHT_CODECS[config.weight_codec], centroids_of(config)
+    golden = Nodes(nodes, gradient_words=ELEMENTS, planes=config.state_planes, weights=np.zeros(GROUP, np.uint32),
+                   weight_codec=codec if centroids is None else codec.bind(centroids),
+                   gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment)
+    golden.weight_stride = ELEMENTS
+    golden.gradients = _random(generator, (nodes, ELEMENTS))
+    golden.residuals = _random(generator, (nodes, ELEMENTS)) * np.uint32(config.has_residual)
+    golden.weights = _random(generator, (nodes, 2 * ELEMENTS))
+    golden.masters = _random(generator, (nodes, ELEMENTS + 4 * GROUP))
+    golden.state = [_random(generator, golden.masters.shape) for _ in golden.state]
+    golden.settings = ring.settings(rule, **scalars)
+    golden.execute(Placed("LATCH", [{}] * nodes), range(nodes))  # a run begins with what the registers hold
+    return Case(program=program, passes=passes, parity=int(generator.integers(2)),
+                settings=Settings(rule=rule, **scalars), golden=golden)

@@ -1,0 +1,129 @@
+"""Random programs on a simulated ring: order of their commands, events, and every word of the memories."""
+
+import random
+import time
+from typing import Any
+
+import numpy as np
+
+from host.driver.ring import Ring
+from host.program.program import CompiledProgram
+from host.program.trace import origin_of, spans
+from sim.golden.program import Span
+from sim.golden.program_nodes import Nodes
+from sim.verilated.ring import VerilatedRing
+from tests.host import rings
+from tests.programs.generator import Case, centroids_of, random_case
+
+__all__ = ["MismatchError", "play", "play_part"]
+
+#: Cycles without a word, or in front of a command, after which a node gives up: several collectives on slow links.
+TIMEOUT = 1 << 16
+
+
+class MismatchError(AssertionError):
+    """Error for a ring whose events, starts or memories differ from the model."""
+
+
+def _memories(golden: Nodes) -> dict[str, Any]:
+    """The golden contents of each memory, by its name."""
+    return {"gradients": golden.gradients, "residuals": golden.residuals, "weights": golden.weights,
+            "masters": golden.masters, **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
+
+
+def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random) -> None:
+    """Make links slow at random, and have the host come late for events, and read memory in between."""
+    for link in simulation.links:
+        link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
+        link.set_rate(*choose.choice([(1, 1), (1, 1), (3, 4), (1, 2), (1, 5)]))
+    late = choose.choice([0.0, 0.1, 0.5])
+    for device in ring.devices:
+        def pop(timeout: int, device: Any = device) -> Any:
+            if choose.random() < late:
+                simulation.run(choose.randrange(1_000))
+            pending = type(device).submit_pop_event(device, timeout)
+            if choose.random() < late:  # through the port, behind the event
+                device.submit_read_memory(choose.randrange(2), 0, choose.randrange(1, 200))
+            return pending
+
+        device.submit_pop_event = pop  # type: ignore[method-assign]
+
+
+def _check_order(program: CompiledProgram, found: list[Span]) -> None:
+    """Check that no command has started before the one in front of it in its queue and what it waits for."""
+    ends = {(span.queue, span.number, span.place): span.end for span in found}
+    for span in found:
+        queue = program.queues[span.queue]
+        before = ends.get((span.queue, *divmod(span.number * len(queue) + span.place - 1, len(queue))), 0)
+        (wait,) = queue[span.place].waits
+        awaited = ends[1 - span.queue, span.number - wait.lag, wait.after - 1] if (
+            wait.after and span.number >= wait.lag) else 0
+        if span.start < max(before, awaited):
+            raise MismatchError(f"{span} has started before {max(before, awaited)}")
+
+
+def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int) -> int:
+    """Run a program, and return the number of words compared.
+
+    Raises
+    ------
+    MismatchError
+        Starts, events or memories differ from the model.
+    """
+    program, golden, nodes = case.program, case.golden, ring.nodes
+    memories = {name: memory for name, memory in _memories(golden).items()
+                if name in ring.devices[0].config.memories}
+    for name, memory in memories.items():
+        ring._write(name, list(memory))
+    ring.write_settings(case.settings)
+    ring._write_register("WEIGHT_STRIDE", golden.weight_stride)
+    ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
+    _stall(ring, simulation, random.Random(seed))
+    passes = ring.run_programs(collectives=program.collectives, passes=case.passes, parity=case.parity)
+    expected = [one.task.place for queue in program.queues for _ in range(case.passes) for one in queue]
+    for rank, events in enumerate(passes.events):
+        if [event.tag for event in events] != expected:
+            raise MismatchError(f"events of node {rank} are {events}")
+    origin = origin_of(passes.traces)
+    for rank, trace in enumerate(passes.traces):
+        _check_order(program, spans(trace, program, node=rank, origin=origin))
+    golden.run(program.placed(nodes), passes=case.passes, parity=case.parity, seed=seed)
+    for name, memory in _memories(golden).items():
+        if name not in memories:
+            continue
+        space = ring.devices[0].config.memories[name]
+        found = np.stack(ring._all(lambda rank, device, space=space, memory=memory: device.submit_read_memory(
+            space.number, 0, memory.shape[1])))
+        if wrong := np.argwhere(found != memory)[:4].tolist():
+            raise MismatchError("; ".join(
+                f"{space.title} of node {node}, element {element}: 0x{found[node, element]:08x} in place of "
+                f"0x{memory[node, element]:08x}" for node, element in wrong))
+    return sum(memory.size for memory in memories.values())
+
+
+def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
+    """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary."""
+    began = time.process_time()
+    config = rings.CONFIGS[name]
+    summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,
+                               "cycles": 0, "difference": ""}
+    with rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT) as (ring, simulation):
+        centroids = centroids_of(config)
+        if centroids is not None:
+            ring.write_codebook(centroids)
+        first = simulation.cycle
+        for number in range(count):
+            case = random_case(np.random.default_rng([*name.encode(), nodes, seed, number]), config, nodes)
+            try:
+                summary["words"] += play(ring, simulation, case, number)
+            except Exception as error:
+                commands = "\n".join(f"{task.name}: {task.operation}, queue {task.queue}, {dict(task.fields)}"
+                                     for task in case.program.tasks)
+                summary["difference"] = (f"{name}, {nodes} nodes, seed {seed}, program {number}, {case.passes} "
+                                         f"passes: {error}\n{commands}")
+                break
+            summary["programs"] += 1
+            summary["commands"] += case.passes * len(case.program.tasks)
+        summary["cycles"] = simulation.cycle - first
+    summary["cpu_seconds"] = time.process_time() - began
+    return summary

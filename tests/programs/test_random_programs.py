@@ -1,0 +1,31 @@
+"""Random programs on rings of nodes with two queues: a sample (``make random-programs`` has many more)."""
+
+import numpy as np
+import pytest
+
+from host.program.program import Queue
+from tests.host import rings
+from tests.programs.generator import random_case
+from tests.programs.play import play_part
+
+
+@pytest.mark.parametrize(("name", "nodes", "programs"), [
+    ("centroid", 1, 10), ("wide", 2, 10), ("table", 3, 10), ("mx9", 4, 10)])
+def test_sample(name, nodes, programs):
+    part = play_part(name, nodes, 1000, programs)
+    assert not part["difference"], part["difference"]
+    assert part["programs"] == programs
+
+
+def test_generator():
+    """Programs have every operation, waits within a pass and between passes, and commands of both queues or one."""
+    operations, lags, queues = set(), set(), set()
+    for seed in range(60):
+        program = random_case(np.random.default_rng(seed), rings.CONFIGS["centroid"], 2).program
+        operations |= {task.operation for task in program.tasks}
+        lags |= {wait.lag for _, _, wait in program.waits()}
+        queues.add(frozenset(task.queue for task in program.tasks))
+    assert operations == {"COMPUTE", "QUIESCE", "LATCH", "FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER",
+                          "BROADCAST"}
+    assert lags == {0, 1, 2, 3}
+    assert queues == {frozenset({Queue.COMPUTE}), frozenset({Queue.COMMUNICATE}), frozenset(Queue)}

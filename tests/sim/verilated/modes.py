@@ -1,0 +1,38 @@
+"""Floating-point modes of the present thread that are not those of IEEE 754."""
+
+import contextlib
+import ctypes
+import platform
+
+__all__ = ["hostile"]
+
+#: Bits of MXCSR: subnormal operands are zeros, rounding is upwards, subnormal results are zeros.
+_MXCSR = 0x0040 | 0x4000 | 0x8000
+#: Place of MXCSR in a fenv_t of x86-64.
+_PLACE = 28
+#: FE_UPWARD of other processors that Linux and macOS run on.
+_UPWARD = {"aarch64": 0x400000, "arm64": 0x400000, "ppc64le": 2, "riscv64": 3}
+
+#: A number that is lost in a sum with one, unless sums are rounded upwards.
+SMALL = 2.0**-60
+
+
+@contextlib.contextmanager
+def hostile():
+    """Round upwards, and flush subnormal numbers to zero where a processor's modes for that are known here."""
+    library = ctypes.CDLL("libm.so.6" if platform.system() == "Linux" else None)
+    kept, changed = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
+    library.fegetenv(kept)
+    library.fegetenv(changed)
+    if platform.machine() == "x86_64":
+        mxcsr = ctypes.c_uint32.from_buffer(changed, _PLACE)
+        mxcsr.value |= _MXCSR
+        library.fesetenv(changed)
+    else:
+        assert library.fesetround(_UPWARD[platform.machine()]) == 0
+    try:
+        assert 1 + SMALL > 1
+        yield
+        assert 1 + SMALL > 1, "The modes of the caller must be as they were"
+    finally:
+        library.fesetenv(kept)
