@@ -220,6 +220,15 @@ def _memory_access() -> dict[str, Any]:
     return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2)}
 
 
+def _gemm() -> dict[str, Any]:
+    from hdl.compute.gemm import Gemm
+    from hdl.compute.row_walk import RowWalk
+
+    return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64),
+            "square": Gemm(rows=2, lanes=2, blocks=4, memory_rows=64),
+            "walk": RowWalk(rows=512, most=16, lanes=4, tag=2)}
+
+
 def _burst() -> dict[str, Any]:
     from hdl.optimizer.burst import StreamedOptimizer
     from hdl.optimizer.fixed_point import INT16
@@ -343,6 +352,9 @@ _ALL = (
       for name, tests in (("instruction_checker", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
+    *(Target(f"hdl/compute/{name}.py", _gemm, (
+        f"tests/hdl/compute/test_{name if name.startswith('row') else 'gemm'}.py",), cost=3)
+      for name in ("row_walk", "row_fetch", "operand_fetch", "initial_fetch", "drain", "gemm")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
