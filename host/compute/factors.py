@@ -12,9 +12,9 @@ from sim.golden.gemm_cycles import GemmCycles
 __all__ = ["Array", "best_factors"]
 
 
-#: Terms of the largest product that is modelled cycle by cycle, and candidates that are compared beyond that.
-_MODELLED = 1 << 21
-_COMPARED = 4
+#: Terms per unit of the largest product that is modelled cycle by cycle; candidates that are compared beyond that.
+_MODELLED = 1 << 14
+_COMPARED = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,8 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
         m=m, k=k, n=n, transpose_a=int(transpose_a), transpose_b=int(transpose_b), initial=int(starts),
         gated=int(gated), a=dataclasses.replace(memory, place=Place.ONES) if ones else memory, b=memory, c=memory,
         start=Matrix(Place.WEIGHTS, 0, 0), gate=memory)
-    best = (gemm_factors.best_factors if m * k * n <= _MODELLED else _estimated)(array.model, job)
+    modelled = m * k * n <= _MODELLED * array.rows * array.lanes
+    best = (gemm_factors.best_factors if modelled else _estimated)(array.model, job)
     return {name: getattr(best, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")}
 
 

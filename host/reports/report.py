@@ -231,8 +231,9 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
     engine = run["training"]["compute"] == NODE
     what = f"step, compute {'on nodes' if engine else 'modelled'}" if run["training"]["overlap"] else "fused update"
     return [
+        *(_parts(run, steps) if engine and not run["training"]["overlap"] else []),
         (f"cycles per {what}", f"{run['cycles_fused_update'] / steps:,.0f}"),
-        *(_parts(run, steps) if engine else []),
+        *(_parts(run, steps) if engine and run["training"]["overlap"] else []),
         *([] if engine and run["training"]["overlap"] else [
             ("… of its link-cycle bound", _ratio(run["cycles_fused_update"], run["bound_cycles"]))]),
         ("link words per step", f"{run['words_sent'] / steps:,.0f}"),
@@ -243,11 +244,13 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
 
 
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
-    """Cycles of a step of nodes that compute, by part."""
+    """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
     lists = run["cycles_compute"] - run["cycles_gemm"] - run["cycles_vector"]
     parts = [("… matrix products", run["cycles_gemm"]), ("… functions of rows", run["cycles_vector"]),
              ("… lists of layers", lists)]
-    if run["training"]["overlap"] is not None:
+    if run["training"]["overlap"] is None:
+        parts.insert(0, ("cycles per step's layers", run["cycles_compute"]))
+    else:
         parts.append(("… ring", run["cycles_communicate"]))
     if run["training"]["overlap"] == "none":
         waiting = run["cycles_fused_update"] - run["cycles_compute"] - run["cycles_communicate"]

@@ -231,7 +231,8 @@ class Run:
                    else reference.step(sent_gradients, settings, self._execution.parts))
         before, counters = self._count()
         sent = _growth(reference.counter, before, counters)
-        parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
+        if not self._blind:
+            parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
         if config.check and sent != traffic.words.tolist():
             raise DivergenceError(f"Step {number}: nodes have sent {names(sent)} words, and must have sent "
                                   f"{names(traffic.words.tolist())}")
@@ -298,6 +299,8 @@ class Run:
         training.sample = self._repeat("sample", lambda: self._counted(
             lambda: self._workload.sample(self._ring.nodes, masks)))
         training.mask_cycles, training.elements_through = masks.cycles, masks.elements
+        if self._blind:
+            self._fetch()
         if self._config.check:
             compare_end(self._ring, self._reference, self._config, training,
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
@@ -308,11 +311,17 @@ class Run:
         """State that a step changes, but for its figures."""
         if self._blind:
             self._reference.adopt(self._ring, packed_state=self._config.packed_state)
+            self._fetch()
         return {"reference": self._reference.arrays(), "codebooks": self._codebooks.state(),
                 "masks": self._masks.state(), "sparsify": self._sparsify.state(),
                 "execution": self._execution.state(),
                 "elements_masked": self.training.elements_masked,
                 "mask_words_fetched": self.training.mask_words_fetched}
+
+    def _fetch(self) -> None:
+        """Take the weights of the nodes, which the host has no need of before."""
+        found = read_weights(self._ring, self._reference, self._config, self._batches.number)
+        self._workload.parameters[...] = self._form.parameters(found)
 
     def _recall(self, memory: dict[str, Any]) -> None:
         """Go back to the beginning of a step, or on from where another process has ended; nodes as well."""

@@ -6,8 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hdl.compute.layer_list import Place
 from hdl.control.protocol import Opcode, header_layout
 from hdl.group import GROUP
+from host.compute.factors import Array
 from host.driver.diagnosis import RingError
 from host.driver.words import fields, places
 from host.models.digits import Dataset
@@ -17,6 +19,8 @@ from host.training.record import TrainingConfig
 from host.training.trainer import Run, check_run
 from host.training.workloads import Classifier
 from tests.host import rings
+from tests.host.compute.test_lists import give
+from tests.host.compute.test_lists import run as run_lists
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
@@ -94,9 +98,9 @@ def test_words_to_a_node(task, monkeypatch):
             monkeypatch.setattr(device, "_transport", transport)
         loads = 0
         for _ in range(3):
-            before = [list(run._execution.computer.lengths), *(transport.words.copy() for transport in counted)]
+            before = [list(run._computer.lengths), *(transport.words.copy() for transport in counted)]
             run._step(run._batches.number + 1, run._batches.take())
-            lengths = run._execution.computer.lengths
+            lengths = run._computer.lengths
             loaded = lengths != before[0]
             loads += loaded
             for examples, transport, words in zip(lengths, counted, before[1:], strict=True):
@@ -125,3 +129,30 @@ def test_refused_list(task):
             with pytest.raises(RingError, match=r"node 1.*: instruction 1 of the list is wrong"):
                 run.advance()
             ring.recover()
+
+
+def test_activations_and_gradients(task):
+    """After each of three steps the memories of all nodes have every activation and gradient of the golden engine."""
+    config = dataclasses.replace(CONFIG, refresh=100)
+    length = task.parameters.size
+    with rings.open_nodes(NODES, config=NODE, host_port=False, timeout=TIMEOUT) as (ring, _):
+        run = Run(ring, task, config)
+        run.begin()
+        lists = run._computer.lists
+        for _ in range(3):
+            weights = ring.read_weights(length).view(np.uint32)
+            batch = run._batches.take()
+            run._step(run._batches.number, batch)
+            found = [ring.read_gradients(length), ring.read_activations(0, NODE.activation_words)]
+            for rank, share in enumerate(np.array_split(batch.examples, NODES)):
+                x, labels = task.examples_of(share)
+                memories = {Place.GRADIENTS: np.zeros(length, np.uint32), Place.WEIGHTS: weights[rank],
+                            Place.ACTIVATIONS: np.zeros(NODE.activation_words, np.uint32)}
+                memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
+                give(memories, lists, x, labels)
+                run_lists(memories, lists, Array(rows=NODE.compute, lanes=NODE.lanes), len(share))
+                gradients, activations = (memory[rank].view(np.uint32) for memory in found)
+                np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
+                written = memories[Place.ACTIVATIONS] != 0
+                assert written.sum() > len(share) * (64 + 8 // 2 + 10 + 10 + 8 // 2)
+                np.testing.assert_array_equal(activations[written], memories[Place.ACTIVATIONS][written])
