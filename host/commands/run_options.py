@@ -58,7 +58,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
-        "overlap": (board is not None, "is for nodes with two queues, which no board has"),
+        "overlap": (board is not None, "is for nodes with COMPUTE, which no board has"),
         "macs": (overlap is None, "is for a run by a program, which --overlap asks for"),
         "compare": (overlap is not None, "is for a run without --overlap, whose bits are the same"),
         "transport": (device is not None and transport is not _SERIAL,

@@ -164,7 +164,7 @@ class TestTrain:
         (["--weight-decay", -1], "error: Weight decay must be a finite number of zero or more, not -1.0\n"),
         (["--macs", 4], "error: Option --macs is for a run by a program, which --overlap asks for: leave it out\n"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
-         "error: Option --overlap is for nodes with two queues, which no board has: leave it out\n"),
+         "error: Option --overlap is for nodes with COMPUTE, which no board has: leave it out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "
