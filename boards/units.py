@@ -103,6 +103,15 @@ def command_queues(*, queues):
     return CommandQueue(config=config, queues=queues, operations=operations(config))
 
 
+def command_checkers(*, queues):
+    """Checker of the commands of a node with several queues."""
+    from hdl.config import NodeConfig
+    from hdl.control.command_checker import CommandChecker
+    from hdl.engines import operations
+    config = NodeConfig(queues=queues)
+    return CommandChecker(config=config, queues=queues, operations=operations(config))
+
+
 def _words(**parameters):
     from hdl.streams.stream import word_layout
     return {"shape": word_layout(), **parameters}
@@ -271,6 +280,7 @@ UNITS = {
     "control.host_port": Unit("hdl.control.host_port:HostPort", {}),
     "control.command_queue": Unit("hdl.control.command_queue:CommandQueue", {}),
     "control.command_queues": Unit("boards.units:command_queues", {"queues": 2}),
+    "control.command_checkers": Unit("boards.units:command_checkers", {"queues": 2}),
     "control.command_control": Unit("hdl.control.command_control:CommandControl", {}),
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),

@@ -134,6 +134,7 @@ class Generator:
         self._orders = 0  # such flags in the batch
         self._only: int | None = None  # queue of the next command that changes memory, if only one will do
         self._loaded: Step | None = None
+        self._pushed_latch = False  # in this batch
 
     def begin(self, *, patient: bool, ring: bool = False) -> None:
         """Begin a new batch, in which no flag is set, and the contents of all memories are known.
@@ -146,7 +147,7 @@ class Generator:
             The batch ends with a collective.
         """
         self._flags = self._order = self._orders = 0
-        self._half = False
+        self._half = self._pushed_latch = False
         self._ran = None
         self._loaded = None
         self.patient = patient
@@ -187,6 +188,8 @@ class Generator:
         """Whether a command of this kind may be next."""
         if kind == _REFUSED:
             return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
+        if kind == "latch" and self._loaded is not None and any(step.latches for step in self._loaded.program):
+            return False  # it may run when the host has written the other settings
         if kind in _GOOD:
             return self._only in (None, _QUEUES[Operation[kind.upper()]])
         return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
@@ -214,6 +217,7 @@ class Generator:
             return self._loaded
         choose = self._random
         status: EventStatus | None = EventStatus.OK
+        self._pushed_latch |= kind == "latch"
         if kind in _GOOD:
             commands = self._good(Operation[kind.upper()])
             if commands[0].operation in _RING:
@@ -261,7 +265,7 @@ class Generator:
             operation = wanted.pop(0) if wanted and queue == 1 else choose.choice([
                 one for one in _OPERATIONS if one is Operation.QUIESCE or _QUEUES[one] == queue])
             collectives += operation in _RING
-            latches = operation is Operation.LATCH and choose.random() < 0.8 and not any(
+            latches = operation is Operation.LATCH and not self._pushed_latch and choose.random() < 0.8 and not any(
                 step.latches for step in steps)
             earlier = sum(other != queue for other in queues[:place])
             # The first command of a pass comes after all others of the pass before.

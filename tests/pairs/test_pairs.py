@@ -69,10 +69,10 @@ def test_no_length_of_another_command():
         assert (found[:, 32:] == golden.bits(gradients[:, 32:])).all()
 
 
-@pytest.mark.parametrize(("nodes", "pairs"), [(1, 150), (2, 110), (3, 110), (9, 50), (12, 40), (16, 40)])
+@pytest.mark.parametrize(("nodes", "pairs"), [(1, 150), (2, 110), (3, 110), (9, 60), (12, 60), (16, 70)])
 def test_sample(nodes, pairs):
     with playing(library(CONFIG), nodes=nodes, seed=100 + nodes) as player:
         while player.pairs < pairs:
             player.batch()
         kinds = {kind for pair in player.generator.pairs for kind in pair}
-        assert kinds.issuperset(set(KINDS) - {"refused"}), f"seed {player.seed}"
+        assert set(KINDS) - kinds <= {"refused"}, f"seed {player.seed}"

@@ -1,6 +1,7 @@
 # amaranth: UnusedElaboratable=no
 """The memory of pushed commands, against a model: the queue of each, its words, and the room that is left."""
 
+import collections
 import dataclasses
 import random
 
@@ -13,17 +14,24 @@ from sim import regression
 from sim.payload import to_int
 from sim.streams import Source, cycles, stalls, start
 from tests.hdl.control.commands import random_command
-from tests.hdl.control.programs import LOCAL, OPERATIONS
+from tests.hdl.control.programs import OPERATIONS
 from tests.hdl.control.units import PUSHED_DEPTH, QUEUES, simulate
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def queues_by_operation(dut):
-    generator = random.Random(regression.parameters()["seed"])
+    p = regression.parameters()
+    generator, count = random.Random(p["seed"]), p["queues"]
+    prefix = "pushed" if count == QUEUES else f"pushed_{count}"
+    port = {name: getattr(dut, f"{prefix}__{name}") for name in (
+        "removed", "levels", "full", "serving", "word", "data", "commands__valid")}
     await start(dut)
-    dut.pushed__removed.value = 0
-    source = Source(dut, "pushed__commands", descriptor_layout(), stalls=stalls("geometric", seed=3, rate=0.8))
-    queues = [[] for _ in range(QUEUES)]
+    port["removed"].value = 0
+    source = Source(dut, f"{prefix}__commands", descriptor_layout(), stalls=stalls("geometric", seed=3, rate=0.8))
+    queues = [[] for _ in range(count)]
+    # An operation that names no queue, and one that there is not, is for the last.
+    place_of = collections.defaultdict(lambda: count - 1, {
+        operation.code: operation.queue for operation in OPERATIONS if operation.queue is not None})
     bits = PUSHED_DEPTH.bit_length()
     full = 0
     for tag in range(150):
@@ -34,36 +42,43 @@ async def queues_by_operation(dut):
         for part in [*parts, words]:
             await source.send([{"data": word, "first": n == 0, "last": n == DESCRIPTOR_WORDS - 1}
                                for n, word in enumerate(part)])
-        queues[0 if command["operation"] in LOCAL else QUEUES - 1].append(words)
+        queues[place_of[command["operation"]]].append(words)
         await cycles(dut, 1)
         while True:
             levels = sum(len(queue) << bits * n for n, queue in enumerate(queues))
-            assert int(dut.pushed__levels.value) == levels
-            assert int(dut.pushed__full.value) == any(len(queue) == PUSHED_DEPTH for queue in queues)
+            assert int(port["levels"].value) == levels
+            assert int(port["full"].value) == any(len(queue) == PUSHED_DEPTH for queue in queues)
             for n, queue in enumerate(queues):
                 if queue:
                     word = generator.randrange(DESCRIPTOR_WORDS)
-                    dut.pushed__serving.value, dut.pushed__word.value = n, word
+                    port["serving"].value, port["word"].value = n, word
                     await cycles(dut, 2)
-                    assert int(dut.pushed__data.value) == queue[0][word], (n, word)
-            full += any(len(queue) == PUSHED_DEPTH for queue in queues)
-            if not int(dut.pushed__full.value) and generator.random() < 0.6:
+                    assert int(port["data"].value) == queue[0][word], (n, word)
+            if int(port["full"].value):
+                full += 1
+                # What is on offer meanwhile changes nothing.
+                port["commands__valid"].value = 1
+                await cycles(dut, 1)
+                port["commands__valid"].value = 0
+                await cycles(dut, 1)
+            if not int(port["full"].value) and generator.random() < 0.6:
                 break
-            removed = generator.randrange(1, 1 << QUEUES) & sum(bool(queue) << n for n, queue in enumerate(queues))
-            for n in range(QUEUES):
+            removed = generator.randrange(1, 1 << count) & sum(bool(queue) << n for n, queue in enumerate(queues))
+            for n in range(count):
                 if removed >> n & 1:
                     queues[n].pop(0)
-            dut.pushed__removed.value = removed
+            port["removed"].value = removed
             await cycles(dut, 1)
-            dut.pushed__removed.value = 0
+            port["removed"].value = 0
             await cycles(dut, 1)
             if not any(queues):
                 break
     assert full > 5
 
 
-def test_pushed_commands():
-    simulate(__name__, "queues_by_operation", seed=6)
+@pytest.mark.parametrize("queues", [2, 3])
+def test_pushed_commands(queues):
+    simulate(__name__, "queues_by_operation", seed=6, queues=queues)
 
 
 @pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])

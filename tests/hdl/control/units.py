@@ -30,6 +30,7 @@ class Units(wiring.Component):
             "control": CommandControl(),
             "programs": ProgramMemory(queues=QUEUES, depth=PROGRAM_DEPTH),
             "pushed": PushedCommands(operations=OPERATIONS, queues=QUEUES, depth=PUSHED_DEPTH),
+            "pushed_3": PushedCommands(operations=OPERATIONS, queues=3, depth=PUSHED_DEPTH),
             "sequencer": Sequencer(depth=PROGRAM_DEPTH),
             "scoreboard": Scoreboard(queues=QUEUES),
             "scoreboard_3": Scoreboard(queues=3),
