@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the parts, whose ports are needed even if nothing is elaborated.
 """Runner of a list of LAYERS: it is checked in a first walk, and carried out in a second one."""
 
 from amaranth.hdl import Module

@@ -21,6 +21,8 @@ def small(name):
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
+        if name == "compute.engine":
+            return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64}
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
     options = {"lanes": 1} if "lanes" in parameters and not name.startswith("compute.") else {}
