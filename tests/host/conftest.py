@@ -6,6 +6,8 @@ one ring, both connected, with the configuration they have in common.
 """
 
 import contextlib
+import re
+import sys
 
 import pytest
 from amaranth.hdl import Module
@@ -184,3 +186,16 @@ def data():
 def few(data):
     """A fraction of the digits."""
     return Dataset(data.train_x[:50], data.train_y[:50], data.test_x[:50], data.test_y[:50], data.classes)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the program: exit code, standard output without the line of its first stage, standard error."""
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return caught.value.code, re.sub(r"^data ….*\n", "", captured.out), captured.err
+
+    return call

@@ -1,8 +1,5 @@
 import contextlib
 import json
-import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,41 +13,12 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import ConfigurationError
 from host.driver.results import Outcome
 from host.reports import bench
-from host.training import trainer
 from host.training import weight_files as weights
 from host.training.record import DivergenceError
 from sim.verilated.ring import VerilatedRing
 from sim.verilated.toolchain import ToolError
 from tests import mx5
 from tests.sim.verilated.modes import hostile
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run the program: exit code, standard output without the line of its first stage, standard error."""
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["gradring", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        captured = capsys.readouterr()
-        return caught.value.code, re.sub(r"^data ….*\n", "", captured.out), captured.err
-
-    return call
-
-
-@pytest.fixture
-def signalled(monkeypatch):
-    """Send the program a signal when it has done a number of steps."""
-    def call(number, step):
-        def advance(run):
-            do(run)
-            if len(run.training.steps) == step:
-                os.kill(os.getpid(), number)
-
-        do = trainer.Run.advance
-        monkeypatch.setattr(trainer.Run, "advance", advance)
-
-    return call
 
 
 class TestTrain:
@@ -346,133 +314,3 @@ class TestBench:
         assert values.shape == (4, bench.LENGTH)
         assert (np.count_nonzero(values, axis=1) == round(density * bench.LENGTH)).all()
         assert (np.count_nonzero(values.any(axis=0))) == round(density * bench.LENGTH)
-
-
-class TestInterrupted:
-    ARGUMENTS = ("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500, "--threads", 1)
-
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_goes_on(self, run, tmp_path, signalled, number, code):
-        whole, broken = tmp_path / "whole", tmp_path / "broken"
-        assert run(*self.ARGUMENTS, "--output", whole)[0] == 0
-        signalled(number, 2)
-        found, out, err = run(*self.ARGUMENTS, "--output", broken, "--resume")
-        assert (found, err) == (code, "")
-        lines = out.splitlines()
-        assert lines[0].endswith("checkpoint.npz: there is none, so training begins at its first step")
-        assert lines[-1].endswith("checkpoint.npz holds 2 steps: the same command with --resume (make: RESUME=1) "
-                                  "goes on from there")
-        assert lines[-1].startswith("interrupted; ")
-        result = json.loads((broken / "report.json").read_text())
-        assert (result["interrupted"], result["steps"], result["accuracy"]) == (True, 2, None)
-        assert not (broken / "weights.npz").exists()
-        assert run(*self.ARGUMENTS, "--output", broken, "--resume")[0] == 0
-        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
-        for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"]
-        assert results[0] == results[1]
-        assert results[0]["interrupted"] is False
-        assert (whole / "weights.npz").read_bytes() == (broken / "weights.npz").read_bytes()
-
-    def test_refused(self, run, tmp_path):
-        """A run is refused in one line, before anything is built."""
-        kept = tmp_path / "checkpoint.npz"
-        kept.write_bytes(b"torn")
-        code, out, err = run(*self.ARGUMENTS, "--output", tmp_path, "--resume")
-        assert (code, out) == (1, "")
-        assert err == (f"error: {kept} must be a whole checkpoint, not a damaged one or another file: its 4 bytes do "
-                       f"not end with their SHA-256; leave out --resume to begin anew\n")
-        assert run(*self.ARGUMENTS, "--checkpoint", -1) == (
-            1, "", "error: Steps between checkpoints must be between 0 and 1,000,000,000, not -1\n")
-
-    def test_output_is_checked_first(self, run, tmp_path, monkeypatch):
-        monkeypatch.setattr(cli, "open_session", None)
-        (tmp_path / "taken").write_text("")
-        assert run(*self.ARGUMENTS, "--output", tmp_path / "taken") == (
-            1, "", f"error: Output must be a folder, not the file {tmp_path / 'taken'}\n")
-
-
-def spans_of(path):
-    """Spans of a file in Chrome's trace format, whose members are checked: node, queue, name, start and end."""
-    content = json.loads(path.read_text())
-    assert set(content) == {"traceEvents", "displayTimeUnit", "otherData"}
-    assert content["displayTimeUnit"] in ("ms", "ns")
-    assert content["otherData"]["compute"] == "modelled"
-    names, found = {}, []
-    for event in content["traceEvents"]:
-        assert all(type(event[name]) is int and event[name] >= 0 for name in ("pid", "tid"))
-        if event["ph"] == "M":
-            assert set(event) == {"ph", "name", "pid", "tid", "args"}
-            assert names.setdefault((event["name"], event["pid"], event["tid"]), event["args"]["name"])
-        else:
-            assert (event["ph"], set(event)) == ("X", {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"})
-            assert all(type(event[name]) is int and event[name] >= 0 for name in ("ts", "dur"))
-            assert event["cat"] == names["thread_name", event["pid"], event["tid"]]
-            assert names["process_name", event["pid"], 0] == f"node {event['pid']}"
-            found.append((event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"]))
-    return found
-
-
-class TestOverlap:
-    ARGUMENTS = ("train", "--nodes", 3, "--hidden", "8x3", "--batch", 48, "--steps", 3, "--weights", "centroid16",
-                 "--gradients", "raw", "--threads", 1, "--macs", 4)
-    SCHEDULES = ("none", "strict", "layers", "chunks:2")
-
-    @pytest.fixture(autouse=True)
-    def nodes(self, nodes_of):
-        nodes_of("centroid")
-
-    def test_all(self, run, tmp_path, signalled):
-        """All schedules, one after the other; then the same with a signal in each run, and the same results."""
-        whole, broken = tmp_path / "whole", tmp_path / "broken"
-        code, out, err = run(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
-        assert (code, err) == (0, "")
-        result = json.loads((whole / "report.json").read_text())
-        assert (result["compute"], result["bit_exact"], result["interrupted"]) == ("modelled", True, False)
-        assert [row["schedule"] for row in result["schedules"]] == [*self.SCHEDULES]
-        assert out.splitlines().index("compute: modelled, 4 multiply-adds per cycle")
-        for row in result["schedules"]:
-            name, serial = row["schedule"], result["schedules"][0]["cycles"]
-            assert (row["overlap"], row["bit_exact"], row["search"], row["macs"]) == (name, True, [], 4)
-            assert row["bound"] <= row["cycles"] <= 1.03 * row["modelled_cycles"]
-            assert (f"| {name} | {row['cycles']:,.0f} | {row['cycles'] / serial:.3f} | "
-                    f"{row['cycles'] / row['modelled_cycles']:.3f} | {row['compute_cycles']:,.0f} | "
-                    f"{row['communicate_cycles']:,.0f} | {row['bound']:,.0f} |") in out.splitlines()
-            file = f"timeline-{name.replace(':', '-')}"
-            assert spans_of(whole / f"{file}.json") == [(*span[:3], *span[3:5]) for span in row["timeline"]]
-            assert (whole / f"{file}.png").stat().st_size > 10_000
-            assert str(whole / f"{file}.png") in out
-
-        signalled(signal.SIGTERM, 2)
-        for number, name in enumerate(self.SCHEDULES, start=1):
-            assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (143, "")
-            rows = json.loads((broken / "report.json").read_text())["schedules"]
-            assert [row["overlap"] for row in rows] == [*self.SCHEDULES[:number]]
-            assert (rows[-1]["schedule"], rows[-1]["bit_exact"]) == (name, None)
-        assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (0, "")
-        self.compare(whole, broken)
-
-    def test_search(self, run, tmp_path, signalled):
-        """A search that is interrupted after its first size goes on with the second one."""
-        whole, broken = tmp_path / "whole", tmp_path / "broken"
-        code, out, err = run(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
-        assert (code, err) == (0, "")
-        row, = json.loads((whole / "report.json").read_text())["schedules"]
-        assert out.splitlines()[-len(row["search"]) - 1:-1] == row["search"]
-        assert [line.partition("  ")[0] for line in row["search"][:2]] == ["chunks:1", "chunks:2"]
-        assert row["search"][-1].startswith(f"chosen: {row['schedule']} ")
-        signalled(signal.SIGINT, 1)
-        assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken)[::2] == (130, "")
-        stopped, = json.loads((broken / "report.json").read_text())["schedules"]
-        assert (stopped["schedule"], stopped["search"]) == ("chunks:1", row["search"][:1])
-        assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken, "--resume")[::2] == (0, "")
-        self.compare(whole, broken)
-
-    def compare(self, whole, broken):
-        """Results of two runs are the same, but for seconds."""
-        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
-        for result in results:
-            del result["stage_seconds"], result["simulated_cycles_per_second"]
-        assert results[0] == results[1]
-        for file in [*whole.glob("timeline*"), whole / "weights.npz"]:
-            assert file.read_bytes() == (broken / file.name).read_bytes()
