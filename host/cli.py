@@ -284,24 +284,27 @@ def train_command(
                 except (DeviceError, RingError):
                     progress.say(_advice(experiment, keeper))
                     raise
+            run_seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
+            if overlap == ALL:
+                run_seconds = {"run": sum(experiment.seconds)}
             simulation = report.Simulation(
                 transport=transport.value, threads=count, arithmetic=arithmetic.value, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash,
-                host_port=host_port, elapsed=experiment.elapsed,
-                seconds=session.build_seconds | dict(zip(("run", "comparison"), experiment.seconds, strict=False)),
+                host_port=host_port, elapsed=experiment.elapsed, seconds=session.build_seconds | run_seconds,
                 simulation_seconds=experiment.simulation_seconds)
     bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None
+    begun = [(asked, one) for asked, one in zip(configs, experiment.trainings, strict=False) if one.steps]
+    scheduled = begun if overlap is not None else []
     if stopped:
-        if experiment.trainings and experiment.trainings[0].steps:
+        if begun:
             result = report.build_report(config, experiment.trainings[0], simulation, bigram_loss=bigram_loss,
-                                         interrupted=True)
+                                         interrupted=True, schedules=scheduled)
             write_json(output / "report.json", result)
         console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
-    others = list(zip(configs, experiment.trainings, strict=True)) if overlap is not None else []
     result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss,
-                                 schedules=others)
+                                 schedules=scheduled)
     with Progress(console) as progress:
         progress.stage("report")
         written, picture = report.write_report(result, output)

@@ -22,7 +22,7 @@ class InitialFetch(wiring.Component):
     """Read the initial values of the tiles that ask for them, in the order in which the array takes them.
 
     Rows come by row of units and then by slot; those of a matrix with a stride of 0, common to all rows, once for
-    each slot. Beyond the edge of the matrix nothing is read, and the values mean nothing.
+    each slot. Beyond the edge of the matrix nothing is read, and the values are zero.
 
     A tile that comes again begins with its own results in C. It is read when fewer tiles are unfinished than the
     panel before had: then the one with its results is finished. A tile is finished when all its results are in the

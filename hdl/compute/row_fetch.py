@@ -1,6 +1,6 @@
 """Reads of memory rows ahead of their use."""
 
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Mux, Value
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -17,7 +17,7 @@ def fetch_layout(rows, tag):
 
 
 def fetched_layout(answer, tag):
-    """Payload of a row that was fetched: its tag, and the answer, which means nothing if it was not ``read``."""
+    """Payload of a row that was fetched: its tag, and the answer, which is zero if it was not ``read``."""
     return data.StructLayout({"answer": answer, "read": 1, **tagged(tag)})
 
 
@@ -76,7 +76,7 @@ class RowFetch(wiring.Component):
             tags.i.p.read.eq(asked.read),
             answers.i.valid.eq(self.response.valid), answers.i.payload.eq(self.response.payload),
             self.o.valid.eq(tags.o.valid & (~tags.o.p.read | answers.o.valid)),
-            self.o.p.answer.eq(answers.o.payload), self.o.p.read.eq(tags.o.p.read),
+            Value.cast(self.o.p.answer).eq(Mux(tags.o.p.read, answers.o.payload, 0)), self.o.p.read.eq(tags.o.p.read),
             tags.o.ready.eq(self.o.ready & self.o.valid),
             answers.o.ready.eq(self.o.ready & tags.o.valid & tags.o.p.read),
         ]

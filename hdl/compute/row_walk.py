@@ -72,14 +72,14 @@ class RowWalk(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         walk = Signal(self._walk, reset_less=True)
-        begin = Signal.like(walk.row, reset_less=True)  # first row of the line
+        start = Signal.like(walk.row, reset_less=True)  # first row of the line
         line, group = Signal.like(walk.line, reset_less=True), Signal.like(walk.group, reset_less=True)
         following = Signal.like(walk.row)
         ends_line = Signal()
         step = self.o.payload
         m.d.comb += [
             ends_line.eq(group == walk.group),
-            following.eq(begin + walk.pitch),
+            following.eq(start + walk.pitch),
             step.row.eq(walk.row), step.line.eq(line), step.group.eq(group),
             step.last.eq(ends_line & (line == walk.line)),
             self.i.ready.eq(~self.o.valid | (self.o.ready & step.last)),
@@ -89,10 +89,10 @@ class RowWalk(wiring.Component):
         with m.If((line < walk.lines) & (group <= walk.edge)):
             m.d.comb += step.keep.eq(Mux(group == walk.edge, walk.mask, ~0))
         with m.If(self.i.ready):
-            m.d.sync += [self.o.valid.eq(self.i.valid), walk.eq(self.i.payload), begin.eq(self.i.p.row),
+            m.d.sync += [self.o.valid.eq(self.i.valid), walk.eq(self.i.payload), start.eq(self.i.p.row),
                          line.eq(0), group.eq(0)]
         with m.Elif(self.o.ready):
             m.d.sync += [walk.row.eq(walk.row + 1), group.eq(group + 1)]
             with m.If(ends_line):
-                m.d.sync += [walk.row.eq(following), begin.eq(following), group.eq(0), line.eq(line + 1)]
+                m.d.sync += [walk.row.eq(following), start.eq(following), group.eq(0), line.eq(line + 1)]
         return m

@@ -93,7 +93,7 @@ class CommandChecker(wiring.Component):
     Members
     -------
     i : In(stream of command_layout())
-    queue : In(range(queues)), if there is more than one
+    asking : In(range(queues)), if there is more than one
         Queue of the command on ``i``.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
@@ -110,7 +110,7 @@ class CommandChecker(wiring.Component):
         self._queues = queues
         super().__init__({
             "i": In(stream.Signature(command_layout())),
-            **({"queue": In(range(queues))} if queues > 1 else {}),
+            **({"asking": In(range(queues))} if queues > 1 else {}),
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
@@ -223,7 +223,7 @@ class CommandChecker(wiring.Component):
                                     with m.If(command.length < operation.least):
                                         conclude(EventStatus.BAD_LENGTH, operation.least)
                                 if self._queues > 1 and operation.queue is not None:
-                                    with m.If(self.queue != operation.queue):
+                                    with m.If(self.asking != operation.queue):
                                         conclude(EventStatus.UNKNOWN_OPERATION, command.operation)
                         with m.Default():
                             conclude(EventStatus.UNKNOWN_OPERATION, command.operation)

@@ -28,7 +28,8 @@ class CommandControl(wiring.Component):
 
     While a command runs, the next one is loaded and checked. Once it is alone, that one starts as soon as its flags
     are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
-    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A command of a
+    (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A wait goes on
+    when it has been loaded once more, and the time-out is that of the cycle before the rejection. A command of a
     program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command of
     a program, without an event, unless ``start`` offers it already or its event is on the way.
 
@@ -72,6 +73,8 @@ class CommandControl(wiring.Component):
         Flags that a rejected command has waited for.
     needs_flags : Out(1)
         The command at the head waits for flags at all.
+    takes : Out(1)
+        In this cycle the command at the head goes on to ``start``, with flags that it will take.
     goes : Out(1)
         ``start`` is valid in the next cycle, and was not in this one.
     removed : Out(1)
@@ -126,6 +129,7 @@ class CommandControl(wiring.Component):
             "count": Out(32, init=1),
             "missing": Out(16),
             "needs_flags": Out(1),
+            "takes": Out(1),
             "goes": Out(1),
             "removed": Out(1),
             "taken": Out(16),
@@ -195,7 +199,7 @@ class CommandControl(wiring.Component):
         def leave():
             """Free the head for the next command."""
             m.d.comb += self.removed.eq(1)
-            m.d.sync += [self.loaded.eq(0), self.count.eq(1)]
+            m.d.sync += self.loaded.eq(0)
 
         def refuse(reason):
             m.d.comb += reject.eq(1)
@@ -209,13 +213,14 @@ class CommandControl(wiring.Component):
                     refuse(Rejection.VERDICT)
                 with m.Elif(self.loaded):
                     with m.If(drop):
-                        m.d.sync += [self.loaded.eq(0), self.count.eq(1)]
+                        m.d.sync += self.loaded.eq(0)
                     with m.Elif(self.stale):
                         m.d.sync += self.loaded.eq(0)
                     with m.Elif(self.link_reset):
                         refuse(Rejection.LINK_RESET)
                     with m.Elif(may & (missing == 0) & ~self.blocked):
                         start()
+                        m.d.comb += self.takes.eq(self.needs_flags)
                     with m.Else():
                         m.d.comb += self.waiting.eq(1)
                         with m.If(((late & was_waiting) | never) & ((missing != 0) | ~self.holds)):
@@ -251,4 +256,7 @@ class CommandControl(wiring.Component):
                     leave()
                     m.d.sync += [self.loading.eq(0), dropped.eq(0)]
                     m.next = "Alone"
+        # The outermost condition, which a flip-flop has an input for.
+        with m.If(self.removed | (drop & ~self.rejected)):
+            m.d.sync += self.count.eq(1)
         return m

@@ -131,7 +131,7 @@ class CommandLoader(wiring.Component):
                                 m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
 
         if self._queues > 1:
-            m.d.comb += checker.queue.eq(self.serving)
+            m.d.comb += checker.asking.eq(self.serving)
         good = checker.o.payload.status == EventStatus.OK
         now = (chosen & self.deliver).any()
         m.d.comb += [

@@ -239,7 +239,7 @@ class CommandQueue(wiring.Component):
         taken, given = Const(0, 16), Const(0, 16)
         for n, control in enumerate(controls):
             taken, given = taken | control.taken, given | control.given
-            ahead = [other.goes & other.needs_flags for other in controls[:n]]
+            ahead = [other.takes for other in controls[:n]]
             ahead += [other.start.valid & other.needs_flags for other in controls if other is not control]
             m.d.comb += control.blocked.eq(control.needs_flags & Cat(ahead).any())
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
@@ -252,28 +252,16 @@ class CommandQueue(wiring.Component):
         after : callable
             Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
         """
-        chosen, kept = Signal(range(max(self._queues, 2))), Signal(range(max(self._queues, 2)))
-        held = Signal()
-        event = ended.rejected.payload
+        rejected, event = ended.rejected, ended.rejected.payload
+        chosen = Signal(range(max(self._queues, 2)))
         tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
-        m.d.comb += chosen.eq(kept)
-        with m.If(~held):
-            for n in reversed(range(self._queues)):
-                with m.If(controls[n].rejected):
-                    m.d.comb += chosen.eq(n)
-        m.d.sync += [kept.eq(chosen), held.eq(ended.rejected.valid & ~ended.rejected.ready)]
-        m.d.comb += [
-            event.queue.eq(chosen), event.weight_version.eq(self.weight_version),
-            event.tag.eq(tag), event.status.eq(status), event.detail.eq(detail), event.cycles.eq(count - 1),
-        ]
+        for n in reversed(range(self._queues)):
+            with m.If(controls[n].rejected):
+                m.d.comb += chosen.eq(n)
         with m.Switch(chosen):
             for n, control in enumerate(controls):
                 with m.Case(n):
-                    m.d.comb += [
-                        ended.rejected.valid.eq(control.rejected),
-                        tag.eq(loader.heads[n].tag),
-                        count.eq(control.count),
-                    ]
+                    m.d.comb += [tag.eq(loader.heads[n].tag), count.eq(control.count)]
                     with m.Switch(control.reason):
                         with m.Case(Rejection.VERDICT):
                             m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
@@ -283,10 +271,19 @@ class CommandQueue(wiring.Component):
                             m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
                         with m.Case(Rejection.AFTER):
                             m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
+        # A register keeps the choice and the subtraction out of the way to the memory of events.
+        with m.If(~rejected.valid):
+            m.d.sync += [
+                rejected.valid.eq(Cat(control.rejected for control in controls).any()),
+                event.tag.eq(tag), event.status.eq(status), event.queue.eq(chosen), event.detail.eq(detail),
+                event.cycles.eq(count - 1), event.weight_version.eq(self.weight_version),
+            ]
+        with m.Elif(rejected.ready):
+            m.d.sync += rejected.valid.eq(0)
         for n, control in enumerate(controls):
             run = self.completions[n].valid & self.completions[n].ready
-            rejected = ended.rejected.valid & ended.rejected.ready & (chosen == n)
-            m.d.comb += control.queued.eq(Mux(control.rejected, rejected, run))
+            taken = rejected.valid & rejected.ready & (event.queue == n)
+            m.d.comb += control.queued.eq(Mux(control.rejected, taken, run))
 
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""
@@ -302,8 +299,9 @@ class CommandQueue(wiring.Component):
 
         connect_stream(m, self.program, programs.program)
         wiring.connect(m, node=wiring.flipped(self.trace), trace=trace.read)
+        # The register is right from the cycle behind a run on, and falls a cycle late.
+        m.d.sync += running.eq(taken | (active | Cat(control.busy for control in controls)).any())
         m.d.comb += [
-            running.eq((active | Cat(control.busy for control in controls)).any()),
             self.run.ready.eq(~running),
             taken.eq(self.run.valid & ~running),
             programs.serving.eq(loader.serving),
@@ -328,11 +326,12 @@ class CommandQueue(wiring.Component):
             m.d.sync += self.program_status.stopped.eq(1)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
-            given = Signal(run_layout(), name=f"run_{n}")
+            given = Signal(run_layout(), name=f"run_{n}")  # what a run begins with, and what its passes go on by
             ahead = Signal.like(pushed.levels[n], name=f"ahead_{n}")  # commands that were pushed before the run
             head = loader.heads[n]
             m.d.comb += [
-                given.eq(Mux(taken, self.run.payload, run)),
+                given.eq(self.run.payload),
+                given.collectives.eq(run.collectives),
                 sequencer.run.eq(given),
                 sequencer.start.eq(taken),
                 sequencer.stop.eq(stop),

@@ -117,7 +117,7 @@ class Scoreboard(wiring.Component):
         suffix = f"{queue}_{other}"
         pair = self.after[queue][place]
         base = self.bases[queue][place]
-        back = Signal(16, name=f"back_{suffix}")
+        total, back = Signal(16, name=f"total_{suffix}"), Signal(16, name=f"back_{suffix}")
         target = Signal(16, name=f"target_{suffix}")
         free, never = Signal(name=f"free_{suffix}"), Signal(name=f"never_{suffix}")
         length = self.lengths[other]
@@ -127,7 +127,8 @@ class Scoreboard(wiring.Component):
             m.d.sync += base.eq(base + length)
         m.d.sync += [
             back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
-            target.eq(base + pair.after - back),
+            total.eq(base + pair.after),
+            target.eq(total - back),
             free.eq((pair.after == 0) | (early < pair.lag)),
             never.eq(pair.after[AFTER_MAX.bit_length():].any()),
             self.missing[queue][place].eq(~free & (never | (self.counts[other] - target)[15])),

@@ -64,7 +64,7 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
-        "overlap": (board is not None, "is for nodes with two queues, which no board has"),
+        "overlap": (board is not None, "is for simulated nodes, which have room to stage gradients"),
         "compute": (compute == NODE and workload is not WorkloadName.DIGITS,
                     f"node is for workload digits, not {workload.value}"),
         "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "

@@ -168,11 +168,18 @@ class Device(Requests):
 
     # Memories.
 
+    def _memory_name(self, space: int) -> str:
+        """Name of a memory space in messages, whether the node has it or not."""
+        titles = {memory.number: memory.title for memory in self._config.memories}
+        title: str = titles.get(space, f"state plane {space - Space.STATE}")
+        return title.removesuffix(" memory")
+
     def submit_read_memory(self, space: int, address: int, count: int) -> Pending[Words]:
         """See :meth:`read_memory`."""
         _check_range(space, address, count)
+        name = self._memory_name(space)
         requests = [
-            self._submit(Opcode.READ_MEMORY, f"a read of {_range(space, start, size)}", count=size,
+            self._submit(Opcode.READ_MEMORY, f"a read of {_range(name, start, size)}", count=size,
                          words=[_access(space, start)], answer=size, patience=size)
             for start, size in _packets(address, count)
         ]
@@ -203,8 +210,9 @@ class Device(Requests):
                             f"{elements.shape!r}")
         _check_range(space, address, elements.size)
         words = np.ascontiguousarray(elements).view(np.uint32)
+        name = self._memory_name(space)
         requests = [
-            self._submit(Opcode.WRITE_MEMORY, f"a write to {_range(space, start, size)}", count=size,
+            self._submit(Opcode.WRITE_MEMORY, f"a write to {_range(name, start, size)}", count=size,
                          words=[_access(space, start), words[start - address:start - address + size]], answer=1,
                          patience=size)
             for start, size in _packets(address, words.size)
@@ -379,8 +387,7 @@ def _packets(address: int, count: int) -> list[tuple[int, int]]:
             for start in range(address, address + count, PACKET_WORDS)]
 
 
-def _range(space: int, address: int, count: int) -> str:
-    name = Space(space).name.lower() if space < Space.STATE else f"state plane {space - Space.STATE}"
+def _range(name: str, address: int, count: int) -> str:
     return f"{count} elements of {name} memory from {address} on"
 
 

@@ -18,7 +18,7 @@ from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
-from host.program.program import DEPTH, CompiledProgram, Queue
+from host.program.program import CompiledProgram, Queue
 from host.program.schedules import Dense, Kind, Schedule, Trials, build, fused, layers_of
 from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
@@ -108,8 +108,8 @@ class Execution:
         self._costs = costs
         self._packed_state = packed_state
         self._trials = Trials(max(len(layers) - 1, 1))
-        self._loaded: tuple[Schedule | None, list[int]] | None = None
-        self._program: CompiledProgram | None = None
+        self._last: Schedule | None = None
+        self._loaded: tuple[Schedule | None, list[int], CompiledProgram] | None = None
         self.timing: Timing | None = None
         self.parts: list[Part] | None = None
 
@@ -147,41 +147,52 @@ class Execution:
 
     def update(self) -> Outcome:
         """Have the nodes sum the gradients and update the weights."""
-        ring, schedule = self._ring, self.schedule
-        lengths = [] if schedule is None or self.computer is None else self.computer.lengths
-        if self._program is None or (schedule, lengths) != self._loaded:
-            self._program = self._load(schedule)
-            self._loaded = schedule, lengths
-        passes = ring.run_programs(collectives=self._program.collectives)
+        schedule = self.schedule
+        program, passes = self._run(schedule)
         cycles = passes.outcome.cycles
         if schedule is not None and passes.traces:
-            self.timing = timing_of(str(schedule), self._program, passes)
+            self.timing = timing_of(str(schedule), program, passes)
             cycles = self.timing.cycles
         if self._searches and not self._trials.over:
             self._trials.note(cycles)
+        self._last = schedule
         return dataclasses.replace(passes.outcome, cycles=cycles)
 
-    def _load(self, schedule: Schedule | None) -> CompiledProgram:
-        """Give the nodes the program of a schedule."""
+    def warm_up(self) -> None:
+        """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
+        self._run(self._last or self.schedule)
+
+    def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
+        """Load the program of a schedule, unless the nodes have it, and run a pass."""
         ring = self._ring
+        lengths = [] if schedule is None or self.computer is None else self.computer.lengths
+        if self._loaded is None or self._loaded[:2] != (schedule, lengths):
+            program = self._program(schedule)
+            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            self._loaded = schedule, lengths, program
+        program = self._loaded[2]
+        return program, ring.run_programs(collectives=program.collectives)
+
+    def _program(self, schedule: Schedule | None) -> CompiledProgram:
+        """Program of a schedule, whose collectives are :attr:`parts`."""
         if schedule is None or self._costs is None:
-            program = fused(self._length)
-        else:
-            program = _build(ring.devices[0].config, self._layers, schedule, ring.nodes, self._costs,
-                             packed_state=self._packed_state, computer=self.computer)
-            self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
-                                                 ("gradient_base", "length", "turn")))
-                          for task in program.tasks if task.collective]
-        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            return fused(self._length)
+        program = _build(self._ring.devices[0].config, self._layers, schedule, self._ring.nodes, self._costs,
+                         packed_state=self._packed_state, computer=self.computer)
+        self.parts = [Part(task.operation, *(_number(task.fields[name]) for name in
+                                             ("gradient_base", "length", "turn")))
+                      for task in program.tasks if task.collective]
         return program
 
     def state(self) -> dict[str, Any]:
         """State that later steps depend on."""
-        return {"trials": [list(one) for one in self._trials.trials]}
+        return {"trials": [list(one) for one in self._trials.trials],
+                "last": None if self._last is None else str(self._last)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self._trials = Trials(max(len(self._layers) - 1, 1), [(size, cycles) for size, cycles in state["trials"]])
+        self._last = None if state["last"] is None else Schedule.parse(state["last"])
 
 
 def _number(value: int | Sequence[int]) -> int:
@@ -261,7 +272,8 @@ def _build(node: NodeConfig, layers: Sequence[Dense], schedule: Schedule, nodes:
 def programmed(node: NodeConfig, length: int, layers: int) -> NodeConfig:
     """The same node with two queues and room for programs of so many layers; without a compute engine, also with
     COMPUTE and room to stage gradients."""
-    found = dataclasses.replace(node, queues=2, program_depth=max(DEPTH, 1 << (2 * layers - 1).bit_length()))
+    depth = max(node.program_depth, 1 << (2 * layers - 1).bit_length())
+    found = dataclasses.replace(node, queues=2, program_depth=depth)
     if node.compute:
         return found
     words = max(node.gradient_words, 1 << (2 * length - 1).bit_length())

@@ -370,6 +370,7 @@ class Run:
         self.due = state["due"]
         self._interval_loss, self._interval_count = state["interval_loss"], state["interval_count"]
         self._reference.restore(state["memory"]["reference"])
+        self._execution.restore(state["memory"]["execution"])
         self._ring.clear_counters()
         self._counters = self._ring.counters()
         repeats = self.training.repeats
@@ -390,7 +391,7 @@ class Run:
         if self._config.density is not None:
             ring.sparsify(self._length, threshold=0)
             self._give(shares, gradients)
-        self._execution.update()
+        self._execution.warm_up()
 
 
 def train(ring: Ring, data: Dataset | Workload, config: TrainingConfig, *,

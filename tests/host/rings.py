@@ -17,7 +17,7 @@ from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.verilated import OpenRing
 from sim.verilated.build import build_ring
 from tests import mx5
-from tests.pairs import generator as pairs
+from tests.pairs.memories import CONFIG as PAIRS
 
 TIMEOUT = 4000
 
@@ -28,14 +28,14 @@ with mx5.registered():
         # What a node is if nothing is said, and what most tests use.
         "default": NodeConfig(),
         # Every engine, and segments short enough for several in a block of little memories.
-        "engines": pairs.CONFIG,
+        "engines": PAIRS,
         # Both directions through blocks of shared exponents, and programs as long as they are by default.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
                           stand_in=True, queues=2),
         # A codebook beside residuals, rows of eight elements, and programs.
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
-                             error_feedback=False, stand_in=True, queues=2, program_depth=32),
+                            error_feedback=False, stand_in=True, queues=2, program_depth=32),
         # A codebook beside gradients that no codec makes shorter, an optimizer that waits, programs, and an engine.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
@@ -46,10 +46,11 @@ with mx5.registered():
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=3, masking=False, error_feedback=False, stand_in=True, queues=2,
                            program_depth=32),
-        # One element per row, as little room for packets as there can be, and gradients in a format that tests add.
-        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=1024,
+        # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
+        # COMPUTE in the only queue.
+        "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False),
+                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

@@ -38,6 +38,21 @@ def run(monkeypatch, capsys):
     return call
 
 
+@pytest.fixture
+def signalled(monkeypatch):
+    """Send the program a signal when it has done a number of steps."""
+    def call(number, step):
+        def advance(run):
+            do(run)
+            if len(run.training.steps) == step:
+                os.kill(os.getpid(), number)
+
+        do = trainer.Run.advance
+        monkeypatch.setattr(trainer.Run, "advance", advance)
+
+    return call
+
+
 class TestTrain:
     def test_on_the_verilated_ring(self, run, tmp_path):
         code, out, err = run("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500,
@@ -205,7 +220,7 @@ class TestTrain:
          "error: Multiply-adds per cycle of nodes that compute must be one of 4, 8, 16, not 5\n"),
         (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
-         "error: Option --overlap is for nodes with two queues, which no board has: leave it out\n"),
+         "error: Option --overlap is for simulated nodes, which have room to stage gradients: leave it out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "
@@ -336,20 +351,6 @@ class TestBench:
 class TestInterrupted:
     ARGUMENTS = ("train", "--nodes", 3, "--epochs", 2, "--hidden", "none", "--batch", 500, "--threads", 1)
 
-    @pytest.fixture
-    def signalled(self, monkeypatch):
-        """Send the program a signal when it has done a number of steps."""
-        def call(number, step):
-            def advance(run):
-                do(run)
-                if len(run.training.steps) == step:
-                    os.kill(os.getpid(), number)
-
-            do = trainer.Run.advance
-            monkeypatch.setattr(trainer.Run, "advance", advance)
-
-        return call
-
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
     def test_goes_on(self, run, tmp_path, signalled, number, code):
         whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -389,3 +390,89 @@ class TestInterrupted:
         (tmp_path / "taken").write_text("")
         assert run(*self.ARGUMENTS, "--output", tmp_path / "taken") == (
             1, "", f"error: Output must be a folder, not the file {tmp_path / 'taken'}\n")
+
+
+def spans_of(path):
+    """Spans of a file in Chrome's trace format, whose members are checked: node, queue, name, start and end."""
+    content = json.loads(path.read_text())
+    assert set(content) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert content["displayTimeUnit"] in ("ms", "ns")
+    assert content["otherData"]["compute"] == "modelled"
+    names, found = {}, []
+    for event in content["traceEvents"]:
+        assert all(type(event[name]) is int and event[name] >= 0 for name in ("pid", "tid"))
+        if event["ph"] == "M":
+            assert set(event) == {"ph", "name", "pid", "tid", "args"}
+            assert names.setdefault((event["name"], event["pid"], event["tid"]), event["args"]["name"])
+        else:
+            assert (event["ph"], set(event)) == ("X", {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args"})
+            assert all(type(event[name]) is int and event[name] >= 0 for name in ("ts", "dur"))
+            assert event["cat"] == names["thread_name", event["pid"], event["tid"]]
+            assert names["process_name", event["pid"], 0] == f"node {event['pid']}"
+            found.append((event["pid"], event["tid"], event["name"], event["ts"], event["ts"] + event["dur"]))
+    return found
+
+
+class TestOverlap:
+    ARGUMENTS = ("train", "--nodes", 3, "--hidden", "8x3", "--batch", 48, "--steps", 3, "--weights", "centroid16",
+                 "--gradients", "raw", "--threads", 1, "--macs", 4)
+    SCHEDULES = ("none", "strict", "layers", "chunks:2")
+
+    @pytest.fixture(autouse=True)
+    def nodes(self, nodes_of):
+        nodes_of("centroid")
+
+    def test_all(self, run, tmp_path, signalled):
+        """All schedules, one after the other; then the same with a signal in each run, and the same results."""
+        whole, broken = tmp_path / "whole", tmp_path / "broken"
+        code, out, err = run(*self.ARGUMENTS, "--overlap", "all", "--output", whole)
+        assert (code, err) == (0, "")
+        result = json.loads((whole / "report.json").read_text())
+        assert (result["compute"], result["bit_exact"], result["interrupted"]) == ("modelled", True, False)
+        assert [row["schedule"] for row in result["schedules"]] == [*self.SCHEDULES]
+        assert out.splitlines().index("compute: modelled, 4 multiply-adds per cycle")
+        for row in result["schedules"]:
+            name, serial = row["schedule"], result["schedules"][0]["cycles"]
+            assert (row["overlap"], row["bit_exact"], row["search"], row["macs"]) == (name, True, [], 4)
+            assert row["bound"] <= row["cycles"] <= 1.03 * row["modelled_cycles"]
+            assert (f"| {name} | {row['cycles']:,.0f} | {row['cycles'] / serial:.3f} | "
+                    f"{row['cycles'] / row['modelled_cycles']:.3f} | {row['compute_cycles']:,.0f} | "
+                    f"{row['communicate_cycles']:,.0f} | {row['bound']:,.0f} |") in out.splitlines()
+            file = f"timeline-{name.replace(':', '-')}"
+            assert spans_of(whole / f"{file}.json") == [(*span[:3], *span[3:5]) for span in row["timeline"]]
+            assert (whole / f"{file}.png").stat().st_size > 10_000
+            assert str(whole / f"{file}.png") in out
+
+        signalled(signal.SIGTERM, 2)
+        for number, name in enumerate(self.SCHEDULES, start=1):
+            assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (143, "")
+            rows = json.loads((broken / "report.json").read_text())["schedules"]
+            assert [row["overlap"] for row in rows] == [*self.SCHEDULES[:number]]
+            assert (rows[-1]["schedule"], rows[-1]["bit_exact"]) == (name, None)
+        assert run(*self.ARGUMENTS, "--overlap", "all", "--output", broken, "--resume")[::2] == (0, "")
+        self.compare(whole, broken)
+
+    def test_search(self, run, tmp_path, signalled):
+        """A search that is interrupted after its first size goes on with the second one."""
+        whole, broken = tmp_path / "whole", tmp_path / "broken"
+        code, out, err = run(*self.ARGUMENTS, "--overlap", "search", "--output", whole)
+        assert (code, err) == (0, "")
+        row, = json.loads((whole / "report.json").read_text())["schedules"]
+        assert out.splitlines()[-len(row["search"]) - 1:-1] == row["search"]
+        assert [line.partition("  ")[0] for line in row["search"][:2]] == ["chunks:1", "chunks:2"]
+        assert row["search"][-1].startswith(f"chosen: {row['schedule']} ")
+        signalled(signal.SIGINT, 1)
+        assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken)[::2] == (130, "")
+        stopped, = json.loads((broken / "report.json").read_text())["schedules"]
+        assert (stopped["schedule"], stopped["search"]) == ("chunks:1", row["search"][:1])
+        assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken, "--resume")[::2] == (0, "")
+        self.compare(whole, broken)
+
+    def compare(self, whole, broken):
+        """Results of two runs are the same, but for seconds."""
+        results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]
+        for result in results:
+            del result["stage_seconds"], result["simulated_cycles_per_second"]
+        assert results[0] == results[1]
+        for file in [*whole.glob("timeline*"), whole / "weights.npz"]:
+            assert file.read_bytes() == (broken / file.name).read_bytes()

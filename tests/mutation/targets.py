@@ -127,6 +127,21 @@ def _event_queue() -> dict[str, Any]:
     return {"events": EventQueue(queues=2, depth=3)}
 
 
+def _immediate() -> dict[str, Any]:
+    from hdl.control.immediate import ImmediateRunner
+    from hdl.control.latched_settings import LatchedSettings
+
+    return {"immediate": ImmediateRunner(), "latched": LatchedSettings()}
+
+
+def _stand_in() -> dict[str, Any]:
+    from hdl.compute.stand_in import StandIn
+    from hdl.config import NodeConfig
+
+    return {f"stand_in{lanes}": StandIn(config=NodeConfig(lanes=lanes, gradient_words=512, stand_in=True))
+            for lanes in (1, 4)}
+
+
 def _program_memory() -> dict[str, Any]:
     from hdl.control.program_memory import ProgramMemory
 
@@ -159,14 +174,18 @@ def _command_checker() -> dict[str, Any]:
     config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
     configs = {"checker": dataclasses.replace(config, quantization=True, compute=1, activation_words=192),
                "master": dataclasses.replace(config, weight_codec="mx9")}
-    return {name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()}
+    two = dataclasses.replace(config, queues=2)
+    return {**{name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()},
+            "two": CommandChecker(config=two, operations=operations(two), queues=2)}
 
 
 def _host_port() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.control.host_port import HostPort
 
-    return {"port": HostPort(config=NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32))}
+    config = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)
+    return {"port": HostPort(config=config),
+            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3))}
 
 
 def _registers() -> dict[str, Any]:
@@ -174,7 +193,8 @@ def _registers() -> dict[str, Any]:
     from hdl.control.register_file import RegisterFile
 
     config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
-    return {"registers": RegisterFile(config=config)}
+    return {"registers": RegisterFile(config=config),
+            "two": RegisterFile(config=dataclasses.replace(config, queues=2))}
 
 
 def _runner() -> dict[str, Any]:
@@ -218,6 +238,15 @@ def _memory_access() -> dict[str, Any]:
     from hdl.compute.memory_access import MemoryAccess
 
     return {"access": MemoryAccess(rows=(8, 2, 32), lanes=2)}
+
+
+def _gemm() -> dict[str, Any]:
+    from hdl.compute.gemm import Gemm
+    from hdl.compute.row_walk import RowWalk
+
+    return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64),
+            "square": Gemm(rows=2, lanes=2, blocks=4, memory_rows=64),
+            "walk": RowWalk(rows=512, most=16, lanes=4, tag=2)}
 
 
 def _burst() -> dict[str, Any]:
@@ -305,16 +334,23 @@ _ALL = (
     *(Target(f"hdl/ring/{name}.py", _datapath, _RINGS, _OF_RINGS, rest=False, cost=10)
       for name in ("datapath", "walks", "parts/part", *(f"parts/{part}" for part in _PARTS))),
     Target("hdl/ring/parts/codebook.py", _codebook, (f"{_RING}/parts/test_codebook.py",)),
-    Target("hdl/control/command_checker.py", _command_checker, (f"{_CONTROL}/test_command_checker.py",), {
+    Target("hdl/control/command_checker.py", _command_checker, (
+        f"{_CONTROL}/test_command_checker.py", f"{_CONTROL}/test_command_queue_programs.py"), {
+        "two": ("test_programs[none",),
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),
     *(Target(f"hdl/control/{name}.py", _command_queue,
              (*tests, f"{_CONTROL}/test_command_queue_programs.py", f"{_CONTROL}/test_command_queue.py"),
-             {"queue": (*first, "test_queue[none-freeze", "test_queue[geometric"), "two": ("test_programs[none",)})
+             {"queue": (*first, "test_queue[none-freeze", "test_queue[geometric"),
+              "two": (*first, "test_programs[none")})
       for name, tests, first in (
           ("command_queue", (), ()), ("command_loader", (), ()),
-          ("command_control", (f"{_CONTROL}/test_command_control.py",), ("test_control_of_a_queue",)),
+          ("command_control", (f"{_CONTROL}/test_command_control.py",),
+           ("test_model[1.0", "test_control_of_a_queue")),
           ("pushed_commands", (f"{_CONTROL}/test_pushed_commands.py",), ("test_pushed_commands",)))),
+    *(Target(f"hdl/control/{name}.py", _immediate, (
+        f"{_CONTROL}/test_latched_settings.py", "tests/hdl/test_engines.py"))
+      for name in ("immediate", "latched_settings")),
     Target("hdl/control/event_queue.py", _event_queue, (f"{_CONTROL}/test_event_queue.py",)),
     Target("hdl/control/program_memory.py", _program_memory, (f"{_CONTROL}/test_program_memory.py",)),
     Target("hdl/control/sequencer.py", _sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
@@ -343,6 +379,10 @@ _ALL = (
       for name, tests in (("instruction_checker", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
+    Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
+    *(Target(f"hdl/compute/{name}.py", _gemm, (
+        f"tests/hdl/compute/test_{name if name.startswith('row') else 'gemm'}.py",), cost=3)
+      for name in ("row_walk", "row_fetch", "operand_fetch", "initial_fetch", "drain", "gemm")),
     Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")

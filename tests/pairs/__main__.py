@@ -22,7 +22,8 @@ from rich.table import Table
 from hdl.node import Node
 from sim.verilated import toolchain
 from sim.verilated.build import build_ring
-from tests.pairs.generator import CONFIG, KINDS
+from tests.pairs.generator import KINDS
+from tests.pairs.memories import CONFIG
 from tests.pairs.play import play_part
 
 #: Share of the pairs for each ring size; large rings take longer.

@@ -1,46 +1,27 @@
 """Random commands of every kind, with random values in all fields that an operation ignores.
 
-The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, and the
-parameters of layers in the gradient memory, which no command may change.
+The nodes have two queues. All commands that change memory run in the order in which they were made: within a queue by
+themselves, from one queue to the other by a flag, and in a program by what each comes after.
 """
 
 import collections
 import dataclasses
 import random
 
-import numpy as np
-import numpy.typing as npt
-
-from hdl.config import NodeConfig
-from hdl.control.protocol import EventStatus, Operation, Space, command_layout
+from hdl.control.protocol import EventStatus, Operation, command_layout
+from hdl.control.pushed_commands import queue_of
 from hdl.engines import operations
-from hdl.masking.mask import KINDS as MASK_KINDS
-from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.command import Command
-from host.driver.inference import program
-from host.driver.masking import Mask, MaskJob, plan
 from host.driver.words import places
-from sim.golden import masking, quantization
+from sim.golden import masking
+from tests.pairs.memories import CONFIG, DATA
 from tests.pairs.model import Programs
 
-__all__ = ["CONFIG", "DATA", "KINDS", "Generator", "Step", "contents"]
-
-Words = npt.NDArray[np.uint32]
-
-#: Configuration of the nodes: every engine, one state plane, segments short enough for several in a block.
-CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
-                    quantization=True, stand_in=True)
-
-#: Elements of the gradient and the weight memory that commands change.
-DATA = 768
-
-_MASK_LISTS, _LAYER_LISTS = 4, 2
-_LIST = 32  # words of a list of masks
-_LAYER = 64  # words of a list of one layer, with its codes
-_LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
+__all__ = ["KINDS", "LATCHED_FLAG", "Generator", "Step"]
 
 #: Kinds of commands that end with OK, and of those that end with a status of their own on every node.
 _OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG)]
+_QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
 _REJECTED = {
     "unknown_operation": EventStatus.UNKNOWN_OPERATION,
@@ -55,13 +36,19 @@ _REJECTED = {
 }
 #: Kind of a collective in which one node has a different number, so that all nodes give it up.
 _REFUSED = "refused"
-KINDS = (*_GOOD, *_REJECTED, _REFUSED)
+#: Requests of the host that are no commands: loads of both programs, and a run of them.
+_LOAD, _RUN = "load_program", "run"
+KINDS = (*_GOOD, *_REJECTED, _REFUSED, _LOAD, _RUN)
 
 _RING = (Operation.FUSED_UPDATE, Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER,
          Operation.BROADCAST)
+_WEIGHTS = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST, Operation.SPARSIFY)
 #: Added to the number of one node, which no other command of a batch has then.
 _ANOTHER = 1 << 15
 _NEVER_SET = 1 << 15  # the flag that no command signals
+#: Flag that the host sets when it has written other settings for a LATCH to copy.
+LATCHED_FLAG = 1 << 14
+_FREE = 6  # flags that commands signal and wait for at random; those behind keep commands in order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,56 +62,32 @@ class Step:
         Commands in the order of the nodes.
     status : EventStatus or None
         Expected status; None for any but OK and a time-out.
+    queue : int
+        Queue of the commands.
+    of_program : bool
+        The commands are those of a program.
+    latches : bool
+        LATCH that waits for other settings.
+    program : list of Step
+        Commands of a pass in the order of time, for a load; those of all passes, for a run.
+    options : dict
+        Model of a load; all parameters of a run.
     """
 
     kind: str
     commands: list[Command]
     status: EventStatus | None
+    queue: int = 1
+    of_program: bool = False
+    latches: bool = False
+    program: list["Step"] = dataclasses.field(default_factory=list)
+    options: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
-    """Random memories of all nodes, with the lists in them."""
-    generator = np.random.default_rng(seed)
-    memories = []
-    for words in CONFIG.memories.words:
-        values = generator.standard_normal((nodes, words)).astype(np.float32)
-        values[generator.random((nodes, words)) < generator.choice([0.0, 0.5, 0.95])] = 0
-        memories.append(values.view(np.uint32))
-    masks, layers = {}, {}
-    for number in range(_MASK_LISTS):
-        base = DATA + _LIST * number
-        job = _mask(generator)
-        region, = plan([job], lanes=CONFIG.lanes, elements=CONFIG.gradient_words, words=CONFIG.weight_words)
-        memories[Space.WEIGHT][:, base:base + _LIST] = region.words[:_LIST]
-        masks[base] = masking.Job(rows=job.rows, columns=job.columns, count=job.count,
-                                  mask=masking.Mask(**vars(job.mask)))
-    for number in range(_LAYER_LISTS):
-        base, parameters = _LAYERS + _LAYER * number, DATA + 32 * number
-        layer = quantization.Layer(
-            generator.integers(0, 16, (8, 24)), -8, "min", 4, generator.integers(-500, 500, 8), 0, 1, False, False,
-            True)
-        given = program([layer], lanes=CONFIG.lanes, gradient_words=CONFIG.gradient_words,
-                        weight_words=CONFIG.weight_words)
-        source, target = (int(32 * place) for place in generator.choice(DATA // 64, 2, replace=False))
-        target += DATA // 2 - DATA // 2 % 32
-        words = given.weights.copy()
-        # Words 2 to 5 of a layer are the addresses of its codes, inputs, parameters and outputs.
-        words[2:6] = base + LAYER_WORDS * 4, source, parameters, target
-        memories[Space.WEIGHT][:, base:base + len(words)] = words
-        memories[Space.GRADIENT][:, parameters:parameters + len(given.parameters)] = given.parameters
-        layers[base] = layer, source, target
-    return memories, Programs(masks=masks, layers=layers)
-
-
-def _mask(generator: np.random.Generator) -> MaskJob:
-    rows, columns, count = int(generator.integers(1, 9)), 4 * int(generator.integers(1, 5)), 1
-    count = int(generator.integers(1, 4))
-    kinds = {name: bool(generator.random() < 0.3) for name in MASK_KINDS}
-    numbers = {name: int(generator.integers(0, 17)) for name in (
-        "length_rows", "length_columns", "first_row", "end_row", "first_column", "end_column", "width")}
-    external = generator.random((count, rows, columns)) < 0.5 if kinds["external"] else None
-    return MaskJob(matrices=np.zeros((count, rows, columns), np.float32), external=external,
-                   mask=Mask(**kinds, **numbers, diagonal=int(generator.integers(-8, 9))))
+def _span(command: Command) -> int:
+    """Elements of the weight memory from the first to the last of a command."""
+    groups, stride = -(-command.length // 32), command.stride if command.operation in _RING else 1
+    return 32 * ((groups - 1) * stride + 1) if groups else 0
 
 
 class Generator:
@@ -141,12 +104,18 @@ class Generator:
         Number of times that the second kind of command has followed the first.
     last : str
         Kind of the latest command, or the reason for its end.
+    patient : bool
+        Commands wait long enough for those of the other queue.
+    weight_stride : int
+        Register WEIGHT_STRIDE.
     """
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.nodes = nodes
         self.pairs: collections.Counter[tuple[str, str]] = collections.Counter()
         self.last = ""
+        self.patient = True
+        self.weight_stride = 0
         self.programs = Programs(masks={}, layers={})
         self._random = random.Random(seed)
         # Operations in which every node receives a block that has passed the odd node.
@@ -160,12 +129,30 @@ class Generator:
         self._number = 0  # of the latest collective
         self._ran: int | None = None  # number of the latest collective that all nodes have run, if it is known
         self._half = False  # only the lower half of data is known, since a command on the other half was refused
+        self._at = 1  # queue of the latest command that changes memory
+        self._order = 0  # its flag, unless a command of the other queue waits for it
+        self._orders = 0  # such flags in the batch
+        self._only: int | None = None  # queue of the next command that changes memory, if only one will do
+        self._loaded: Step | None = None
 
-    def begin(self) -> None:
-        """Begin a new batch, in which no flag is known to be set, and the contents of all memories are known."""
-        self._flags = 0
+    def begin(self, *, patient: bool, ring: bool = False) -> None:
+        """Begin a new batch, in which no flag is set, and the contents of all memories are known.
+
+        Parameters
+        ----------
+        patient : bool
+            Commands of both queues, which wait for each other, and programs; else those of one queue alone.
+        ring : bool
+            The batch ends with a collective.
+        """
+        self._flags = self._order = self._orders = 0
         self._half = False
         self._ran = None
+        self._loaded = None
+        self.patient = patient
+        self._only = None if patient else int(ring or self._random.random() < 0.7)
+        if self._number > _ANOTHER // 2:
+            self._number = 0
 
     @property
     def _end(self) -> int:
@@ -183,21 +170,49 @@ class Generator:
     def step(self, *, ring: bool = False) -> Step:
         """Make the next command; with ``ring`` a collective that ends with OK if nothing disturbs it."""
         kinds = [operation.name.lower() for operation in _RING] if ring else [
-            kind for kind in KINDS if (kind != _REFUSED or (self.nodes > 1 and not self._half))
-            and (kind != "repeated" or self._ran is not None)]
+            kind for kind in KINDS if self._may_follow(kind)]
         self._random.shuffle(kinds)
         # Prefer the rarest pair and, in most steps, the rarest kind of those. The last kind is never the rarest, so
         # some steps skip the second preference.
         rare = self._random.random() < 0.7
         kind = min(kinds, key=lambda kind: (self.pairs[self.last, kind], self._used[kind] if rare else 0))
+        if self._random.random() < 0.3:  # a run needs more than chance: programs, and their first queue
+            kind = _RUN if _RUN in kinds else _LOAD if _LOAD in kinds else kind
         self._used[kind] += 1
         self.pairs[self.last, kind] += 1
         self.last = kind
         return self._make(kind)
 
-    def _make(self, kind: str) -> Step:
-        choose = self._random
+    def _may_follow(self, kind: str) -> bool:
+        """Whether a command of this kind may be next."""
+        if kind == _REFUSED:
+            return self.nodes > 1 and not self._half and self._only != 0 and self._loaded is None
+        if kind in _GOOD:
+            return self._only in (None, _QUEUES[Operation[kind.upper()]])
+        return {"repeated": self._ran is not None, "wait_timeout": not self.patient,
+                # Of a batch, since a load during a run is refused.
+                _LOAD: self.patient and self._loaded is None,
+                _RUN: self._may_run()}.get(kind, True)
+
+    def _may_run(self) -> bool:
+        """Whether programs are loaded whose first command is behind all that were pushed."""
+        if self._loaded is None or self._loaded.kind != _LOAD:
+            return False
+        return not self._orders or self._at == self._loaded.program[0].queue
+
+    def _next_tag(self) -> int:
         self._tag = (self._tag + 1) % (1 << 16)
+        return self._tag
+
+    def _make(self, kind: str) -> Step:
+        if kind == _LOAD:
+            self._loaded = self._load()
+            return self._loaded
+        if kind == _RUN:
+            assert self._loaded is not None
+            self._loaded = self._run(self._loaded)
+            return self._loaded
+        choose = self._random
         status: EventStatus | None = EventStatus.OK
         if kind in _GOOD:
             commands = self._good(Operation[kind.upper()])
@@ -212,17 +227,88 @@ class Generator:
         else:
             status = _REJECTED[kind]
             commands = self._rejected(kind)
-        flags = {"tag": self._tag, "signal": choose.getrandbits(15) & choose.getrandbits(15), "wait": 0}
+        queue = _QUEUES.get(commands[0].operation, CONFIG.queues - 1)
+        flags = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE) & choose.getrandbits(_FREE), "wait": 0}
         if kind == "wait_timeout":
             flags["wait"] = _NEVER_SET
         elif kind in _GOOD and choose.random() < 0.5:
-            flags["wait"] = self._flags & choose.getrandbits(16)
+            flags["wait"] = self._flags & choose.getrandbits(_FREE)
+        if status in (EventStatus.OK, None) and queue != self._at:
+            flags["wait"] |= self._order
+            self._order = 0
         if status is EventStatus.OK:
             self._flags = self._flags & ~flags["wait"] | flags["signal"]
+            if self.patient:
+                self._order = 1 << _FREE + self._orders
+                self._orders += 1
+                self._only = None
+            flags["signal"] |= self._order
+            self._at = queue
         commands = [dataclasses.replace(command, **flags) for command in commands]
         if kind == _REFUSED:
             self.next_epoch()
-        return Step(kind=kind, commands=commands, status=status)
+        return Step(kind=kind, commands=commands, status=status, queue=queue)
+
+    def _load(self) -> Step:
+        """Make the programs of both queues, whose commands come after each other in one order."""
+        choose = self._random
+        count = choose.randrange(1, 5)
+        queues = [choose.randrange(CONFIG.queues) for _ in range(count)]
+        steps: list[Step] = []
+        collectives = 0
+        wanted = choose.choice([[], [], [Operation.LATCH, Operation.FUSED_UPDATE]])
+        for place, queue in enumerate(queues):
+            operation = wanted.pop(0) if wanted and queue == 1 else choose.choice([
+                one for one in _OPERATIONS if one is Operation.QUIESCE or _QUEUES[one] == queue])
+            collectives += operation in _RING
+            latches = operation is Operation.LATCH and choose.random() < 0.8 and not any(
+                step.latches for step in steps)
+            earlier = sum(other != queue for other in queues[:place])
+            # The first command of a pass comes after all others of the pass before.
+            lag = int(not earlier)
+            fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
+                      "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
+                      "after_0": sum(other != queue for other in queues) if lag else earlier}
+            commands = [dataclasses.replace(command, **fields)
+                        for command in self._alternating(self._good(operation, number=collectives))]
+            steps.append(Step(kind=operation.name.lower(), commands=commands, status=EventStatus.OK, queue=queue,
+                              of_program=True, latches=latches))
+        return Step(kind=_LOAD, commands=[], status=EventStatus.OK, program=steps,
+                    options={"model": choose.randrange(256)})
+
+    def _alternating(self, commands: list[Command]) -> list[Command]:
+        """Choose whether the weights of commands alternate, where there is room for both."""
+        operation = commands[0].operation
+        room = min(self._end - command.weight_base - _span(command) for command in commands)
+        if operation in (Operation.MASK, Operation.INFER) or (operation in _WEIGHTS and room < self.weight_stride):
+            return [dataclasses.replace(command, alternate=0) for command in commands]
+        alternate = self._random.getrandbits(1)
+        return [dataclasses.replace(command, alternate=alternate) for command in commands]
+
+    def _run(self, loaded: Step) -> Step:
+        """Make a run of the programs, and all of its commands."""
+        choose = self._random
+        steps = loaded.program
+        collectives = sum(step.commands[0].operation in _RING for step in steps)
+        passes = 1 if any(step.latches for step in steps) else choose.randrange(1, 4)
+        options = {"passes": passes, "parity": choose.getrandbits(1), "collective": self._number,
+                   "collectives": collectives, **loaded.options}
+        every = []
+        for number in range(passes):
+            odd = (number + options["parity"]) % 2
+            every += [dataclasses.replace(step, commands=[dataclasses.replace(
+                command, weight_base=command.weight_base + self.weight_stride * command.alternate * odd,
+                collective=(command.collective + self._number + number * collectives) % (1 << 16))
+                for command in step.commands]) for step in steps]
+        self._number += passes * collectives
+        if collectives:
+            self._ran = self._number
+        for step in steps:
+            self._flags |= step.commands[0].signal
+        self._at, self._order = steps[-1].queue, 0
+        # What follows is behind the program of its own queue alone.
+        self._only = self._at
+        return Step(kind=_RUN, commands=[], status=EventStatus.OK, program=every, options=options)
 
     def _noise(self) -> dict[str, int]:
         """Draw random values for all fields but the operation, flags and tag."""
@@ -304,10 +390,10 @@ class Generator:
     def _rejected(self, kind: str) -> list[Command]:
         choose = self._random
         if kind == "unknown_operation":
-            operation = choose.choice([10, 11, 99, 255])
+            operation = choose.choice([11, 12, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
-            return self._good(choose.choice(_OPERATIONS))
+            return self._good(choose.choice([one for one in _OPERATIONS if self._only in (None, _QUEUES[one])]))
         if kind in ("bad_mask", "bad_layer"):
             operation = Operation.MASK if kind == "bad_mask" else Operation.INFER
             used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,

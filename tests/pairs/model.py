@@ -87,7 +87,7 @@ class Model:
                     mine, details[node] = self._infer(node, command, programs)
                 changes += mine
             return changes, details
-        if operation is Operation.QUIESCE:
+        if operation in (Operation.QUIESCE, Operation.LATCH):
             return [], details
         order = np.argsort([command.rank for command in commands])  # nodes by rank
         return self._collective(commands[0], order, settings), details

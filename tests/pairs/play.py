@@ -1,5 +1,6 @@
 """Batches of queued commands on a simulated ring, compared with the model word by word."""
 
+import collections
 import contextlib
 import random
 import time
@@ -9,20 +10,25 @@ from typing import Any
 import numpy as np
 
 from hdl.control.protocol import EventStatus, Operation
-from host.driver.command import Event
+from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.transports.verilated import OpenRing
+from sim.golden import optimizer
 from sim.golden import ring as golden
 from sim.verilated.build import Library
-from tests.pairs.generator import CONFIG, Generator, Step, contents
+from tests.pairs.generator import LATCHED_FLAG, Generator, Step
+from tests.pairs.memories import CONFIG, contents
 from tests.pairs.model import Change, Model
 
 __all__ = ["MismatchError", "Player", "play_part", "playing"]
 
 #: Time-out in cycles, for the wait of a node for a word and for the wait of a command for its flags.
 TIMEOUT = 2_000
+
+#: The same where commands of one queue wait for those of the other: longer than all commands of a batch.
+PATIENT = 1_000_000
 
 _DEPTH = 8  # commands in a node's queue
 _UPDATES = (Operation.FUSED_UPDATE, Operation.ALL_GATHER, Operation.BROADCAST)
@@ -83,15 +89,27 @@ class Player:
             self._ring._all(lambda rank, device, space=space, memory=memory: device.submit_write_memory(
                 space, 0, memory[rank]))
 
-    def _settle(self) -> None:
-        """Write new random settings."""
+    def _optimize(self, rule: Rule) -> optimizer.Settings:
+        """Write new random settings of the optimizer, which LATCH copies."""
         choose = self._random
         scalars = {"gradient_scale": choose.choice([1.0, 0.25, -0.5]), "learning_rate": choose.choice([0.5, 0.125])}
-        rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
         if rule is Rule.MOMENTUM:
             scalars["first_decay"] = choose.choice([0.5, 0.75])
-        self._settings = golden.settings(rule, **scalars)
         self._ring.write_settings(Settings(rule=rule, **scalars))
+        return golden.settings(rule, **scalars)
+
+    def _settle(self, *, patient: bool) -> None:
+        """Write new random settings, and take the flags that earlier commands have left."""
+        choose, ring = self._random, self._ring
+        self._rule = choose.choice([Rule.SGD, Rule.MOMENTUM])
+        self._settings = [self._optimize(self._rule)]
+        self.generator.weight_stride = choose.choice([0, 32, 96])
+        ring._write_register("WEIGHT_STRIDE", self.generator.weight_stride)
+        ring._write_register("TIMEOUT", PATIENT if patient else TIMEOUT)
+        for device in ring.devices:
+            device.push(Command(operation=Operation.QUIESCE, wait=device.read_register("FLAGS")))
+            if (event := device.pop_event(TIMEOUT)) is None or event.status is not EventStatus.OK:
+                raise MismatchError(f"flags are not taken: {event}")
         self._alternative, threshold = choose.choice([0.0, -10000.0]), choose.choice([0.25, 1.0])
         self._threshold = int(golden.bits([threshold])[0])
         self._ring._write_register("MASK_ALTERNATIVE", self._alternative)
@@ -110,9 +128,10 @@ class Player:
         if self._batch % 8 == 0 or any(np.count_nonzero(~np.isfinite(golden.floats(memory))) > memory.size // 20
                                        for memory in self._model.memories):
             self._refill()
-        self._settle()
-        self.generator.begin()
         ending = choose.choice(["well", "well", "reset", "time-out" if self.nodes > 1 else "well"])
+        patient = ending != "time-out" and choose.random() < 0.7
+        self._settle(patient=patient)
+        self.generator.begin(patient=patient, ring=ending == "time-out")
         steps = [self.generator.step() for _ in range(choose.randrange(2, _DEPTH))]
         absent = None
         if ending == "time-out":
@@ -127,85 +146,144 @@ class Player:
 
     def _play(self, steps: list[Step], ending: str, absent: int | None) -> None:
         ring = self._ring
-        given = [len(steps) - (node == absent) for node in range(self.nodes)]
-        pushed = [device.submit_push(step.commands[node]) for number, step in enumerate(steps)
-                  for node, device in enumerate(ring.devices) if number < given[node]]
-        for pending in pushed:
-            pending.result()
+        pending = []
+        for number, step in enumerate(steps):
+            for node, device in enumerate(ring.devices):
+                if step.kind == "load_program":
+                    pending += [device.submit_load_program(queue, [
+                        one.commands[node] for one in step.program if one.queue == queue], **step.options)
+                        for queue in range(CONFIG.queues)]
+                elif step.kind == "run":
+                    pending.append(device.submit_run(**step.options))
+                elif number < len(steps) - (node == absent):
+                    pending.append(device.submit_push(step.commands[node]))
+            if any(one.latches for one in step.program) and step.kind == "run":
+                self._settings.append(self._optimize(self._rule))
+                ring._write_register("FLAGS", LATCHED_FLAG)
+        for one in pending:
+            one.result()
         if ending == "reset":
             self._opened.simulation.run(self._random.randrange(1_500))
             ring._write_register("CONTROL", 1)
-        patience = 20 * TIMEOUT
-        events: list[list[Event | None]] = [[] for _ in range(self.nodes)]
-        for number in range(len(steps)):
-            ranks = [node for node in range(self.nodes) if number < given[node]]
-            for node, event in zip(ranks, ring._all(lambda rank, device: device.submit_pop_event(patience), ranks),
-                                   strict=True):
-                events[node].append(event)
+        # Commands that change memory, or are rejected, in the order in which they were made.
+        played = [one for step in steps for one in (step.program if step.kind in ("load_program", "run") else [step])
+                  if step.kind != "load_program"]
+        events = [self._sort(node, played[:len(played) - (node == absent)], found, lacking=ending == "reset")
+                  for node, found in enumerate(self._pop(len(played), absent, lacking=ending == "reset"))]
         if ending != "well":
             ring.recover()
-        possible = list(self._expect(steps, events, ending))
+        possible = list(self._expect(played, events, ending))
         found = [np.stack(ring._all(lambda rank, device, space=space, words=words: device.submit_read_memory(
-            space, 0, words))) for space, words in enumerate(CONFIG.memories.words)]
+            space, 0, words))) for space, words in enumerate(CONFIG.memories.words[:len(self._model.memories)])]
         self.compared += sum(memory.size for memory in found)
         wrong = self._model.differences(found, possible)
         if wrong:
             raise MismatchError("; ".join(wrong))
         if ending == "reset":
-            ended = [step.kind for number, step in enumerate(steps)
-                     if any(mine[number].status is EventStatus.LINK_RESET for mine in events)]
+            ended = [step.kind for number, step in enumerate(played)
+                     if any(mine[number] is not None and mine[number].status is EventStatus.LINK_RESET
+                            for mine in events)]
             if ended:
                 self.generator.last = f"{ended[0]}, reset"
         elif absent is not None:
             self.generator.last += ", timed out"
 
-    def _expect(self, steps: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
+    def _pop(self, count: int, absent: int | None, *, lacking: bool) -> list[list[Event]]:
+        """Take the events of all nodes, as many as there are commands; if some may be lacking, until no more come."""
+        found: list[list[Event]] = [[] for _ in range(self.nodes)]
+        left = {node: count - (node == absent) for node in range(self.nodes)}
+        while ranks := [node for node in left if left[node]]:
+            popped = self._ring._all(lambda rank, device: device.submit_pop_event(20 * TIMEOUT), ranks)
+            for node, event in zip(ranks, popped, strict=True):
+                if event is None and not lacking:
+                    raise MismatchError(f"node {node} has no more events than {found[node]}")
+                if event is not None:
+                    found[node].append(event)
+                left[node] = left[node] - 1 if event is not None else 0
+        return found
+
+    def _sort(self, node: int, played: list[Step], found: list[Event], *, lacking: bool) -> list[Event | None]:
+        """Give each command of a node its event; those of a queue must have come in the order of its commands."""
+        places = collections.defaultdict(collections.deque)
+        for number, step in enumerate(played):
+            places[step.commands[node].tag].append(number)
+        sorted_events: list[Event | None] = [None] * len(played)
+        latest = [-1] * CONFIG.queues
+        for event in found:
+            if not places[event.tag]:
+                raise MismatchError(f"node {node} has an event that is of no command: {event}")
+            number = places[event.tag].popleft()
+            if event.queue != played[number].queue or number < latest[event.queue]:
+                raise MismatchError(f"node {node} has an event out of order, of command {number}: {event}")
+            latest[event.queue] = number
+            sorted_events[number] = event
+        for number, event in enumerate(sorted_events):
+            if event is None and not (lacking and played[number].of_program):
+                raise MismatchError(f"node {node} has no event of {played[number].kind}")
+        return sorted_events
+
+    def _expect(self, played: list[Step], events: list[list[Event | None]], ending: str) -> Iterator[Change]:
         """Check the events, apply the commands to the model, and yield the possible changes of those not ended OK."""
         over = set[int]()  # nodes whose commands from here on need not end with OK
-        for number, step in enumerate(steps):
+        before, settings = list(self._versions), self._settings[0]
+        # Latest status in each queue of each node.
+        latest = [[EventStatus.OK] * CONFIG.queues for _ in range(self.nodes)]
+        for number, step in enumerate(played):
             mine = {node: found[number] for node, found in enumerate(events) if number < len(found)}
-            if None in mine.values():
-                raise MismatchError(f"no event of {step.kind}: {mine}")
-            tags = {event.tag for event in mine.values()}
-            if tags != {step.commands[0].tag}:
-                raise MismatchError(f"tags {tags} of {step.kind}, and not {step.commands[0].tag}")
-            statuses = {node: EventStatus(event.status) for node, event in mine.items()}
+            # A command of a program that has not been started has no event.
+            statuses = {node: EventStatus.LINK_RESET if event is None else EventStatus(event.status)
+                        for node, event in mine.items()}
             well = [node for node, status in statuses.items() if status is EventStatus.OK]
-            for node, event in mine.items():
-                self._versions[node] += node in well and step.commands[node].operation in _UPDATES
-                if event.weight_version != self._versions[node]:
-                    raise MismatchError(f"{step.kind} has weight version {event.weight_version} on node {node}, and "
-                                        f"not {self._versions[node]}")
-            last = number == len(steps) - 1
+            for node in well:
+                self._versions[node] += step.commands[node].operation in _UPDATES
+                if mine[node].weight_version != self._versions[node]:
+                    raise MismatchError(f"{step.kind} has weight version {mine[node].weight_version} on node {node}, "
+                                        f"and not {self._versions[node]}")
             if ending == "reset":
                 over |= {node for node, status in statuses.items() if status is EventStatus.LINK_RESET}
                 # Nodes that are not reset in the same cycle report errors of each other.
                 over |= {node for node in statuses if over and step.status is EventStatus.OK and node not in well}
-            elif ending == "time-out" and last:
+            elif ending == "time-out" and number == len(played) - 1:
                 over = set(range(self.nodes))
-            for node, status in statuses.items():
-                if node in over:
-                    if node in well and number and ending == "reset" and events[node][number - 1].status is (
-                            EventStatus.LINK_RESET):
-                        raise MismatchError(f"{step.kind} behind a reset has run on node {node}")
-                elif step.status is None:
-                    if status is EventStatus.OK or status in _TIME_OUTS:
-                        raise MismatchError(f"{step.kind} ended with {status.name} on node {node}")
-                elif status is not step.status:
-                    raise MismatchError(f"{step.kind} ended with {status.name} on node {node}, and not with "
-                                        f"{step.status.name}")
+            self._judge(step, statuses, over, latest, ending)
             if step.status is EventStatus.OK or step.status is None:
-                changes, details = self._model.changes(
-                    step.commands, self.generator.programs, self._settings,
-                    alternative=int(golden.bits([self._alternative])[0]), threshold=self._threshold)
-                self._model.apply(changes, well)
-                yield from (change for change in changes if change.node not in well)
-                for node in well:
-                    local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER,
-                                                              Operation.COMPUTE)
-                    if local and mine[node].detail != details[node]:
-                        raise MismatchError(f"{step.kind} has detail {mine[node].detail} on node {node}, and not "
-                                            f"{details[node]}")
+                settings = self._settings[-1] if step.latches else settings
+                yield from self._change(step, mine, well, settings)
+        for node, found in enumerate(events):
+            if any(event is not None and not before[node] <= event.weight_version <= self._versions[node]
+                   for event in found):
+                raise MismatchError(f"node {node} has a weight version that is not in {before[node]} to "
+                                    f"{self._versions[node]}: {found}")
+
+    def _judge(self, step: Step, statuses: dict[int, EventStatus], over: set[int],
+               latest: list[list[EventStatus]], ending: str) -> None:
+        """Compare the statuses of a command with what it must end with."""
+        for node, status in statuses.items():
+            earlier, latest[node][step.queue] = latest[node][step.queue], status
+            if node in over:
+                if status is EventStatus.OK and ending == "reset" and earlier is EventStatus.LINK_RESET:
+                    raise MismatchError(f"{step.kind} behind a reset has run on node {node}")
+            elif step.status is None:
+                if status is EventStatus.OK or status in _TIME_OUTS:
+                    raise MismatchError(f"{step.kind} ended with {status.name} on node {node}")
+            elif status is not step.status:
+                raise MismatchError(f"{step.kind} ended with {status.name} on node {node}, and not with "
+                                    f"{step.status.name}")
+
+    def _change(self, step: Step, mine: dict[int, Event | None], well: list[int],
+                settings: optimizer.Settings) -> Iterator[Change]:
+        """Apply a command to the model, and yield the possible changes of nodes where it has not ended well."""
+        changes, details = self._model.changes(
+            step.commands, self.generator.programs, settings,
+            alternative=int(golden.bits([self._alternative])[0]), threshold=self._threshold)
+        self._model.apply(changes, well)
+        yield from (change for change in changes if change.node not in well)
+        for node in well:
+            local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER,
+                                                      Operation.COMPUTE)
+            if local and mine[node].detail != details[node]:
+                raise MismatchError(f"{step.kind} has detail {mine[node].detail} on node {node}, and not "
+                                    f"{details[node]}")
 
 
 @contextlib.contextmanager

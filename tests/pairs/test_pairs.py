@@ -7,7 +7,8 @@ from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
 from sim.golden import ring as golden
 from tests.host.rings import library, open_nodes
-from tests.pairs.generator import CONFIG, KINDS
+from tests.pairs.generator import KINDS
+from tests.pairs.memories import CONFIG
 from tests.pairs.play import playing
 
 TIMEOUT = 4_000

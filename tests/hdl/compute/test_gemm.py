@@ -126,7 +126,8 @@ def test_partial_results():
     unit_of = UNITS[0]
     base = GemmJob(m=9, n=20, k=17, a=Matrix(0, 0, 5), b=Matrix(1, 0, 5), c=Matrix(2, 1, 6))
     for number, changes in enumerate((
-            {"order": 2, "m": 1, "n": 4, "tile": 3}, {"order": 2, "tile": 1}, {"row_tiles": 1}, {"order": 2, "tile": 1, "column_tiles": 1, "rounds": 3}, {"order": 1, "column_tiles": 1, "rounds": 2})):
+            {"order": 2, "m": 1, "n": 4, "tile": 3}, {"order": 2, "tile": 1}, {"row_tiles": 1},
+            {"order": 2, "tile": 1, "column_tiles": 1, "rounds": 3}, {"order": 1, "column_tiles": 1})):
         jobs = [dataclasses.replace(base, **{"rounds": 2, **changes})]
         check(unit_of, jobs, seed=20 + number, stalls="geometric", rate=0.25)
 

@@ -1,13 +1,24 @@
 # amaranth: UnusedElaboratable=no
-"""Proofs about the control of one queue: none starts before its time, each ends once, and no end is lost."""
+"""The control of one queue: proofs that none starts before its time, each ends once, and no end is lost, and every
+output of every cycle against a model."""
 
+import collections
+import dataclasses
+import random
+
+import cocotb
+import pytest
 from amaranth.hdl import Assert, Assume, Module, Mux, ResetSignal, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from hdl.control.command_control import CommandControl, Rejection
 from hdl.control.protocol import command_layout
-from sim import formal
+from sim import formal, regression
+from sim.golden import command_control as golden
+from sim.payload import to_int
+from sim.streams import start
+from tests.hdl.control.units import lockstep, simulate
 
 
 class Control(wiring.Component):
@@ -115,3 +126,106 @@ class Control(wiring.Component):
 def test_control_of_a_queue():
     """No command starts early, each ends once, and every end is counted: for all time, by induction."""
     formal.prove(Control(), depth=6)
+
+
+class Surroundings:
+    """Loader, engine, queue of events and settings around a control, all of them at random times."""
+
+    _sets = (0, 1, 1 << 15, 1 | 1 << 15)  # of flags
+
+    def __init__(self, seed, busy):
+        self._random = random.Random(seed)
+        self._busy = busy  # probability of each step of the surroundings
+        self.model = golden.CommandControl()
+        self.seen = collections.Counter()
+        self._fields = {"wait": 0, "signal": 0, "tag": 0}
+        self._head = 0
+        self._bad = None  # verdict on the command that is being loaded
+        self._refused = self._holds = self._offered = self._good = self._rejecting = False
+        self._flags, self._timeout, self._reset = 0, 5, False
+        self._inputs = None
+
+    def drive(self):
+        """Inputs of the next cycle, by port."""
+        choose, model = self._random, self.model
+
+        def often(share=1.0):
+            return choose.random() < share * self._busy
+
+        if choose.random() < 0.01:
+            self._timeout = choose.choice([0, 1, 2, 5, 12, (1 << 32) - 1])
+        self._reset = choose.random() < (0.7 if self._reset else 0.012)
+        self._flags = choose.choice(self._sets) if choose.random() < 0.15 else self._flags
+        self._holds |= often(0.3)
+        self._offered |= self._offers and often(0.5)
+        available, stop = often(), choose.random() < (0.2 if self._rejecting else 0.04)
+        granted = model.wanted(available=available, stop=stop) and often()
+        verdict = self._bad is not None and not self._refused and often(0.4)
+        self._refused &= self._bad is not None
+        if verdict and self._bad and model.deliver:
+            self._refused = True
+        if not self._offered:
+            self._good = choose.random() < 0.8
+        inputs = {
+            "available": available, "of_program": choose.random() < 0.6, "granted": granted,
+            "passed": verdict and not self._bad, "refused": self._refused and model.deliver,
+            # A refusal that cannot be used any more is taken back.
+            "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
+            "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
+            "flags": self._flags, "link_reset": self._reset, "timeout": self._timeout, "stop": stop,
+            "completion": self._offered, "good": self._good,
+            "queued": (self._offered or self._rejecting) and often(0.6),
+        }
+        self._inputs = golden.Inputs(**inputs, head=dict(self._fields), ready=often(0.7))
+        return {**inputs, "head": self._head, "start__ready": self._inputs.ready}
+
+    def outputs(self, inputs):
+        """Outputs of the model."""
+        expected = self.model.outputs(self._inputs)
+        return {**expected, "start__payload": self._head}
+
+    def step(self, inputs):
+        """Take the model and its surroundings to the next cycle."""
+        choose, given = self._random, self._inputs
+        found = self.model.outputs(given)
+        self.model.step(given)
+        after = self.model.outputs(dataclasses.replace(given, stop=False))
+        self._rejecting = after["rejected"]
+        for name in ("started", "done", "failed", "takes"):
+            self.seen[name] += found[name]
+        if after["rejected"] and not found["rejected"]:
+            self.seen[Rejection(after["reason"]).name] += 1
+        self.seen["dropped"] += bool(found["loaded"] and not after["loaded"] and given.stop and not found["removed"])
+        if given.granted:
+            # The loader writes the head before it gives a verdict.
+            self._bad, self._refused, self._holds = choose.random() < 0.15, False, choose.random() < 0.5
+            self._fields = {"wait": choose.choice([0, *self._sets]), "signal": choose.getrandbits(16),
+                            "tag": choose.getrandbits(16)}
+            self._head = to_int(command_layout(), {
+                name: self._fields.get(name, 0) for name, _ in command_layout()}) | choose.getrandbits(8)
+        if given.passed or given.deferred or found["dismiss"]:
+            self._bad = None
+        if given.completion and given.queued:
+            self._offered = False
+
+    @property
+    def _offers(self):
+        """A command runs, and its event may come."""
+        return bool(self.model.outputs(self._inputs)["running"]) if self._inputs is not None else False
+
+
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def follows_the_model(dut):
+    p = regression.parameters()
+    await start(dut)
+    surroundings = Surroundings(p["seed"], p["busy"])
+    print("seed", p["seed"])
+    await lockstep(dut, "control", surroundings, surroundings.drive, 8_000)
+    least = {name: surroundings.seen[name] for name in (
+        "started", "done", "failed", "takes", "dropped", *(reason.name for reason in Rejection))}
+    assert min(least.values()) > 4, (least, f"seed {p['seed']}")
+
+
+@pytest.mark.parametrize(("busy", "seed"), [(1.0, 1), (0.3, 2)])
+def test_model(busy, seed):
+    simulate(__name__, "follows_the_model", busy=busy, seed=seed)

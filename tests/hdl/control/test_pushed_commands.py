@@ -1,13 +1,14 @@
 # amaranth: UnusedElaboratable=no
 """The memory of pushed commands, against a model: the queue of each, its words, and the room that is left."""
 
+import dataclasses
 import random
 
 import cocotb
 import pytest
 
 from hdl.control.protocol import DESCRIPTOR_WORDS, Operation, command_layout, descriptor_layout
-from hdl.control.pushed_commands import PushedCommands
+from hdl.control.pushed_commands import PushedCommands, queue_of
 from sim import regression
 from sim.payload import to_int
 from sim.streams import Source, cycles, stalls, start
@@ -26,7 +27,7 @@ async def queues_by_operation(dut):
     bits = PUSHED_DEPTH.bit_length()
     full = 0
     for tag in range(150):
-        command = random_command(generator, tag, operation=generator.choice([*Operation, 99]))
+        command = random_command(generator, tag, operation=generator.choice([*Operation, 99, 128 | Operation.MASK]))
         words = [to_int(command_layout(), command) >> 32 * n & 0xFFFFFFFF for n in range(DESCRIPTOR_WORDS)]
         # Words of a command that is broken off are dropped.
         parts = [words[:generator.randrange(1, DESCRIPTOR_WORDS)]] if generator.random() < 0.2 else []
@@ -63,6 +64,13 @@ async def queues_by_operation(dut):
 
 def test_pushed_commands():
     simulate(__name__, "queues_by_operation", seed=6)
+
+
+@pytest.mark.parametrize(("queues", "expected"), [(1, (0, 0, 0)), (2, (0, 1, 1)), (3, (0, 1, 2))])
+def test_queues_of_operations(queues, expected):
+    """An operation has the queue that it names, the last one if there are fewer, or if it names none."""
+    described = [dataclasses.replace(OPERATIONS[0], queue=queue) for queue in (0, 1, None)]
+    assert tuple(queue_of(operation, queues) for operation in described) == expected
 
 
 @pytest.mark.parametrize("depth", [0, 256, "8"])

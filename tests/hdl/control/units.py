@@ -5,6 +5,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import Out
 from cocotb.triggers import FallingEdge
 
+from hdl.control.command_control import CommandControl
 from hdl.control.program_memory import ProgramMemory
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.scoreboard import Scoreboard
@@ -26,6 +27,7 @@ class Units(wiring.Component):
 
     def __init__(self):
         self._units = {
+            "control": CommandControl(),
             "programs": ProgramMemory(queues=QUEUES, depth=PROGRAM_DEPTH),
             "pushed": PushedCommands(operations=OPERATIONS, queues=QUEUES, depth=PUSHED_DEPTH),
             "sequencer": Sequencer(depth=PROGRAM_DEPTH),

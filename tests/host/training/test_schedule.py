@@ -13,6 +13,7 @@ from host.models.digits import Dataset
 from host.program.estimate import Costs
 from host.program.program import Queue
 from host.program.schedules import Kind, Schedule, build, layers_of
+from host.training import checkpoint
 from host.training.optimizers import SGD
 from host.training.record import TrainingConfig
 from host.training.schedule import programmed
@@ -108,11 +109,11 @@ def test_one_queue(task):
     """Nodes without programs are sent the commands of the same schedules, one behind the other: the same bits, in the
     sum of the commands' cycles."""
     length = task.parameters.size
-    with rings.open_nodes(NODES, config=rings.CONFIGS["engines"], host_port=False) as (ring, _):
+    with rings.open_nodes(NODES, config=rings.CONFIGS["narrow"], host_port=False) as (ring, _):
         expected = train(ring, task, None)
         bits = contents(ring, length)
         cycles = {}
-        for name in ("none", "strict", "layers", "search"):
+        for name in ("none", "layers", "search"):
             training = train(ring, task, name)
             assert training.bit_exact is True
             assert all(map(np.array_equal, contents(ring, length), bits)), name
@@ -126,6 +127,31 @@ def test_one_queue(task):
             assert 0 <= together - compute - alone.cycles <= 40
             assert together < apart
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_goes_on(task, tmp_path, name):
+    """A run that is taken apart after every step, and goes on with other nodes, has the bits and every figure of an
+    unbroken one: cycles, the log of a search, and the last timeline."""
+    config, path = dataclasses.replace(CONFIG, overlap=name), tmp_path / checkpoint.NAME
+    with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+        expected = train(ring, task, name)
+        bits = contents(ring, task.parameters.size)
+    for number in range(1 + CONFIG.max_steps):
+        with rings.open_nodes(NODES, config=NODE, host_port=False) as (ring, _):
+            run = Run(ring, task, config)
+            if number:
+                run.resume(checkpoint.load(path, {}))
+            else:
+                run.begin()
+            if run.complete:
+                assert run.finish() == expected
+                assert all(map(np.array_equal, bits, contents(ring, task.parameters.size)))
+            else:
+                run.advance()
+                checkpoint.save(path, {}, run.state())
+                searched = [line.partition("  ")[0] for line in run.training.search]
+                if name == "search":
+                    assert searched[:2] == ["chunks:1", "chunks:2"][:number + 1]
+    assert number == len(expected.steps)
 
 
 def test_recovery(task):
