@@ -359,8 +359,17 @@ class Device(Requests):
             There were more records since then than a node keeps.
         """
         space = self._config.memories["trace"]
-        words = self.read_memory(space.number, 0, space.words)
-        return records(words, int(self.read_register("TRACE_POINTER")), since)
+        if since is None:
+            words = self.read_memory(space.number, 0, space.words)
+            return records(words, int(self.read_register("TRACE_POINTER")), since)
+        pointer = int(self.read_register("TRACE_POINTER"))
+        first, count = 2 * since % space.words, 2 * (pointer - since)
+        if not 0 <= count <= space.words - first:  # wanted records are at the end and at the beginning, or too many
+            first, count = 0, space.words
+        words = np.zeros(space.words, np.uint32)
+        if count:
+            words[first:first + count] = self.read_memory(space.number, first, count)
+        return records(words, pointer, since)
 
     def _event(self, words: Words) -> Event:
         try:

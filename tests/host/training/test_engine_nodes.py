@@ -24,6 +24,8 @@ from tests.host.compute.test_lists import run as run_lists
 
 NODES = 3
 NODE = rings.CONFIGS["centroid"]
+#: Word that no result is.
+POISON = np.uint32(0x7FC0_0001)
 #: Cycles that a queue waits for the other one.
 TIMEOUT = 40_000
 #: Layers of 544 and 96 elements, shares of 8 and 7 examples in turn, and a codebook that is made anew in between.
@@ -147,12 +149,13 @@ def test_activations_and_gradients(task):
             for rank, share in enumerate(np.array_split(batch.examples, NODES)):
                 x, labels = task.examples_of(share)
                 memories = {Place.GRADIENTS: np.zeros(length, np.uint32), Place.WEIGHTS: weights[rank],
-                            Place.ACTIVATIONS: np.zeros(NODE.activation_words, np.uint32)}
+                            Place.ACTIVATIONS: np.full(NODE.activation_words, POISON)}
                 memories[Place.ACTIVATIONS][lists.places.lists:lists.end] = lists.words
                 give(memories, lists, x, labels)
                 run_lists(memories, lists, Array(rows=NODE.compute, lanes=NODE.lanes), len(share))
                 gradients, activations = (memory[rank].view(np.uint32) for memory in found)
                 np.testing.assert_array_equal(gradients, memories[Place.GRADIENTS])
-                written = memories[Place.ACTIVATIONS] != 0
-                assert written.sum() > len(share) * (64 + 8 // 2 + 10 + 10 + 8 // 2)
+                written = memories[Place.ACTIVATIONS] != POISON
+                # Inputs, outputs, gradients of both outputs, a label each, the loss, and the lists.
+                assert written.sum() == len(share) * (64 + 8 + 10 + 10 + 8 + 1) + 1 + len(lists.words)
                 np.testing.assert_array_equal(activations[written], memories[Place.ACTIVATIONS][written])
