@@ -236,8 +236,8 @@ def test_primitive_is_the_same(monkeypatch, workers, name, rule):
     """The lane with MULT18X18D, and a model of it, agrees in every cycle with the lane without."""
     convert = vectors.convert
 
-    def with_block(component, *, name):
-        design = convert(component, name=name)
+    def with_block(component, *, name, arithmetic):
+        design = convert(component, name=name, arithmetic=arithmetic)
         assert "MULT18X18D #(" in design.text
         return dataclasses.replace(design, text=design.text + block())
 
