@@ -89,8 +89,9 @@ def test_same_bits(name, nodes, optimizer, schedules):
             assert len(tried) > 1 if schedule == "search" else tried == [schedule]
 
 
-@pytest.mark.parametrize(("name", "nodes"), [("engines", 3), ("wide", 3)])
-def test_sent_command_by_command(name, nodes):
+@pytest.mark.parametrize(("name", "nodes", "kinds"), [
+    ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("wide", 3, (Kind.STRICT, Kind.LAYERS))])
+def test_sent_command_by_command(name, nodes, kinds):
     """The same program on nodes with one queue, and sent to nodes with two: bits are equal, and each command takes
     the cycles that it takes among the driver's own operations, queued one behind the other."""
     config = rings.CONFIGS[name]
@@ -98,7 +99,7 @@ def test_sent_command_by_command(name, nodes):
         if config.queues > 1:
             ring.run_programs = lambda **options: ring.send_programs()
         weights, reference, steps = steps_of(ring, MOMENTUM, 43, 4)
-        for kind in (Kind.STRICT, Kind.LAYERS):
+        for kind in kinds:
             train(ring, weights, steps, MOMENTUM, Schedule(kind))
             compare_state(ring, reference, f"{name}, {kind}")
             assert {device.read_register("PROGRAM_RUNS") for device in ring.devices} == {0}

@@ -111,7 +111,7 @@ class TestWeights:
         layers = quantize.layers_of(TrainedWeights(workload=WorkloadName.DIGITS, hidden=(64,), seed=0,
                                                    parameters=parameters), data)
         assert [layer.weights.shape for layer in layers] == [(64, 64), (10, 64)]
-        assert layers[0].weights[1, 0] == 1
+        assert layers[0].weights[0, 1] == 1
         with pytest.raises(ValueError, match=r"^Parameters of a perceptron with hidden layers \(32,\) must be 2,410, "
                                              r"not 4,810$"):
             quantize.layers_of(TrainedWeights(workload=WorkloadName.DIGITS, hidden=(32,), seed=0,
