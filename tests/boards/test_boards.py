@@ -100,12 +100,6 @@ def test_part_names():
     assert BOARDS["icebreaker"].part == "iCE40UP5K-SG48"
 
 
-def test_queues():
-    """Nodes of the largest chip have programs, and something to compute; those where an engine is alone do not."""
-    two = {name for name, board in configs.BOARDS.items() if board.node.queues == 2}
-    assert two == {name for name, board in configs.BOARDS.items() if board.node.stand_in} == {"ulx3s-85f"}
-
-
 def test_unknown_board():
     with pytest.raises(SynthesisError) as caught:
         board("toaster")
