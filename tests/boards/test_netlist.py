@@ -41,7 +41,7 @@ def node(monkeypatch):
         assert f"  {cell} " in cells
     convert = vectors.convert
     # Models come first: what follows has their unit of time.
-    monkeypatch.setattr(vectors, "convert", lambda component, *, name: Design(
+    monkeypatch.setattr(vectors, "convert", lambda component, *, name, arithmetic: Design(
         name, models + cells, convert(component, name=name).ports))
     return vectors.Unit(component)
 
