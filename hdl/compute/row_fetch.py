@@ -1,3 +1,5 @@
+# amaranth: UnusedElaboratable=no
+# The constructor makes the queues, whose latencies are needed even if nothing is elaborated.
 """Reads of memory rows ahead of their use."""
 
 from amaranth.hdl import Module, Mux, Value
