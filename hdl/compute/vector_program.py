@@ -35,11 +35,11 @@ class Factor(enum.IntEnum):
     RESULT = 0
     """Result of the step before."""
     LIMITED = 1
-    """That result, but at least -104."""
+    """Result of the step before, but at least -104."""
     SCALED = 2
-    """That result, times two to the power of :data:`SCALE` less the count."""
+    """Result of the step before, times two to the power of :data:`SCALE` less the count."""
     SIGNIFICAND = 3
-    """That result, divided by two to the power of the count."""
+    """Result of the step before, divided by two to the power of the count."""
     COUNT = 4
     """The count as a number."""
     ELEMENT = 5
