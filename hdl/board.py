@@ -63,8 +63,9 @@ _COMPACT = NodeConfig(
     lanes=4, gradient_words=2048, weight_words=2048, state_words=2048, ingress_segments=2, update_interval=8,
     masking=False, error_feedback=False, nodes_max=4)
 
-#: All rules, with memories for digits with a hidden layer.
-_FULL = dataclasses.replace(_COMPACT, gradient_words=6144, weight_words=6144, state_words=4096)
+#: All rules, with memories for digits with a hidden layer, and programs of two queues.
+_FULL = dataclasses.replace(
+    _COMPACT, gradient_words=6144, weight_words=6144, state_words=4096, queues=2, stand_in=True)
 
 #: Configurations by the name of the board. The pins of each are in boards/boards.py.
 BOARDS = {

@@ -220,7 +220,8 @@ class Planner(wiring.Component):
 class Walk(wiring.Component):
     """Go through the static order and emit one record per step.
 
-    A record is offered every second cycle at most; ``o`` is a register.
+    A record is offered two cycles after the one before was taken. ``o`` is a register, and of all registers ``o.valid``
+    alone depends on ``o.ready``, which comes through everybody who follows the walk.
 
     Parameters
     ----------
@@ -321,7 +322,8 @@ class Walk(wiring.Component):
             m.d.comb += [enters.eq(1), onward.eq(Mux(self.scatter.steps == 0, Phase.GATHER, Phase.SCATTER))]
             m.d.sync += active.eq((self.scatter.steps.any() | self.gather.steps.any()) & (plan.segments != 0))
         with m.Elif(active & settled):
-            with m.If(self.o.valid & ~self.o.ready):
+            # A record needs two cycles to settle, so one that is taken at once leaves this cycle free in any case.
+            with m.If(self.o.valid):
                 m.d.sync += settled.eq(1)
             with m.Else():
                 m.d.sync += [
