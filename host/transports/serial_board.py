@@ -40,6 +40,8 @@ from host.transports.serial_port import open_port
 __all__ = ["SerialBoard", "SerialTransport"]
 
 _OPEN_PATIENCE = 5.0  # seconds for a node to end what it was doing for someone before
+#: Seconds beyond a request's own limit for its response to get through: six askings at their slowest pace.
+_GRACE = 6 * LONGEST
 
 
 class SerialTransport:
@@ -159,7 +161,7 @@ class SerialBoard:
     def receive(self, node: int, timeout_cycles: int) -> Words:
         """The next packet from a node."""
         channel = self._channels[node]
-        patience = 1.0 + timeout_cycles / self._frequency
+        patience = _GRACE + timeout_cycles / self._frequency
         begun = self._clock()
         while not channel.packets:
             self._require_port()
