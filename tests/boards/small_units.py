@@ -14,8 +14,8 @@ NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "st
 
 
 def small(name):
-    """Options with which a unit is soon made and read: one lane where it has lanes, and a small node where it takes
-    a NodeConfig. What has blocks of as many rows as lanes has the rows of its own. The optimizer with all rules in
+    """Options with which a unit is soon made and read: one lane where it has lanes, or two lanes and one row of
+    multiply-accumulate units, and a small node where it takes a NodeConfig. What has blocks of as many rows as lanes has the rows of its own. The optimizer with all rules in
     binary32 is ``optimizer.all``; what is a part of it, or another row of the same component, has other formats or
     rules."""
     factory, arguments = UNITS[name].call({})
@@ -25,7 +25,10 @@ def small(name):
             return {**NODE, "lanes": 2, "compute": 1, "activation_words": 64}
         masking, quantization = name == "masking.engine", name == "quantization.engine"
         return {**NODE, "masking": masking, "error_feedback": masking, "quantization": quantization}
-    options = {"lanes": 1} if "lanes" in parameters and not name.startswith("compute.") else {}
+    if name.startswith("compute."):
+        return {option: number for option, number in {"rows": 1, "lanes": 2}.items()
+                if isinstance(arguments.get(option), int)}
+    options = {"lanes": 1} if "lanes" in parameters else {}
     if name == "floating.divide":
         options["format"] = BF16
     elif name == "optimizer.update_lane":
