@@ -389,6 +389,7 @@ class _Run:
 
     def plan_drain(self) -> None:
         """Multiply, add, offer the walks through C and the gate."""
+        free = self.walk_offer is None and self.gate_offer is None
         if self.walk_offer is not None and not self.walk:
             self.walk.extend(self.results(self.walk_offer))
             self.walk_offer = None
@@ -397,7 +398,7 @@ class _Run:
             self.gate_offer = None
         if not self.drain_phase:
             self.drain_phase = int(bool(self.tiles))
-        elif self.walk_offer is None and self.gate_offer is None:
+        elif free:
             tile = self.tiles.popleft()
             self.walk_offer, self.drain_phase = tile, 0
             if self.job.gated and not tile.partial:
