@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boards.parts import count_parts, part_lines
 from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, kept, prepare, save
 from boards.top import Top
 from hdl.board import BoardTop
@@ -32,7 +33,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"error: {missing.name.partition('.')[0]} must be installed to make bitstreams: run 'make .venv/.synth' "
              f"or 'make setup'")
 
-__all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "steps", "table", "units"]
+__all__ = ["ATTEMPTS", "Plan", "build", "plan", "program", "steps", "table"]
 
 #: Placements at most, where no more are asked for.
 ATTEMPTS = 5
@@ -141,7 +142,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "seeds": len(reached),
         "seed": seed,
         "bitstream": bitstream.name,
-        "units": units(netlist / "top.json", wired.family),
+        "units": count_parts(netlist / f"{_TOP}.json", _TOP, wired.family),
     }
     save(written, json.dumps(result, indent=2) + "\n")
     return result
@@ -212,65 +213,6 @@ def _fmax(report: dict, clock: int) -> float:
         raise SynthesisError(f"Report must have a clock of {clock / 1e6:g} MHz, not "
                              + (", ".join(f"{one['constraint']:g} MHz" for one in report["fmax"].values()) or "none"))
     return min(one["achieved"] for one in ours)
-
-
-def units(netlist: Path, family: Family) -> dict[str, dict[str, int]]:
-    """Cells of each part of a design and of all that is in it, by the path of the part.
-
-    A cell belongs to the part that has named the signal it drives, the innermost if there are several. A cell that
-    drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted with
-    one of them, and all parts add up to the whole.
-    """
-    top = json.loads(netlist.read_text())["modules"][_TOP]
-    cells = top["cells"]
-    scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
-    kinds = {name: kind for name, cell in sorted(cells.items()) if (kind := family.kind(cell["type"]))}
-
-    def innermost(name: str) -> str:
-        while name and name not in scopes:
-            name = name.rpartition(".")[0]
-        return name
-
-    def nets(name: str, direction: str) -> list[int]:
-        cell = cells[name]
-        return [bit for port, bits in sorted(cell["connections"].items())
-                if cell["port_directions"][port] == direction for bit in bits]
-
-    named: dict[int, str] = {}  # net to part
-    for name, net in sorted(top["netnames"].items()):
-        if not net["hide_name"]:
-            scope = innermost(name)
-            for bit in net["bits"]:
-                if named.get(bit, "").count(".") <= scope.count(".") and (scope or bit not in named):
-                    named[bit] = scope
-    drives = {name: nets(name, "output") for name in kinds}
-    drivers = {bit: name for name, bits in drives.items() for bit in bits}
-    found = {name: max(parts, key=lambda scope: scope.count("."))
-             for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
-    # From what is known towards what drives it, breadth first: what is found is known as well.
-    known = list(found)
-    for name in known:
-        for bit in nets(name, "input"):
-            driver = drivers.get(bit)
-            if driver is not None and driver not in found:
-                found[driver] = found[name]
-                known.append(driver)
-    counts = {scope: dict.fromkeys(family.cells, 0) for scope in
-              ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
-    for name, kind in kinds.items():
-        counts[""][kind] += 1
-        scope = found.get(name, "")
-        while scope:
-            counts[scope][kind] += 1
-            scope = innermost(scope.rpartition(".")[0])
-    return counts
-
-
-def _tree(result: dict, least: float = 0.01) -> list[str]:
-    """The parts that take the most LUTs, each with its own parts below it."""
-    whole = result["units"][""]["lut4"]
-    return [f"  {counts['lut4']:7,}  {'  ' * path.count('.')}{path.rpartition('.')[2]}"
-            for path, counts in result["units"].items() if path and counts["lut4"] >= least * whole]
 
 
 def table() -> str:
@@ -355,7 +297,7 @@ def _print(result: dict):
     print(f"  clock {result['clock_mhz']:g} MHz; Fmax {fmax['median']} MHz median of {result['seeds']} seeds, "
           f"{fmax['min']} to {fmax['max']}; the bitstream is of seed {result['seed']}")
     print("LUT4 by part:")
-    print("\n".join(_tree(result)))
+    print("\n".join(part_lines(result["units"], "lut4")))
     print(os.path.relpath(RESULTS / result["bitstream"]))
 
 

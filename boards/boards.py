@@ -63,6 +63,7 @@ def _ulx3s(platform):
 
 BOARDS = {
     "ulx3s-85f": _ulx3s(ULX3S_85F_Platform),
+    "ulx3s-85f-compute": _ulx3s(ULX3S_85F_Platform),
     "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
     "orangecrab-25f": Board(
         platform=OrangeCrabR0_2_25FPlatform, family=ECP5,

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boards.parts import count_parts, part_lines
 from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
 from boards.units import UNITS
 from sim.verilated import toolchain
@@ -141,13 +142,17 @@ def _cells(netlist: Path) -> dict:
 
 
 def count(name: str, *, options: dict | None = None, native: bool = False, mapper: str = DEFAULT_MAPPER,
-          progress: Callable[[str], None] = lambda text: None) -> dict:
+          breakdown: bool = False, progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise one unit, and count its cells; nothing is placed, and no result is written.
 
-    Parameters are those of :func:`measure`.
+    With ``breakdown`` progress tells the LUTs of each part. The other parameters are those of :func:`measure`.
     """
     _check(name, mapper)
     label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, progress)
+    if breakdown:
+        counts = count_parts(netlist / "wrapper.json", "wrapper", ECP5)
+        progress("\n".join([f"{label}: LUTs by part, those of carry cells and LUT memories among them",
+                            *part_lines(counts, "lut4_occupied", whole="unit")]))
     return {"name": label, **_cells(netlist)}
 
 
@@ -262,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen.add_argument("--table", action="store_true", help="show all earlier results as a table")
     parser.add_argument("--seeds", type=int, default=3, help="placements per unit")
     parser.add_argument("--count", action="store_true", help="count cells alone, place nothing, and print JSON")
+    parser.add_argument("--breakdown", action="store_true", help="with --count: show the LUTs of each part")
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
     parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="how logic becomes LUTs")
@@ -278,6 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if values.table:
         print(table())
         return 0
+    if values.breakdown and not values.count:
+        parser.error("--breakdown is for --count")
     options = dict(values.options)
     options.update({name: getattr(values, name) for name in ("lanes", "dsps") if getattr(values, name) is not None})
     try:
@@ -287,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for unit in values.unit:
             if values.count:
                 print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper,
-                                       progress=progress)))
+                                       breakdown=values.breakdown, progress=progress)))
                 continue
             result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
                              native=values.native, mapper=values.mapper, path=values.path, progress=progress)

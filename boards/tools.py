@@ -72,8 +72,11 @@ class Family:
         """Resources, from the number of cells of each type."""
         result = {kind: sum(number for cell, number in cells.items() if cell.startswith(names))
                   for kind, names in self.cells.items()}
-        return {**result, "lut4_occupied": result["lut4"] + sum(
-            luts * result[kind] for kind, luts in self.occupied.items())}
+        return {**result, "lut4_occupied": self.occupy(result)}
+
+    def occupy(self, counts: Mapping[str, int]) -> int:
+        """LUTs of four inputs that resources occupy."""
+        return counts["lut4"] + sum(luts * counts[kind] for kind, luts in self.occupied.items())
 
 
 # A carry chain takes four LUTs beside its bits, to enter and to leave it: what is narrow is made of LUTs alone.

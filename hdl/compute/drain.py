@@ -141,7 +141,8 @@ class Drain(wiring.Component):
                 with m.If(self.tiles.valid):
                     m.next = "Add"
             with m.State("Add"):
-                m.d.comb += starts.eq((~offered | walk.i.ready) & (~gate_offered | gate_walk.i.ready))
+                # Registers alone: else a path would lead from the write port to the queue of tiles.
+                m.d.comb += starts.eq(~offered & ~gate_offered)
                 with m.If(starts):
                     m.d.comb += self.tiles.ready.eq(1)
                     m.d.sync += [offered.eq(1), gate_offered.eq(job.gated & ~tile.partial)]

@@ -10,7 +10,7 @@ from hdl.compute.array import TILES, MacArray, result_layout
 from hdl.compute.loop_nest import LoopNest, beat_layout, job_layout, panel_layout, tile_layout
 from hdl.compute.panel import PanelBuffer, fill_layout
 from hdl.floating.format import FP32
-from hdl.streams.stream import Queue, connect_stream
+from hdl.streams.stream import Queue, SkidBuffer, connect_stream
 
 __all__ = ["MatrixProduct", "initial_layout"]
 
@@ -95,20 +95,23 @@ class MatrixProduct(wiring.Component):
         marks = data.StructLayout({
             "rows": array.rows, "initial": 1, "first": 1, "last": 1, "tile": range(TILES)})
         m.submodules.beats = beats = Queue(shape=marks, depth=_BEATS)
+        # Registers: else a path would lead from the array, through panels, to the next step of the loop nest.
+        m.submodules.held = held = SkidBuffer(shape=self._beat)
         for source, sink in ((self.job, loops.job), (loops.panels, self.panels), (loops.tiles, self.tiles),
-                             (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill), (array.o, self.o)):
+                             (loops.o, held.i), (self.fill_a, panel_a.fill), (self.fill_b, panel_b.fill),
+                             (array.o, self.o)):
             connect_stream(m, source, sink)
         m.d.comb += self.bad.eq(loops.bad)
 
         # A beat goes to both panels, or to none, and to the queue of marks.
-        beat = loops.o.payload
+        beat = held.o.payload
         free = Signal()
         asks = Signal()
         m.d.comb += [
             free.eq(beat.initial | (panel_a.read.ready & panel_b.read.ready)),
-            loops.o.ready.eq(free & beats.i.ready),
-            beats.i.valid.eq(loops.o.valid & free),
-            asks.eq(loops.o.valid & beats.i.ready & ~beat.initial),
+            held.o.ready.eq(free & beats.i.ready),
+            beats.i.valid.eq(held.o.valid & free),
+            asks.eq(held.o.valid & beats.i.ready & ~beat.initial),
             panel_a.read.valid.eq(asks & panel_b.read.ready),
             panel_b.read.valid.eq(asks & panel_a.read.ready),
             panel_a.read.p.block.eq(beat.a), panel_a.read.p.row.eq(beat.row), panel_a.read.p.last.eq(beat.release_a),

@@ -136,8 +136,8 @@ class GemmCycles:
 class _Run:
     """State of the unit in one product, from the cycle in which its job is accepted."""
 
-    #: Depths of queues: beats, tiles for the drain, requests, rows of the gate, rows.
-    MARKS, TILES, REQUESTS, GATES, ROWS = 17, 17, 33, 33, 17
+    #: Depths of queues: beats before and behind the panels, tiles for the drain, requests, rows of the gate, rows.
+    SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     BANKS, UNFINISHED = 2, 31
 
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
@@ -154,6 +154,7 @@ class _Run:
         self.beats: Iterator[int] = iter(())
         self.following: int | None = None
         self.beat: int | None = None
+        self.skid: deque[int] = deque()
         # Panels, array.
         self.full, self.filling, self.reading = [[False] * 2, [False] * 2], [0, 0], [0, 0]
         self.filled: deque[tuple[int, int, int]] = deque()
@@ -292,21 +293,24 @@ class _Run:
 
     def join(self, cycle: int, reads: bool, room: bool) -> None:
         """Give a beat to panels and marks, and go on with the next one."""
-        beat = self.beat
+        level = len(self.skid)
+        beat = self.skid[0] if self.skid else None
         initial = beat is not None and beat & _INITIAL != 0
         joins = beat is not None and room and (initial or (
             reads and all(full[half] for full, half in zip(self.full, self.reading, strict=True))))
         if reads:
             self.pipe = [joins and not initial, *self.pipe[:3]]
         if joins and beat is not None:
-            self.marks.append(beat)
+            self.marks.append(self.skid.popleft())
             for side, mark in enumerate((_RELEASE_A, _RELEASE_B)):
                 if beat & mark:
                     self.full[side][self.reading[side]] = False
                     self.reading[side] ^= 1
         ended = self.following is None
         ahead = self.ahead
-        if joins or beat is None:
+        if self.beat is None or level < self.SKID:
+            if self.beat is not None:
+                self.skid.append(self.beat)
             self.beat = self.following
             if not ended:
                 self.following = next(self.beats, None)
@@ -389,6 +393,7 @@ class _Run:
 
     def plan_drain(self) -> None:
         """Multiply, add, offer the walks through C and the gate."""
+        free = self.walk_offer is None and self.gate_offer is None
         if self.walk_offer is not None and not self.walk:
             self.walk.extend(self.results(self.walk_offer))
             self.walk_offer = None
@@ -397,7 +402,7 @@ class _Run:
             self.gate_offer = None
         if not self.drain_phase:
             self.drain_phase = int(bool(self.tiles))
-        elif self.walk_offer is None and self.gate_offer is None:
+        elif free:
             tile = self.tiles.popleft()
             self.walk_offer, self.drain_phase = tile, 0
             if self.job.gated and not tile.partial:

@@ -35,8 +35,9 @@ class MatrixProduct:
     blocks: int = 128
     product: int = 6
 
-    #: Cycles from a job to its first beat, from the last row of a panel to a read, and from there to the array.
-    FIRST = 9
+    #: Cycles from a job to the first beat at the panels, from the last row of a panel to a read, and from there to
+    #: the array.
+    FIRST = 10
     FILL = 2
     READ = 4
 

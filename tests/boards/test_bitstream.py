@@ -11,10 +11,11 @@ import pytest
 from amaranth.hdl import Cat, Signal
 
 from boards import bitstream, boards, synth
-from boards.tools import ECP5, ICE40, SynthesisError
+from boards.tools import ICE40, SynthesisError
 from hdl.streams.delay import DelayLine
 from sim.verilated import toolchain
 from tests.boards.test_boards import Echo
+from tests.boards.test_parts import netlist_of
 
 UTILISATION = """\
 Info: Device utilisation:
@@ -24,40 +25,6 @@ Info: \t          MULT18X18D:      {dsp}/     28    85%
 Info: \t             EXTREFB:       0/      1     0%
 Info: \t        TRELLIS_COMB:   {luts}/  24288   100%
 """
-
-SCOPES = "board.node_0", "board.node_0.engine", "board.link", "board"
-
-#: Cells: name, type, the nets that they read, and those that they drive.
-CELLS = [
-    ("$1", "LUT4", [10, 11], [20]),
-    ("$2", "LUT4", [20, 21], [22]),  # drives nothing of a name, but a cell that does
-    ("$3", "LUT4", [22], [23]),
-    ("$4", "CCU2C", [20], [24]),
-    ("$5", "LUT4", [24], [25]),
-    ("$6", "TRELLIS_FF", [25], [26]),
-    ("$7", "LUT4", [26], [27]),
-    ("$8", "TRELLIS_DPR16X4", [27], [28]),
-    ("$9", "EHXPLLL", [], [29]),
-]
-
-#: Signals, and their nets; of two names of one net that of the inner part counts.
-SIGNALS = {
-    "board.node_0.engine.sum": [20],
-    "board.node_0.engine.i__payload.last": [23], "board.node_0.i__payload.last": [23],
-    "board.node_0.count": [25], "board.node_0.engine.product": [24], "board.link.bits": [26], "left": [27],
-    "board.node_0.engine.word": [28], "pll.clock": [29],
-}
-
-
-def netlist_of(path):
-    cells = {name: {"type": "$scopeinfo", "port_directions": {}, "connections": {}} for name in SCOPES}
-    for name, kind, reads, drives in CELLS:
-        cells[name] = {"type": kind, "port_directions": {"I": "input", "O": "output"},
-                       "connections": {"I": [*reads, "0"], "O": drives}}
-    nets = {name: {"hide_name": 0, "bits": bits} for name, bits in SIGNALS.items()}
-    nets["$hidden.board.link"] = {"hide_name": 1, "bits": [22]}
-    path.write_text(json.dumps({"modules": {"top": {"cells": cells, "netnames": nets}}}))
-
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
@@ -179,17 +146,6 @@ def test_unconstrained_clock_is_an_error(canned):
         build()
 
 
-def test_units(tmp_path):
-    netlist = tmp_path / "top.json"
-    netlist_of(netlist)
-    counts = bitstream.units(netlist, ECP5)
-    # A record's field is no part of the design, and each part has what is in it.
-    assert set(counts) == {"", *SCOPES}
-    assert [counts[path]["lut4"] for path in ("", "board", "board.node_0", "board.node_0.engine", "board.link")] == [
-        5, 4, 4, 3, 0]
-    assert (counts["board.node_0"]["ccu2c"], counts["board.link"]["ff"], counts[""]["lut_ram"]) == (1, 1, 1)
-
-
 class Slow(Echo):
     """Words that go through more logic than a cycle has time for."""
 
@@ -277,10 +233,10 @@ def test_a_bitstream_of_an_ice40_and_one_that_is_too_slow(results, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--board", "toaster"], "Board must be one of ulx3s-85f, ulx3s-25f, orangecrab-25f, colorlight-5a-75b, "
-     "icebreaker, not 'toaster'"),
-    (["--board", ""], "Board must be one of ulx3s-85f, ulx3s-25f, orangecrab-25f, colorlight-5a-75b, icebreaker, "
-     "not ''"),
+    (["--board", "toaster"], "Board must be one of ulx3s-85f, ulx3s-85f-compute, ulx3s-25f, orangecrab-25f, "
+     "colorlight-5a-75b, icebreaker, not 'toaster'"),
+    (["--board", ""], "Board must be one of ulx3s-85f, ulx3s-85f-compute, ulx3s-25f, orangecrab-25f, "
+     "colorlight-5a-75b, icebreaker, not ''"),
     (["--board", "icebreaker", "--seeds", "0"], "Seed count must be a positive integer of at most 10,000, not 0"),
 ])
 def test_wrong_arguments(arguments, message, capsys):

@@ -65,6 +65,9 @@ def test_a_unit_is_placed_and_found_again(results, monkeypatch, capsys):
     counted = json.loads(capsys.readouterr().out)
     assert counted == {"name": "stream.skid_buffer", **{key: result[key] for key in counted if key != "name"}}
     assert [path.name for path in results.glob("*.json")] == [f"{name}.json"]
+    # So does counting by part; the harness is in none.
+    assert synth.main(["--unit", "stream.skid_buffer", "--count", "--breakdown"]) == 0
+    assert f"  {result['lut4']:7}  100.0%  unit\n" in capsys.readouterr().err
 
 
 def test_missed_target_is_said(results, capsys):
@@ -126,6 +129,12 @@ def test_absent_unit(monkeypatch, capsys):
 def test_unknown_option(capsys):
     assert synth.main(["--unit", "stream.queue", "--set", "width=3"]) == 1
     assert capsys.readouterr().err == "error: Option of Queue must be one of shape, depth, block, not 'width'\n"
+
+
+def test_breakdown_is_for_counts(capsys):
+    with pytest.raises(SystemExit):
+        synth.main(["--unit", "stream.queue", "--breakdown"])
+    assert "--breakdown is for --count" in capsys.readouterr().err
 
 
 def test_malformed_option(capsys):

@@ -275,6 +275,7 @@ def test_command_line(arguments, message, monkeypatch, capsys, tmp_path):
     (["--board", "colorlight-5a-75b"], {"baud": 1_000_000, "frequency": 62_500_000}),
     (["--board", "icebreaker", "--baud", "115200"], {"baud": 115_200, "frequency": 24_000_000}),
     (["--board", "ulx3s-85f", "--nodes", "1"], {"nodes": 1, "baud": 3_000_000, "frequency": 62_500_000}),
+    (["--board", "ulx3s-85f-compute", "--hidden", "64", "--compute", "node", "--batch", "36"], {"nodes": 1}),
 ])
 def test_what_a_board_was_built_for(arguments, expected, monkeypatch, tmp_path):
     """Nodes, their number and rates are those of the board, unless the command line says otherwise."""

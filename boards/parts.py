@@ -1,0 +1,89 @@
+"""Cells of each part of a design, from its flattened netlist."""
+
+import json
+from pathlib import Path
+
+from boards.tools import Family
+
+__all__ = ["count_parts", "part_lines"]
+
+
+def count_parts(netlist: Path, top: str, family: Family) -> dict[str, dict[str, int]]:
+    """Cells of each part of a design and of all that is in it, by the path of the part.
+
+    A cell belongs to the part that has named the signal it drives, the innermost if there are several. A cell that
+    drives no named signal belongs to the part of the cell that it drives. So a LUT between two parts is counted with
+    one of them, and all parts add up to the whole.
+
+    Parameters
+    ----------
+    netlist : Path
+        Netlist in Yosys's JSON, with a cell ``$scopeinfo`` for each part.
+    top : str
+        Name of the module that the design was flattened into.
+    family : Family
+    """
+    module = json.loads(netlist.read_text())["modules"][top]
+    cells = module["cells"]
+    scopes = {name for name, cell in cells.items() if cell["type"] == "$scopeinfo"}
+    kinds = {name: kind for name, cell in sorted(cells.items()) if (kind := family.kind(cell["type"]))}
+
+    def innermost(name: str) -> str:
+        while name and name not in scopes:
+            name = name.rpartition(".")[0]
+        return name
+
+    def nets(name: str, direction: str) -> list[int]:
+        cell = cells[name]
+        return [bit for port, bits in sorted(cell["connections"].items())
+                if cell["port_directions"][port] == direction for bit in bits]
+
+    named: dict[int, str] = {}  # net to part
+    for name, net in sorted(module["netnames"].items()):
+        if not net["hide_name"]:
+            scope = innermost(name)
+            for bit in net["bits"]:
+                if named.get(bit, "").count(".") <= scope.count(".") and (scope or bit not in named):
+                    named[bit] = scope
+    drives = {name: nets(name, "output") for name in kinds}
+    drivers = {bit: name for name, bits in drives.items() for bit in bits}
+    found = {name: max(parts, key=lambda scope: scope.count("."))
+             for name, bits in drives.items() if (parts := [named[bit] for bit in bits if bit in named])}
+    # From what is known towards what drives it, breadth first: what is found is known as well.
+    known = list(found)
+    for name in known:
+        for bit in nets(name, "input"):
+            driver = drivers.get(bit)
+            if driver is not None and driver not in found:
+                found[driver] = found[name]
+                known.append(driver)
+    counts = {scope: dict.fromkeys(family.cells, 0) for scope in
+              ["", *sorted(scopes, key=lambda scope: scope.split("."))]}
+    for name, kind in kinds.items():
+        counts[""][kind] += 1
+        scope = found.get(name, "")
+        while scope:
+            counts[scope][kind] += 1
+            scope = innermost(scope.rpartition(".")[0])
+    return {scope: {**own, "lut4_occupied": family.occupy(own)} for scope, own in counts.items()}
+
+
+def part_lines(parts: dict[str, dict[str, int]], resource: str, *, whole: str = "", least: float = 0.01) -> list[str]:
+    """The parts that take most of a resource, as lines: number, share, and name below that of the part around it.
+
+    Parameters
+    ----------
+    parts : dict
+        Counts of :func:`count_parts`.
+    resource : str
+        Resource that is shown.
+    whole : str
+        Path of the part that all shares are of.
+    least : float
+        Least share of a part that is shown.
+    """
+    most = parts[whole][resource]
+    return [f"  {counts[resource]:7,}  {counts[resource] / most:6.1%}  {'  ' * path.count('.')}"
+            f"{path.rpartition('.')[2]}"
+            for path, counts in parts.items()
+            if path and (path + ".").startswith(whole and whole + ".") and counts[resource] >= least * most > 0]
