@@ -67,9 +67,9 @@ _COMPACT = NodeConfig(
 _FULL = dataclasses.replace(
     _COMPACT, gradient_words=6144, weight_words=6144, state_words=4096, queues=2, stand_in=True)
 
-#: The same node with two queues and 16 multiply-adds per cycle. Alone it keeps the state of all parameters, and its
-#: activation memory holds 36 examples of digits with a hidden layer of 64.
-_COMPUTE = dataclasses.replace(_FULL, state_words=6144, compute=4, activation_words=8192, queues=2)
+#: The same node with 16 multiply-adds per cycle in place of the stand-in. Alone it keeps the state of all parameters,
+#: and its activation memory holds 36 examples of digits with a hidden layer of 64.
+_COMPUTE = dataclasses.replace(_FULL, state_words=6144, stand_in=False, compute=4, activation_words=8192)
 
 #: Configurations by the name of the board. The pins of each are in boards/boards.py.
 BOARDS = {

@@ -101,6 +101,14 @@ def test_part_names():
     assert BOARDS["icebreaker"].part == "iCE40UP5K-SG48"
 
 
+def test_queues():
+    """Nodes of the largest chip have programs, and something to compute; those where an engine is alone do not."""
+    nodes = {name: config.node for name, config in configs.BOARDS.items()}
+    assert {name for name, node in nodes.items() if node.queues == 2} == {"ulx3s-85f", "ulx3s-85f-compute"}
+    assert {name for name, node in nodes.items() if node.stand_in} == {"ulx3s-85f"}
+    assert {name for name, node in nodes.items() if node.compute} == {"ulx3s-85f-compute"}
+
+
 def test_unknown_board():
     with pytest.raises(SynthesisError) as caught:
         board("toaster")
