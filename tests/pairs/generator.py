@@ -285,7 +285,8 @@ class Generator:
         """Choose whether the weights of commands alternate, where there is room for both."""
         operation = commands[0].operation
         room = min(self._end - command.weight_base - _span(command) for command in commands)
-        if operation in (Operation.MASK, Operation.INFER, Operation.LAYERS) or (operation in _WEIGHTS and room < self.weight_stride):
+        of_list = operation in (Operation.MASK, Operation.INFER, Operation.LAYERS)
+        if of_list or (operation in _WEIGHTS and room < self.weight_stride):
             return [dataclasses.replace(command, alternate=0) for command in commands]
         alternate = self._random.getrandbits(1)
         return [dataclasses.replace(command, alternate=alternate) for command in commands]
