@@ -75,7 +75,7 @@ def compare_state(ring, reference, message):
     ("wide", 3, STEPS, MOMENTUM, (*EXACT, "chunks:3", "chunks:9")),
     ("mx9", 2, STEPS, Adam(learning_rate=0.02), ("none", "layers", "search", "chunks:4", "chunks:10")),
     ("table", 3, STEPS, SGD(learning_rate=0.125), ("none", "layers", "search", "chunks:6", "chunks:7")),
-    ("engines", 8, 9, MOMENTUM, ("none", "layers", "search", "chunks:8")),
+    ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
 def test_same_bits(name, nodes, steps, optimizer, schedules):
     """Weights after every step, and masters, residuals and state after the last, by each schedule; one load each."""
