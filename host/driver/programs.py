@@ -64,7 +64,7 @@ class RingPrograms(RingCommands):
         self._model = 0
         self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
 
-    def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0) -> None:
+    def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
 
         Parameters
@@ -74,6 +74,9 @@ class RingPrograms(RingCommands):
             single queue would carry the commands out: so nodes with one queue are sent them.
         model : int
             Number of the program, which :meth:`run_programs` names.
+        changes : bool
+            Whether to send only what differs from the programs that this ring has loaded: a queue of a node that has
+            its commands keeps them.
 
         Raises
         ------
@@ -85,9 +88,11 @@ class RingPrograms(RingCommands):
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
         if self._config.queues > 1:
+            known = self._programs if changes and model == self._model else []
             for queue in range(self._config.queues):
                 pending = [device.submit_load_program(queue, program[queue], model=model)
-                           for device, program in zip(self._devices, programs, strict=True)]
+                           for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
+                           if not known or known[rank][queue] != list(program[queue])]
                 for one in pending:
                     one.result()
         self._programs = [[list(commands) for commands in program] for program in programs]

@@ -68,8 +68,8 @@ OVERLAPS = (Kind.NONE.value, Kind.STRICT.value, Kind.LAYERS.value)
 class Execution:
     """The steps of a run, each of which is a pass of a program.
 
-    The program of a schedule on nodes that compute has the number of each node's examples, and is loaded again when
-    that changes.
+    The program of a schedule on nodes that compute has the number of each node's examples. Where that changes, the
+    node is given the commands of its compute queue again.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ class Execution:
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
             program = self._program(schedule)
-            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+            ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)],
+                               changes=self._loaded is not None and self._loaded[0] == schedule)
             self._loaded = schedule, lengths, program
         program = self._loaded[2]
         return program, ring.run_programs(collectives=program.collectives)

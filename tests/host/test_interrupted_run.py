@@ -145,6 +145,20 @@ class TestOverlap:
         assert run(*self.ARGUMENTS, "--overlap", "search", "--output", broken, "--resume")[::2] == (0, "")
         self.compare(whole, broken)
 
+    def test_nodes_that_compute(self, run, tmp_path, signalled):
+        """Nodes that compute go on after an interruption with the cycles of each step that they had taken."""
+        whole, broken = tmp_path / "whole", tmp_path / "broken"
+        arguments = ("train", "--nodes", 3, "--hidden", "8", "--batch", 24, "--steps", 4, "--weights", "centroid16",
+                     "--gradients", "raw", "--threads", 1, "--macs", 4, "--compute", "node", "--overlap", "layers")
+        assert run(*arguments, "--output", whole)[::2] == (0, "")
+        signalled(signal.SIGINT, 2)
+        assert run(*arguments, "--output", broken)[::2] == (130, "")
+        assert run(*arguments, "--output", broken, "--resume")[::2] == (0, "")
+        steps = json.loads((whole / "report.json").read_text())["per_step"]
+        assert len(steps) == 4
+        assert all(0 < step["vector_cycles"] < step["gemm_cycles"] < step["cycles"] for step in steps)
+        self.compare(whole, broken)
+
     def compare(self, whole, broken):
         """Results of two runs are the same, but for seconds."""
         results = [json.loads((folder / "report.json").read_text()) for folder in (whole, broken)]

@@ -32,6 +32,7 @@ _REJECTED = {
     "repeated": EventStatus.REPEATED,
     "bad_mask": EventStatus.BAD_MASK,
     "bad_layer": EventStatus.BAD_LAYER,
+    "bad_instruction": EventStatus.BAD_INSTRUCTION,
     "wait_timeout": EventStatus.WAIT_TIMEOUT,
 }
 #: Kind of a collective in which one node has a different number, so that all nodes give it up.
@@ -116,7 +117,7 @@ class Generator:
         self.last = ""
         self.patient = True
         self.weight_stride = 0
-        self.programs = Programs(masks={}, layers={})
+        self.programs = Programs(masks={}, layers={}, lists={}, wrong=0)
         self._random = random.Random(seed)
         # Operations in which every node receives a block that has passed the odd node.
         self._refusing = [Operation.ALL_REDUCE, Operation.FUSED_UPDATE]
@@ -284,7 +285,8 @@ class Generator:
         """Choose whether the weights of commands alternate, where there is room for both."""
         operation = commands[0].operation
         room = min(self._end - command.weight_base - _span(command) for command in commands)
-        if operation in (Operation.MASK, Operation.INFER) or (operation in _WEIGHTS and room < self.weight_stride):
+        of_list = operation in (Operation.MASK, Operation.INFER, Operation.LAYERS)
+        if of_list or (operation in _WEIGHTS and room < self.weight_stride):
             return [dataclasses.replace(command, alternate=0) for command in commands]
         alternate = self._random.getrandbits(1)
         return [dataclasses.replace(command, alternate=alternate) for command in commands]
@@ -388,13 +390,17 @@ class Generator:
                 used["weight_base"], (_, source, target) = choose.choice(list(self.programs.layers.items()))
                 # Rows of inputs and rows of outputs take 8 elements each, and may not overlap.
                 used["length"] = choose.randrange(max(0, min(target - source, self._end - target) // 8) + 1)
+            elif operation is Operation.LAYERS:
+                used["weight_base"], most = choose.choice(list(self.programs.lists.items()))
+                # Data of a list lies from the state base on, in memory rows.
+                used |= {"state_base": CONFIG.lanes * choose.randrange(16), "length": choose.randrange(1, most + 1)}
             commands.append(Command(operation=operation, **{**self._noise(), **used}))
         return commands
 
     def _rejected(self, kind: str) -> list[Command]:
         choose = self._random
         if kind == "unknown_operation":
-            operation = choose.choice([11, 12, 99, 255])
+            operation = choose.choice([12, 13, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
             return self._good(choose.choice([one for one in _OPERATIONS if self._only in (None, _QUEUES[one])]))
@@ -403,6 +409,10 @@ class Generator:
             used = {"gradient_base": 0, "weight_base": CONFIG.weight_words, "state_base": 0,
                     "length": choose.randrange(1, DATA)}  # a list without an entry
             return [Command(operation=operation, **{**self._noise(), **used}) for _ in range(self.nodes)]
+        if kind == "bad_instruction":
+            used = {"weight_base": self.programs.wrong, "state_base": CONFIG.lanes * choose.randrange(16),
+                    "length": choose.randrange(1, DATA)}
+            return [Command(operation=Operation.LAYERS, **{**self._noise(), **used}) for _ in range(self.nodes)]
         commands = self._good(choose.choice(_RING), number=self._ran or 0)
         if kind == "repeated":
             return commands

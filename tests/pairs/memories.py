@@ -1,19 +1,23 @@
 """Memories of nodes before commands are played: random data, and the lists that local commands need.
 
-The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, and the
-parameters of layers in the gradient memory, which no command may change.
+The lower part of each memory is for data. Behind it are the lists of local commands in the weight memory, the
+parameters of layers in the gradient memory, and labels and lists of instructions in the activation memory, which no
+command may change.
 """
 
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, VectorProgram, gemm_layout, vector_layout
 from hdl.config import NodeConfig
 from hdl.control.protocol import Space
+from hdl.group import GROUP
 from hdl.masking.mask import KINDS as MASK_KINDS
 from hdl.quantization.layer_list import LAYER_WORDS
 from host.driver.inference import program
 from host.driver.masking import Mask, MaskJob, plan
 from sim.golden import masking, quantization
+from sim.golden.compute import pack
 from tests.pairs.model import Programs
 
 __all__ = ["CONFIG", "DATA", "contents"]
@@ -22,7 +26,7 @@ Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block.
 CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
-                    quantization=True, stand_in=True, queues=2, program_depth=8)
+                    quantization=True, stand_in=True, compute=1, activation_words=512, queues=2, program_depth=32)
 
 #: Elements of the gradient and the weight memory that commands change.
 DATA = 768
@@ -31,6 +35,12 @@ _MASK_LISTS, _LAYER_LISTS = 4, 2
 _LIST = 32  # words of a list of masks
 _LAYER = 64  # words of a list of one layer, with its codes
 _LAYERS = DATA + _LIST * _MASK_LISTS  # address of the first list of layers
+
+_ACTIVATIONS = CONFIG.memories["activations"].number
+_LABELS = 256  # address of the labels, behind all activations
+_INSTRUCTIONS = 288  # address of the first list of instructions
+_EXAMPLES = 6  # most examples of a list
+_INPUTS, _OUTPUTS = 8, 5
 
 
 def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
@@ -64,7 +74,38 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
         memories[Space.WEIGHT][:, base:base + len(words)] = words
         memories[Space.GRADIENT][:, parameters:parameters + len(given.parameters)] = given.parameters
         layers[base] = layer, source, target
-    return memories, Programs(masks=masks, layers=layers)
+    activations = memories[_ACTIVATIONS]
+    activations[:, _LABELS:_LABELS + _EXAMPLES] = generator.integers(0, _OUTPUTS, _EXAMPLES)
+    right, wrong = (_INSTRUCTIONS + 3 * GROUP * number for number in range(2))
+    for base, words in ((right, _instructions()), (wrong, _instructions(flaw=int(generator.integers(3))))):
+        activations[:, base:base + len(words)] = words
+    return memories, Programs(masks=masks, layers=layers, lists={right: _EXAMPLES}, wrong=wrong)
+
+
+def _instructions(*, flaw: int | None = None) -> Words:
+    """Words of a list: scores of a layer, their loss, and the gradients of the layer's weights; with ``flaw``, that
+    instruction has a reserved bit. Places of data are relative, but for the weights."""
+    def at(place: Place, base: int, relative: int = 1) -> dict[str, int]:
+        return {"place": place, "base": base, "relative": relative}
+
+    x, scores, delta, loss = (at(Place.ACTIVATIONS, base) for base in (0, 48, 96, 144))
+    product = {"kind": Kind.GEMM, "tile": 2, "row_tiles": 1, "column_tiles": 1, "rounds": 3}
+    found = [
+        pack(gemm_layout(), {
+            **product, "k": _INPUTS, "n": _OUTPUTS, "transpose_b": 1, "initial": Initial.MATRIX,
+            "a": x, "stride_a": 8, "b": at(Place.WEIGHTS, 0, 0), "stride_b": 8, "c": scores, "stride_c": 8,
+            "start": at(Place.WEIGHTS, 8 * _OUTPUTS, 0)}),
+        pack(vector_layout(), {
+            "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": _OUTPUTS,
+            "source": scores, "stride_source": 8, "labels": at(Place.ACTIVATIONS, _LABELS, 0), "stride_labels": 1,
+            "target": delta, "stride_target": 8, "loss": loss}),
+        pack(gemm_layout(), {
+            **product, "m": _OUTPUTS, "n": _INPUTS, "transpose_a": 1, "a": delta, "stride_a": 8,
+            "b": x, "stride_b": 8, "c": at(Place.GRADIENTS, 0), "stride_c": 8}),
+    ]
+    if flaw is not None:
+        found[flaw][INSTRUCTION_WORDS - 1] = 1
+    return np.concatenate([*found, np.zeros(INSTRUCTION_WORDS, np.uint32)])
 
 
 def _mask(generator: np.random.Generator) -> MaskJob:

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.control.protocol import Operation
+from hdl.compute.engine import BLOCKS
+from hdl.compute.layer_list import Place
+from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
 from sim.golden import masking, optimizer, quantization, stand_in
 from sim.golden import ring as golden
+from sim.golden.compute import Engine
 
 __all__ = ["Change", "Model", "Programs"]
 
 Words = npt.NDArray[np.uint32]
 
 GRADIENT, WEIGHT, STATE = range(3)
+#: The activation memory is the last one.
+ACTIVATIONS = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +41,23 @@ class Change:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Lists of local commands in the weight memory, by their addresses.
+    """Lists of local commands, by their addresses in the weight memory and in the activation memory.
 
     Members
     -------
     masks : dict of int to masking.Job
     layers : dict of int to (quantization.Layer, int, int)
         Layer, and addresses of its inputs and of its outputs in the gradient memory.
+    lists : dict of int to int
+        Most examples of each list of instructions.
+    wrong : int
+        Address of a list that is refused.
     """
 
     masks: dict[int, masking.Job]
     layers: dict[int, tuple[quantization.Layer, int, int]]
+    lists: dict[int, int]
+    wrong: int
 
 
 class Model:
@@ -55,22 +66,25 @@ class Model:
     Parameters
     ----------
     memories : list of array of uint32, of shape (nodes, words)
-        Contents of the gradient memory, the weight memory, and each state plane.
+        Contents of the gradient memory, the weight memory, each state plane, and the activation memory.
     segment, lanes : int
         Segment length and lanes of the nodes.
+    rows : int
+        Rows of multiply-accumulate units of a node.
     """
 
-    def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int) -> None:
+    def __init__(self, memories: Sequence[Words], *, segment: int, lanes: int, rows: int) -> None:
         self.memories = [memory.copy() for memory in memories]
         self.nodes = len(memories[0])
         self._shape = {"segment": segment, "lanes": lanes}
+        self._engine = Engine(rows=rows, lanes=lanes, blocks=BLOCKS)
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:
         """Compute the changes of one command per node, and the details of its events, if they count elements."""
         operation = commands[0].operation
         details = [0] * self.nodes
-        if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE):
+        if operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE, Operation.LAYERS):
             changes = []
             for node, command in enumerate(commands):
                 if operation is Operation.MASK:
@@ -83,6 +97,8 @@ class Model:
                         state_base=command.state_base, length=command.length)
                     base, end = command.gradient_base, command.gradient_base + command.length
                     mine, details[node] = [Change(GRADIENT, node, base, memory[base:end])], command.length
+                elif operation is Operation.LAYERS:
+                    mine, details[node] = self._layers(node, command)
                 else:
                     mine, details[node] = self._infer(node, command, programs)
                 changes += mine
@@ -117,10 +133,10 @@ class Model:
             owners = [int(order[block - 1]) for block in range(self.nodes)]
             # Every owner updates its own copy of the weights.
             own = np.empty_like(weights[0])
-            state = [np.empty_like(own) for _ in self.memories[STATE:]]
+            state = [np.empty_like(own) for _ in self.memories[STATE:ACTIVATIONS]]
             for block, (owner, index) in enumerate(zip(owners, blocks, strict=True)):
                 own[index] = weights[block - 1, index]
-                for mine, plane in zip(state, self.memories[STATE:], strict=True):
+                for mine, plane in zip(state, self.memories[STATE:ACTIVATIONS], strict=True):
                     mine[index] = plane[owner, command.state_base:command.state_base + len(index)]
             gradients = self._rows(GRADIENT, order, base, command)
             update = golden.fused_update(gradients, own, state, settings, **shape)
@@ -158,6 +174,17 @@ class Model:
         sums = quantization.infer([layer], inputs).astype(np.int32).reshape(-1).view(np.uint32)
         beats = command.length * layer.outputs * (row // lanes)
         return [Change(GRADIENT, node, target, sums)], beats
+
+    def _layers(self, node: int, command: Command) -> tuple[list[Change], int]:
+        spaces = {Place.GRADIENTS: GRADIENT, Place.WEIGHTS: WEIGHT, Place.ACTIVATIONS: len(self.memories) - 1}
+        after = {place: self.memories[space][node].copy() for place, space in spaces.items()}
+        given = {"base": command.weight_base, "length": command.length, "offset": command.state_base}
+        listed, _ = self._engine.check(after, **given)
+        outcome = self._engine.run(after, **given)
+        if outcome.status is not EventStatus.OK:
+            raise ValueError(f"List of instructions must be right, not {outcome}")
+        return [Change(spaces[target.place], node, int(row[0]), after[target.place][row])
+                for one in listed for target in one.targets for row in target.index()], outcome.detail
 
     def apply(self, changes: Sequence[Change], nodes: Sequence[int] | None = None) -> None:
         """Make changes, at all nodes or at some."""

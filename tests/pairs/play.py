@@ -84,7 +84,7 @@ class Player:
     def _refill(self) -> None:
         """Fill the memories with new random contents."""
         memories, self.generator.programs = contents(self._random.getrandbits(32), self.nodes)
-        self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes)
+        self._model = Model(memories, segment=CONFIG.segment, lanes=CONFIG.lanes, rows=CONFIG.compute)
         for space, memory in enumerate(memories):
             self._ring._all(lambda rank, device, space=space, memory=memory: device.submit_write_memory(
                 space, 0, memory[rank]))
@@ -282,7 +282,7 @@ class Player:
         yield from (change for change in changes if change.node not in well)
         for node in well:
             local = step.commands[node].operation in (Operation.MASK, Operation.SPARSIFY, Operation.INFER,
-                                                      Operation.COMPUTE)
+                                                      Operation.COMPUTE, Operation.LAYERS)
             if local and mine[node].detail != details[node]:
                 raise MismatchError(f"{step.kind} has detail {mine[node].detail} on node {node}, and not "
                                     f"{details[node]}")

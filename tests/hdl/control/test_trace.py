@@ -5,6 +5,7 @@ import random
 
 import cocotb
 import pytest
+from amaranth.sim import Simulator
 
 from hdl.control.trace import TRACE_WORDS, Trace, trace_record_layout
 from sim import regression
@@ -76,6 +77,35 @@ async def records_all(dut):
 @pytest.mark.parametrize(("lanes", "seed"), [(1, 1), (2, 2), (8, 3)])
 def test_trace(lanes, seed):
     simulate(__name__, "records_all", lanes=lanes, seed=seed)
+
+
+@pytest.mark.parametrize("begin", [0x7FFF_FFFD, 0xFFFF_FFFD])
+def test_late_times(begin):
+    """A record has all 32 bits of the time, also where these go round."""
+    trace = Trace(queues=1, lanes=2)
+    times = []
+
+    async def bench(ctx):
+        ctx.set(trace.node_time, begin)
+        for started in (1, 0, 0, 1, 0, 0, 1, 0, 0, 0):
+            ctx.set(trace.started, started)
+            if started:
+                times.append(ctx.get(trace.node_time))
+            await ctx.tick()
+        assert times == [(begin + cycle) % (1 << 32) for cycle in (0, 3, 6)]
+        assert ctx.get(trace.pointer) == 3
+        for row, time in enumerate(times):
+            ctx.set(trace.read.valid, 1)
+            ctx.set(trace.read.row, row)
+            await ctx.tick()
+            ctx.set(trace.read.valid, 0)
+            await ctx.tick()
+            assert ctx.get(trace.read.elements)[1] == time
+
+    simulator = Simulator(trace)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -70,22 +70,23 @@ def compare_state(ring, reference, message):
         assert (ring.read_state(LENGTH, plane).view(np.uint32) == expected).all(), message
 
 
-@pytest.mark.parametrize(("name", "nodes", "optimizer", "schedules"), [
-    ("centroid", 4, Adam(learning_rate=0.02), (*EXACT, "chunks:2", "chunks:5")),
-    ("wide", 3, MOMENTUM, (*EXACT, "chunks:3", "chunks:9")),
-    ("mx9", 2, Adam(learning_rate=0.02), ("none", "layers", "search", "chunks:4", "chunks:10")),
-    ("table", 3, SGD(learning_rate=0.125), ("none", "layers", "search", "chunks:6", "chunks:7")),
+@pytest.mark.parametrize(("name", "nodes", "steps", "optimizer", "schedules"), [
+    ("centroid", 4, STEPS, Adam(learning_rate=0.02), (*EXACT, "chunks:2", "chunks:5")),
+    ("wide", 3, STEPS, MOMENTUM, (*EXACT, "chunks:3", "chunks:9")),
+    ("mx9", 2, STEPS, Adam(learning_rate=0.02), ("none", "layers", "search", "chunks:4", "chunks:10")),
+    ("table", 3, STEPS, SGD(learning_rate=0.125), ("none", "layers", "search", "chunks:6", "chunks:7")),
+    ("engines", 8, 6, MOMENTUM, ("none", "layers", "search", "chunks:8")),
 ])
-def test_same_bits(name, nodes, optimizer, schedules):
+def test_same_bits(name, nodes, steps, optimizer, schedules):
     """Weights after every step, and masters, residuals and state after the last, by each schedule; one load each."""
     with rings.open_nodes(nodes, config=rings.CONFIGS[name], host_port=False) as (ring, _):
-        weights, reference, steps = steps_of(ring, optimizer, 41, STEPS)
+        weights, reference, given = steps_of(ring, optimizer, 41, steps)
         for schedule in schedules:
-            tried = train(ring, weights, steps, optimizer, Schedule.parse(schedule))
+            tried = train(ring, weights, given, optimizer, Schedule.parse(schedule))
             compare_state(ring, reference, f"{name}, {schedule}")
             loads = [device.read_register("PROGRAM_LOADS") for device in ring.devices]
             runs = [device.read_register("PROGRAM_RUNS") for device in ring.devices]
-            assert (loads, runs) == ([len(tried)] * nodes, [STEPS] * nodes)
+            assert (loads, runs) == ([len(tried)] * nodes, [steps] * nodes)
             assert len(tried) > 1 if schedule == "search" else tried == [schedule]
 
 

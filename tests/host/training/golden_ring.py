@@ -144,7 +144,7 @@ class GoldenRing:
             local_nan=tuple(np.flatnonzero(np.isnan(golden.floats(self.gradients)).any(axis=1)).tolist()),
             not_finite=() if np.isfinite(sums).all() else (0,))
 
-    def load_programs(self, programs):
+    def load_programs(self, programs, *, changes=False):
         (command,) = programs[0][1]
         assert (command.operation, command.gradient_base) == (Operation.FUSED_UPDATE, 0)
         self.program = command.length

@@ -9,12 +9,14 @@ import json
 
 import numpy as np
 
+from hdl.group import GROUP
 from host.models.digits import digits
 from host.models.text import Text, topics
 from host.training.optimizers import Adam
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from host.training.workloads import CharacterModel, Classifier
+from tests.host.training.engine_ring import EngineRing
 from tests.host.training.golden_ring import GoldenRing
 
 
@@ -26,6 +28,9 @@ def runs():
         config, refresh=2)
     yield "density", GoldenRing(2), Classifier(digits(), (16,)), dataclasses.replace(
         config, density=0.2, optimizer=Adam(learning_rate=0.01))
+    yield "node", EngineRing(3), Classifier(digits(), (16,), align=GROUP), dataclasses.replace(
+        config, compute="node", overlap="none")
+    yield "host", GoldenRing(3), Classifier(digits(), (16,), align=GROUP), config
     source = topics(context=16)
     yield "text", GoldenRing(2), CharacterModel(Text(source.train[:400], source.test[:40])), dataclasses.replace(
         config, batch=32, optimizer=Adam(learning_rate=0.03))

@@ -98,22 +98,25 @@ def test_words_to_a_node(task, monkeypatch):
         counted = [Counted(device.transport) for device in ring.devices]
         for device, transport in zip(ring.devices, counted, strict=True):
             monkeypatch.setattr(device, "_transport", transport)
-        loads = 0
+        loads, programs = 0, [device.read_register("PROGRAM_LOADS") for device in ring.devices]
         for _ in range(3):
             before = [list(run._computer.lengths), *(transport.words.copy() for transport in counted)]
             run._step(run._batches.number + 1, run._batches.take())
             lengths = run._computer.lengths
             loaded = lengths != before[0]
             loads += loaded
-            for examples, transport, words in zip(lengths, counted, before[1:], strict=True):
+            for rank, (examples, transport, words) in enumerate(zip(lengths, counted, before[1:], strict=True)):
                 sent = transport.words - words
+                again = examples != before[0][rank]
+                programs[rank] += again
                 assert sent[Opcode.WRITE_MEMORY] == examples * (64 + 1)
                 # The learning rate in every step, and the number of examples where it is another.
                 assert sent[Opcode.WRITE_REGISTER] == 1 + loaded
-                # Four lists, settings and an update, of sixteen words each.
-                assert sent[Opcode.LOAD_PROGRAM] == (16 * (4 + 2) if loaded else 0)
+                # Four lists of sixteen words each, to a node whose own share has another size.
+                assert sent[Opcode.LOAD_PROGRAM] == 16 * 4 * again
                 assert not set(sent) & {Opcode.PUSH_COMMAND}
         assert 0 < loads < 3
+        assert [device.read_register("PROGRAM_LOADS") for device in ring.devices] == programs
 
 
 def test_refused_list(task):

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 #: Digests of runs whose data is the same with every version of Python.
-KNOWN = {"momentum": "27dfa52aa2e7fdba", "codebook": "3d1d00f5214acb0e", "density": "267f8c91e325de68"}
+KNOWN = {"momentum": "27dfa52aa2e7fdba", "codebook": "3d1d00f5214acb0e", "density": "267f8c91e325de68",
+         "node": "c580a3c4830eec14", "host": "c580a3c4830eec14"}
 
 
 @functools.cache
