@@ -61,6 +61,7 @@ class RingPrograms(RingCommands):
     def __init__(self, devices: Sequence[Device], *, timeout: int = TIMEOUT):
         super().__init__(devices, timeout=timeout)
         self._programs: list[list[list[Command]]] = []
+        self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
         self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
 
@@ -88,7 +89,8 @@ class RingPrograms(RingCommands):
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
         if self._config.queues > 1:
-            known = self._programs if changes and model == self._model else []
+            known = self._programs if changes and self._all_loaded and model == self._model else []
+            self._all_loaded = False
             for queue in range(self._config.queues):
                 pending = [device.submit_load_program(queue, program[queue], model=model)
                            for rank, (device, program) in enumerate(zip(self._devices, programs, strict=True))
@@ -97,6 +99,7 @@ class RingPrograms(RingCommands):
                     one.result()
         self._programs = [[list(commands) for commands in program] for program in programs]
         self._model = model
+        self._all_loaded = True
 
     def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, traced: bool = True) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
