@@ -102,6 +102,29 @@ def check_trace(trace, passes):
     assert (CommandQueue.gap, CommandQueue.dependency_latency) == (8, 3)
 
 
+def test_loads_of_what_has_changed():
+    """Only a queue whose commands differ is loaded; after a load that failed, all are."""
+    with open_nodes() as (ring, _):
+        def loads():
+            """Loads of the first queue."""
+            return [device.read_register("PROGRAM_LOADS") for device in ring.devices]
+
+        first = [layers(rank) for rank in range(2)]
+        other = [first[0], layers(1, durations=(500, 600))]
+        long = [first[0], (first[1][0], first[1][1] * 100)]
+        ring.load_programs(first)
+        found = [loads()]
+        for programs in (first, other, first):
+            ring.load_programs(programs, changes=True)
+            found.append(loads())
+        assert found == [[1, 1], [1, 1], [1, 2], [1, 3]]
+        with pytest.raises(ProgramTooLongError):
+            ring.load_programs(long, changes=True)
+        before = loads()
+        ring.load_programs(first, changes=True)
+        assert loads() == [number + 1 for number in before]
+
+
 def test_a_dependency_that_is_missing_is_seen():
     """Without ``after``, the ring takes gradients that are not there: NaNs, which the event tells of."""
     with open_nodes() as (ring, _):
