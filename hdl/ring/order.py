@@ -220,8 +220,8 @@ class Planner(wiring.Component):
 class Walk(wiring.Component):
     """Go through the static order and emit one record per step.
 
-    A record is offered two cycles after the one before was taken. ``o`` is a register, and of all registers ``o.valid``
-    alone depends on ``o.ready``, which comes through everybody who follows the walk.
+    A record is offered two cycles after the one before was taken. ``o`` is a register, and of all registers
+    ``o.valid`` alone depends on ``o.ready``, which comes through everybody who follows the walk.
 
     Parameters
     ----------

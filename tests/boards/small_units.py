@@ -14,10 +14,10 @@ NODE = {"lanes": 1, "segment": 32, "gradient_words": 64, "weight_words": 64, "st
 
 
 def small(name):
-    """Options with which a unit is soon made and read: one lane where it has lanes, or two lanes and one row of
-    multiply-accumulate units, and a small node where it takes a NodeConfig. What has blocks of as many rows as lanes has the rows of its own. The optimizer with all rules in
-    binary32 is ``optimizer.all``; what is a part of it, or another row of the same component, has other formats or
-    rules."""
+    """Options with which a unit is soon made and read: one lane where it has lanes, a small node where it takes a
+    NodeConfig, and two lanes and one row for what computes. What has blocks of as many rows as lanes has the rows of
+    its own. The optimizer with all rules in binary32 is ``optimizer.all``; what is a part of it, or another row of
+    the same component, has other formats or rules."""
     factory, arguments = UNITS[name].call({})
     parameters = inspect.signature(factory).parameters
     if "config" in parameters:
