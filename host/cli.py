@@ -237,7 +237,7 @@ def train_command(
                 except ValueError as error:
                     progress.say(f"no hidden layer: {error}")
                     config = dataclasses.replace(config, hidden=())
-                    task = Classifier(data, ())
+                    task = Classifier(data, (), align=config.align)
         plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
             node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes,
