@@ -3,7 +3,6 @@
 """Array of multiply-accumulate units: an outer product of rows and columns in every cycle."""
 
 import functools
-import itertools
 import operator
 
 from amaranth.hdl import C, Cat, Module, Mux, Signal, unsigned
@@ -12,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
 from hdl.floating.format import FP32
-from hdl.floating.stages import wait
+from hdl.floating.stages import register
 from hdl.streams.stream import step_count
 
 __all__ = ["ONE", "TILES", "MacArray", "result_layout", "term_layout"]
@@ -48,8 +47,20 @@ def result_layout(rows, columns):
         "group": range(SLOTS), "last": 1})
 
 
+def _delays(m, name, value, count):
+    """Value after 0, 1, … ``count`` - 1 registers."""
+    delayed = [value]
+    for number in range(1, count):
+        delayed.append(register(m, f"{name}_{number}", later=delayed[-1]).later)
+    return delayed
+
+
 class MacArray(wiring.Component):
     """Accumulate outer products: every cycle adds ``a[row] * b[column]`` to one of eight sums of each unit.
+
+    Operands travel through the array from unit to unit, a register each: a row of A along its row of units, a column
+    of B along its column, so that no wire is longer than the way to the next unit. Results are read in the order in
+    which they come, and the last units of a tile are done before their first result is read.
 
     Terms are added in the order in which they come, product and sum each rounded. A beat waits in the operand
     register until the cycle of its slot: a source that pauses for a cycle loses :data:`SLOTS` of them, unless it
@@ -175,24 +186,36 @@ class MacArray(wiring.Component):
         return operands, issue, tiles
 
     def _elaborate_controls(self, m, operands, issue):
-        """Controls of the units, beside their pipelines; return the signal that a tile is complete."""
-        first = wait(m, "first", issue & operands.first, self.product_latency)
-        negative = wait(m, "negative", operands.initial, self.product_latency)
-        for row, units in enumerate(self._units):
-            bubble = wait(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency)
-            for column, unit in enumerate(units):
-                m.d.comb += [unit.a.eq(operands.a[row]), unit.b.eq(operands.b[column]), unit.bubble.eq(bubble)]
+        """Operands and controls of the units, from neighbour to neighbour; return the signal that a tile is complete.
+
+        Unit (row, column) takes every beat row + column cycles after unit (0, 0).
+        """
+        diagonals = self._rows + self._columns - 1
+        a = [_delays(m, f"a_{row}", operands.a[row], row + self._columns) for row in range(self._rows)]
+        b = [_delays(m, f"b_{column}", operands.b[column], column + self._rows) for column in range(self._columns)]
+        bubble = [_delays(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency + diagonals)
+                  for row in range(self._rows)]
+        first = _delays(m, "first", issue & operands.first, self.product_latency + diagonals)
+        negative = _delays(m, "negative", operands.initial, self.product_latency + diagonals)
         # Sums are stored in the order of their beats, so that a counter has their places.
-        stores = Signal(sum_latency(self._dsps))
+        latency = sum_latency(self._dsps)
+        stores = Signal(latency + diagonals - 1)
         place = Signal(range(PLACES))
         complete = Signal()
         m.d.sync += stores.eq(Cat(issue & operands.last, stores))
-        with m.If(stores[-1]):
+        with m.If(stores[latency - 1]):
             m.d.sync += place.eq(place + 1)
-        m.d.comb += complete.eq(stores[-1] & place[:-1].all())
-        for unit in itertools.chain(*self._units):
-            m.d.comb += [
-                unit.first.eq(first), unit.negative.eq(negative), unit.store.eq(stores[-1]), unit.place.eq(place)]
+        m.d.comb += complete.eq(stores[latency - 1] & place[:-1].all())
+        places = _delays(m, "place", place, diagonals)
+        for row, units in enumerate(self._units):
+            for column, unit in enumerate(units):
+                diagonal = row + column
+                m.d.comb += [
+                    unit.a.eq(a[row][diagonal]), unit.b.eq(b[column][diagonal]),
+                    unit.bubble.eq(bubble[row][self.product_latency + diagonal]),
+                    unit.first.eq(first[self.product_latency + diagonal]),
+                    unit.negative.eq(negative[self.product_latency + diagonal]),
+                    unit.store.eq(stores[latency - 1 + diagonal]), unit.place.eq(places[diagonal])]
         return complete
 
     def _elaborate_drain(self, m, complete, tiles, freed):

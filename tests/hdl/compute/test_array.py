@@ -17,7 +17,7 @@ from sim.verilated.vectors import Feed, Unit
 from tests.hdl.compute.terms import KINDS, draw, tile_of
 
 #: Rows, columns and DSP blocks of the arrays that are simulated.
-ARRAYS = ((1, 4, 1), (2, 4, 2), (4, 4, 4))
+ARRAYS = ((1, 4, 1), (2, 8, 2), (4, 4, 4))
 NAN = 0x7FC0_0000
 
 
