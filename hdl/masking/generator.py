@@ -1,11 +1,12 @@
 """Generator of mask bits from the row and column indices of their elements."""
 
-from amaranth.hdl import Module, Signal, signed
-from amaranth.lib import data, stream, wiring
+from amaranth.hdl import Module, Signal
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from hdl.masking.comparator import MaskComparator
 from hdl.masking.mask import MOST_LANES, check_index_bits, job_layout, mask_beat_layout
-from hdl.streams.stream import check_lanes
+from hdl.streams.stream import check_lanes, connect_stream
 
 __all__ = ["MaskGenerator"]
 
@@ -16,9 +17,6 @@ class MaskGenerator(wiring.Component):
     The first beat of a job is offered :attr:`latency` cycles after the job was taken; throughput is one beat per
     cycle, from row to row, matrix to matrix and job to job. A job without rows, columns or matrices makes no beat.
     ``jobs.ready`` depends combinationally on ``o.ready``.
-
-    Bounds are compared once per beat, with the beat's first column; in the beat that contains a bound, its low bits
-    select the lanes.
 
     Parameters
     ----------
@@ -33,7 +31,7 @@ class MaskGenerator(wiring.Component):
     o : Out(stream of mask_beat_layout(lanes))
     """
 
-    latency = 4
+    latency = 1 + MaskComparator.latency
 
     def __init__(self, *, lanes, index_bits=12):
         check_lanes(lanes, most=MOST_LANES)
@@ -76,12 +74,12 @@ class MaskGenerator(wiring.Component):
         matrix_last = Signal()
         last = Signal()
         move = Signal()  # the beat leaves the position
-        bounded_free, compared_free, output_free = Signal(), Signal(), Signal()
+        moves = Signal()  # the comparator takes a position
         column_last_but_one = Signal(bits)
         m.d.comb += [
             last.eq(beat_last & row_last & matrix_last),
-            move.eq(active & bounded_free),
-            self.jobs.ready.eq(~active | (bounded_free & last)),
+            move.eq(active & moves),
+            self.jobs.ready.eq(~active | (moves & last)),
             column_last_but_one.eq(given.columns - (1 + lanes)),
         ]
         with m.If(move):
@@ -110,100 +108,18 @@ class MaskGenerator(wiring.Component):
                 matrix_last.eq(given.count == 1),
             ]
 
-        # Second stage: the column bounds of this row. The diagonal and the band's end are the last kept columns,
-        # which saves an increment; the other upper bounds are the columns after the last kept one.
-        bounded = Signal(data.StructLayout({
-            "beat": bits - places, "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1,
-            "triangle": 1, "triangle_inverse": 1, "padding": 1, "rectangle": 1, "band": 1, "external": 1,
-            "diagonal": signed(bits + 2), "before_band": signed(bits + 1), "band_end": bits + 1,
-            "length_columns": bits, "first_column": bits, "end_column": bits,
-        }))
-        bounded_valid = Signal()
-        inside = Signal()
-        m.d.comb += inside.eq((row >= mask.first_row) & (row < mask.end_row))
-        with m.If(bounded_free):
-            m.d.sync += [
-                bounded_valid.eq(active),
-                bounded.beat.eq(beat),
-                bounded.row_end.eq(beat_last),
-                bounded.last.eq(last),
-                bounded.row_kept.eq((~mask.padding | (row < mask.length_rows)) & (~mask.rectangle | inside)),
-                bounded.hole.eq(mask.rectangle_inverse & inside),
-                bounded.diagonal.eq(row + mask.diagonal),
-                bounded.before_band.eq(row - mask.width),
-                bounded.band_end.eq(row + mask.width),
-                *(bounded[name].eq(mask[name]) for name in (
-                    "triangle", "triangle_inverse", "padding", "rectangle", "band", "external", "length_columns",
-                    "first_column", "end_column")),
-                *(bounded.keep[lane].eq(~beat_last | (tail == 0) | (tail > lane)) for lane in range(lanes)),
-            ]
-
-        # Third stage: compare the beat with each bound. It lies below the bound, or contains it, at `lane`.
-        names = ("diagonal", "before_band", "band_end", "length_columns", "first_column", "end_column")
-        position = data.StructLayout({"below": 1, "around": 1, "lane": max(places, 1)})
-        compared = Signal(data.StructLayout({
-            "keep": lanes, "row_end": 1, "last": 1, "row_kept": 1, "hole": 1, "triangle": 1, "triangle_inverse": 1,
-            "rectangle": 1, "external": 1, **dict.fromkeys(names, position),
-        }))
-        compared_valid = Signal()
-
-        def locate(name, enable=None, disabled=0):
-            """Compare the beat with a bound; if the bound's mask is not enabled, `below` is ``disabled``."""
-            bound = bounded[name]
-            target = compared[name]
-            around = bound[places:].as_signed() if bound.shape().signed else bound[places:]
-            m.d.sync += [
-                target.below.eq(bounded.beat < around),
-                target.around.eq(bounded.beat == around),
-                target.lane.eq(bound[:places]),
-            ]
-            if enable is not None:
-                with m.If(~enable):
-                    m.d.sync += [target.below.eq(disabled), target.around.eq(0)]
-
-        with m.If(compared_free):
-            m.d.sync += compared_valid.eq(bounded_valid)
-            for name in ("keep", "row_end", "last", "row_kept", "hole", "triangle", "triangle_inverse", "rectangle",
-                         "external"):
-                m.d.sync += compared[name].eq(bounded[name])
-            locate("diagonal")
-            locate("before_band", bounded.band, 0)
-            locate("band_end", bounded.band, 1)
-            locate("length_columns", bounded.padding, 1)
-            locate("first_column")
-            locate("end_column")
-
-        def reaches(name, lane, *, inclusive=False):
-            """True if a lane is below a bound, or with ``inclusive`` at it."""
-            bound = compared[name]
-            in_beat = lane <= bound.lane if inclusive else lane < bound.lane
-            return bound.below | (bound.around & in_beat)
-
-        with m.If(output_free):
-            m.d.sync += [
-                self.o.valid.eq(compared_valid),
-                self.o.payload.keep.eq(compared.keep),
-                self.o.payload.row_end.eq(compared.row_end),
-                self.o.payload.external.eq(compared.external),
-                self.o.payload.last.eq(compared.last),
-            ]
-            for lane in range(lanes):
-                lower = Signal(name=f"lower_{lane}")
-                between = Signal(name=f"between_{lane}")
-                m.d.comb += [
-                    lower.eq(reaches("diagonal", lane, inclusive=True)),
-                    between.eq(reaches("end_column", lane) & ~reaches("first_column", lane)),
-                ]
-                m.d.sync += self.o.payload.mask[lane].eq(
-                    compared.keep[lane] & compared.row_kept
-                    & (~compared.triangle | lower) & (~compared.triangle_inverse | ~lower)
-                    & (~compared.rectangle | between) & ~(compared.hole & between)
-                    & ~reaches("before_band", lane) & reaches("band_end", lane, inclusive=True)
-                    & reaches("length_columns", lane))
-
+        # The other stages compare it with the bounds of the mask.
+        m.submodules.comparator = comparator = MaskComparator(lanes=lanes, index_bits=bits)
+        position = comparator.i.payload
+        connect_stream(m, comparator.o, self.o)
         m.d.comb += [
-            output_free.eq(self.o.ready | ~self.o.valid),
-            compared_free.eq(output_free | ~compared_valid),
-            bounded_free.eq(compared_free | ~bounded_valid),
+            moves.eq(comparator.i.ready),
+            comparator.mask.eq(mask),
+            comparator.i.valid.eq(active),
+            position.row.eq(row),
+            position.beat.eq(beat),
+            position.row_end.eq(beat_last),
+            position.last.eq(last),
+            *(position.keep[lane].eq(~beat_last | (tail == 0) | (tail > lane)) for lane in range(lanes)),
         ]
         return m
