@@ -127,24 +127,25 @@ class ComputeEngine(wiring.Component):
             self.count.gemm_cycles.eq(lists.gemm_runs),
             self.count.vector_cycles.eq(lists.vector_runs),
         ]
-        # One of them uses the memories: no answer is under way when another one begins.
+        # One of them uses the memories: no answer is under way when another one begins, and the others offer nothing,
+        # so that what is ready for one may be so for all.
         clients = ((lists, ~lists.gemm_runs & ~lists.vector_runs), (gemm, lists.gemm_runs),
                    (vector, lists.vector_runs))
         for client, works in clients:
             m.d.comb += [client.response.valid.eq(access.response.valid & works),
-                         client.response.payload.eq(access.response.payload)]
+                         client.response.payload.eq(access.response.payload),
+                         client.request.ready.eq(access.request.ready)]
             with m.If(works):
                 m.d.comb += [
                     access.request.valid.eq(client.request.valid),
                     access.request.payload.eq(client.request.payload),
-                    client.request.ready.eq(access.request.ready),
                     access.response.ready.eq(client.response.ready),
                 ]
         for client, works in clients[1:]:
+            m.d.comb += client.write.ready.eq(access.write.ready)
             with m.If(works):
                 m.d.comb += [
                     access.write.valid.eq(client.write.valid),
                     access.write.payload.eq(client.write.payload),
-                    client.write.ready.eq(access.write.ready),
                 ]
         return m

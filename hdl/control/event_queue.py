@@ -81,14 +81,16 @@ class EventQueue(wiring.Component):
                 with m.Case(n):
                     m.d.comb += [
                         word.eq(given.payload.as_value().word_select(place, 32)), ended.i.valid.eq(given.valid),
-                        given.ready.eq(queued), bad.eq(given.payload.status != EventStatus.OK),
+                        bad.eq(given.payload.status != EventStatus.OK),
                     ]
                     if n < self._queues:
                         with m.If(place == 0):
                             m.d.comb += word[-len(given.payload.queue):].eq(n)
+        # An event holds its offer until its last word, so that registers alone tell when it is taken.
         m.d.comb += [
             ended.i.payload.eq(word),
-            queued.eq(ended.i.valid & ended.i.ready & (place == EVENT_WORDS - 1)),
+            queued.eq(held & ended.i.ready & (place == EVENT_WORDS - 1)),
+            *(given.ready.eq(queued & (kept == n)) for n, given in enumerate(sources)),
             popped.eq(ended.o.valid & ended.o.ready & (popped_place == EVENT_WORDS - 1)),
         ]
         m.d.sync += [
