@@ -69,6 +69,8 @@ class NodeConfig:
         4, at most the lanes, of which there are two or more then. 0 in a node without.
     activation_words : int
         Capacity in elements of the activation memory, as those above; without effect in a node without LAYERS.
+    scale_mask : bool
+        Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
     program_depth : int
@@ -106,6 +108,7 @@ class NodeConfig:
     stand_in: bool = False
     compute: int = 0
     activation_words: int = 8192
+    scale_mask: bool = False
     queues: int = 1
     program_depth: int = 64
     weight_codec: str = RAW
@@ -132,7 +135,7 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
