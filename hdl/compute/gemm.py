@@ -2,7 +2,7 @@
 # The constructor makes the parts, whose latencies are needed even if nothing is elaborated.
 """Matrix products of operands in memory: C = epilogue(start + A · B)."""
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -13,6 +13,7 @@ from hdl.compute.initial_fetch import InitialFetch
 from hdl.compute.loop_nest import tile_layout
 from hdl.compute.operand_fetch import OperandFetch
 from hdl.compute.product import MatrixProduct
+from hdl.compute.scale_mask import ScaleMask
 from hdl.streams.stream import Queue, connect_stream
 
 __all__ = ["Gemm"]
@@ -46,6 +47,8 @@ class Gemm(wiring.Component):
         Blocks of ``lanes`` by ``lanes`` elements in a panel, a power of two between 2 and 512.
     memory_rows : int
         Rows of the largest memory, at least 2.
+    scale_mask : bool
+        Whether results can be scaled and masked; without, the job's ``scale_mask`` has no effect.
 
     Members
     -------
@@ -64,13 +67,14 @@ class Gemm(wiring.Component):
     #: Cycles from the acceptance of a job to ``bad``.
     checked = 4
 
-    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows):
+    def __init__(self, *, rows, lanes, dsps=4, blocks=128, memory_rows, scale_mask=False):
         if not isinstance(memory_rows, int) or memory_rows < 2:
             raise ValueError(f"Memory row count must be an integer of at least 2, not {memory_rows!r}")
         self._product = MatrixProduct(rows=rows, columns=lanes, dsps=dsps, blocks=blocks)
         self._operands = OperandFetch(rows=rows, lanes=lanes, blocks=blocks, memory_rows=memory_rows)
         self._initial = InitialFetch(rows=rows, lanes=lanes, memory_rows=memory_rows)
         self._drain = Drain(rows=rows, lanes=lanes, memory_rows=memory_rows)
+        self._scale_mask = ScaleMask(rows=rows, lanes=lanes, dsps=dsps) if scale_mask else None
         self._job = gemm_job_layout(memory_rows)
         super().__init__({
             "job": In(stream.Signature(self._job)),
@@ -92,9 +96,16 @@ class Gemm(wiring.Component):
         self._elaborate_tiles(m)
         self._elaborate_requests(m, (initial, drain, operands))
         for source, sink in ((product.panels, operands.panels), (operands.fill_a, product.fill_a),
-                             (operands.fill_b, product.fill_b), (initial.o, product.initial), (product.o, drain.i),
+                             (operands.fill_b, product.fill_b), (initial.o, product.initial),
                              (drain.write, self.write)):
             connect_stream(m, source, sink)
+        results = product.o
+        if self._scale_mask is not None:
+            m.submodules.scale_mask = scale_mask = self._scale_mask
+            m.d.comb += scale_mask.epilogue.eq(operands.job.scale_mask)
+            connect_stream(m, results, scale_mask.i)
+            results = scale_mask.o
+        connect_stream(m, results, drain.i)
         m.d.comb += [initial.drained.eq(drain.drained), initial.settled.eq(self.settled)]
         return m
 
@@ -128,13 +139,14 @@ class Gemm(wiring.Component):
                     m.next = "Idle"
 
     def _elaborate_tiles(self, m):
-        """Announce tiles to the drain when their initial values are requested."""
-        tiles, initial = self._product.tiles, self._initial.tiles
+        """Announce tiles to all that take part in their results when their initial values are requested."""
+        tiles = self._product.tiles
         m.submodules.tiles = queue = Queue(shape=tile_layout(), depth=_TILES)
-        m.d.comb += [
-            initial.valid.eq(tiles.valid & queue.i.ready), initial.payload.eq(tiles.payload),
-            queue.i.valid.eq(tiles.valid & initial.ready), queue.i.payload.eq(tiles.payload),
-            tiles.ready.eq(initial.ready & queue.i.ready)]
+        sinks = [self._initial.tiles, queue.i, *([] if self._scale_mask is None else [self._scale_mask.tiles])]
+        m.d.comb += tiles.ready.eq(Cat(sink.ready for sink in sinks).all())
+        for sink in sinks:
+            others = Cat(other.ready for other in sinks if other is not sink)
+            m.d.comb += [sink.valid.eq(tiles.valid & others.all()), sink.payload.eq(tiles.payload)]
         connect_stream(m, queue.o, self._drain.tiles)
 
     def _elaborate_requests(self, m, parts):

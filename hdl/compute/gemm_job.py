@@ -3,6 +3,7 @@
 from amaranth.lib import data
 
 from hdl.compute.loop_nest import job_layout
+from hdl.compute.scale_mask import scale_mask_layout
 
 __all__ = ["gemm_job_layout", "matrix_layout"]
 
@@ -18,8 +19,8 @@ def gemm_job_layout(rows):
     Sizes, factors and ``order`` are those of :func:`~hdl.compute.loop_nest.job_layout`. With ``transpose_a`` the
     memory holds k lines of m elements, with ``transpose_b`` n lines of k elements. With ``initial`` sums begin with
     the elements of ``start``, of which a stride of 0 makes one line for all rows. ``relu`` makes zero or less +0.0,
-    and ``gated`` makes +0.0 of each element whose element of ``gate`` is not above zero. Place ONES, for A or B,
-    has no memory.
+    and ``gated`` makes +0.0 of each element whose element of ``gate`` is not above zero; ``scale_mask`` comes before
+    both of them. Place ONES, for A or B, has no memory.
 
     Parameters
     ----------
@@ -31,4 +32,5 @@ def gemm_job_layout(rows):
     return data.StructLayout({
         **{name: loops[name] for name in names},
         "transpose_a": 1, "transpose_b": 1, "initial": 1, "relu": 1, "gated": 1,
+        "scale_mask": scale_mask_layout(),
         **{name: matrix_layout(rows) for name in ("a", "b", "c", "start", "gate")}})

@@ -2,7 +2,10 @@
 
 import enum
 
+from amaranth.hdl import signed, unsigned
 from amaranth.lib import data
+
+from hdl.masking.mask import GENERATED, INDEX_BITS
 
 __all__ = ["INSTRUCTION_WORDS", "MOST_INSTRUCTIONS", "Initial", "Kind", "Place", "VectorProgram", "gemm_layout",
            "instruction_layout", "operand_layout", "vector_layout"]
@@ -64,13 +67,17 @@ def gemm_layout():
     elements from row to row. ``initial`` is one of :class:`Initial`. ``relu`` makes zero or less +0.0; ``gated``
     makes +0.0 of each element whose element of the gate, a matrix of the shape of C, is not above zero. The factors
     and ``order`` are those of :func:`hdl.compute.loop_nest.job_layout`.
+
+    Before that, ``scaled`` multiplies each element by ``scale``, and then ``masked`` puts the ``alternative`` in the
+    place of each element that a mask does not keep: the kinds, from ``triangle`` to ``band``, and the bounds are
+    those of :mod:`hdl.masking.mask`, and indices are those of C.
     """
     return data.StructLayout({
         "kind": 4, "transpose_a": 1, "transpose_b": 1, "initial": 2, "relu": 1, "gated": 1, "scaled": 1, "masked": 1,
-        "format": 4, "reserved_0": 16,
+        "format": 4, "first_column": INDEX_BITS, "reserved_0": 4,
         "m": 16, "k": 16,
         "n": 16, "tile": 4, "row_tiles": 4, "column_tiles": 4, "rounds": 4,
-        "order": 2, "reserved_3": 30,
+        "order": 2, "first_row": INDEX_BITS, "end_row": INDEX_BITS, "reserved_3": 6,
         "a": operand_layout(),
         "b": operand_layout(),
         "c": operand_layout(),
@@ -78,9 +85,12 @@ def gemm_layout():
         "gate": operand_layout(),
         "stride_a": 16, "stride_b": 16,
         "stride_c": 16, "stride_start": 16,
-        "stride_gate": 16, "reserved_11": 16,
+        "stride_gate": 16, "end_column": INDEX_BITS, "reserved_11": 4,
         "scale": 32,
-        "reserved_13": 96,
+        "alternative": 32,
+        **dict.fromkeys(GENERATED, unsigned(1)), "diagonal": signed(INDEX_BITS + 1), "width": INDEX_BITS,
+        "reserved_14": 1,
+        "length_rows": INDEX_BITS, "length_columns": INDEX_BITS, "reserved_15": 8,
     })
 
 

@@ -17,11 +17,14 @@ from amaranth.lib import data
 
 from hdl.streams.stream import check_lanes
 
-__all__ = ["COUNT_BITS", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout", "mask_beat_layout",
+__all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout", "mask_beat_layout",
            "mask_layout"]
 
 #: Names of the enables of a mask, in the order of the layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")
+
+#: Kinds that indices alone decide.
+GENERATED = KINDS[:-1]
 
 #: Width of an index in a node: its matrices have at most 4,095 rows and columns.
 INDEX_BITS = 12

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sim.golden import loop_nest, summation
+from hdl.masking.mask import INDEX_BITS
+from sim.golden import loop_nest, masking, summation
 
-__all__ = ["ONES", "GemmJob", "Matrix", "multiply", "read"]
+__all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "read"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -27,6 +28,17 @@ class Matrix:
     place: int = 0
     row: int = 0
     stride: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScaleMask:
+    """Scale of a product, and then its mask, with the alternative of masked elements; numbers are encodings."""
+
+    scaled: int = 0
+    masked: int = 0
+    scale: int = 0
+    alternative: int = 0
+    mask: masking.Mask = masking.Mask()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +61,7 @@ class GemmJob:
     initial: int = 0
     relu: int = 0
     gated: int = 0
+    scale_mask: ScaleMask = ScaleMask()
     a: Matrix = Matrix()
     b: Matrix = Matrix()
     c: Matrix = Matrix()
@@ -64,8 +77,11 @@ class GemmJob:
             align_m=self.transpose_a, align_k=int(not self.transpose_a or self.transpose_b))
 
     def fields(self) -> dict[str, Any]:
-        """Fields of the job's payload."""
-        return dataclasses.asdict(self)
+        """Fields of the job's payload, as unsigned numbers."""
+        found = dataclasses.asdict(self)
+        mask: dict[str, int] = found["scale_mask"]["mask"]
+        mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
+        return found
 
 
 def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> npt.NDArray[np.float32]:
@@ -93,8 +109,26 @@ def multiply(job: GemmJob, memories: Sequence[Bits]) -> None:
     start = read(memories, job.start, job.m, job.n) if job.initial else None
     with np.errstate(all="ignore"):
         c = summation.product(a.T if job.transpose_a else a, b.T if job.transpose_b else b, start)
-        if job.relu:
-            c = np.where(c <= 0, np.float32(0), c)
-        if job.gated:
-            c = np.where(read(memories, job.gate, job.m, job.n) > 0, c, np.float32(0))
+    gate = read(memories, job.gate, job.m, job.n) if job.gated else None
+    c = epilogue(c, job.scale_mask, relu=bool(job.relu), gate=gate)
     memories[job.c.place][_places(memories, job.c, job.m, job.n)] = c.view(np.uint32)
+
+
+def epilogue(c: npt.NDArray[np.float32], scale_mask: ScaleMask, *, relu: bool,
+             gate: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
+    """Elements of C as they are written: scaled, masked, without a sign, gated, in this order.
+
+    ReLU makes +0.0 of every element that has a sign. That of a NaN of a sum or of a scaled element has none.
+    """
+    bits: Bits = c.view(np.uint32)
+    if scale_mask.scaled:
+        with np.errstate(all="ignore"):
+            scaled = summation.canonical(c * np.array(scale_mask.scale, np.uint32).view(np.float32))
+        bits = scaled.astype(np.float32).view(np.uint32)
+    if scale_mask.masked:
+        bits = np.where(scale_mask.mask.generated(*c.shape), bits, np.uint32(scale_mask.alternative))
+    if relu:
+        bits = np.where(bits >> 31, np.uint32(0), bits)
+    if gate is not None:
+        bits = np.where(gate > 0, bits, np.uint32(0))
+    return np.ascontiguousarray(bits, np.uint32).view(np.float32)

@@ -86,6 +86,8 @@ class GemmCycles:
         Parameters of the gateware.
     product : int
         Latency of a multiplier.
+    scale_mask : bool
+        Whether results pass the unit that scales and masks them.
     memory : Memory
     """
 
@@ -93,6 +95,7 @@ class GemmCycles:
     lanes: int
     blocks: int = 128
     product: int = 6
+    scale_mask: bool = False
     memory: Memory = Memory()
 
     #: Cycles from a job to ``bad``.
@@ -139,6 +142,8 @@ class _Run:
     #: Depths of queues: beats before and behind the panels, tiles for the drain, requests, rows of the gate, rows.
     SKID, MARKS, TILES, REQUESTS, GATES, ROWS = 2, 17, 17, 33, 33, 17
     BANKS, UNFINISHED = 2, 31
+    #: Rows of results on their way through ``scale_mask``.
+    SCALED = 17
 
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
         self.model, self.job, self.memory = model, job, model.memory
@@ -164,6 +169,7 @@ class _Run:
         self.complete: deque[int] = deque()
         self.waiting, self.number = 0, 0
         self.stages: list[int | None] = [None] * 3  # 1 for the last row of a tile, else 0
+        self.scaled: deque[tuple[int, int]] = deque()  # when they can be taken, and the same
         # Plans of operands, initial values and drain.
         self.side, self.phase = 0, 0
         self.initial_phase, self.initial_pass = 0, 0
@@ -214,7 +220,7 @@ class _Run:
         for fetch in fetches:
             fetch.level = len(fetch.tags)
         rooms = len(self.marks) < self.MARKS, len(self.tiles) < self.TILES
-        take = self.drain(cycle)
+        take = self.scale(cycle) if self.model.scale_mask else self.drain(cycle, self.stages[2])
         reads = self.array(cycle, take)
         self.fill(cycle)
         self.join(cycle, reads, rooms[0])
@@ -228,8 +234,18 @@ class _Run:
             self.next_outline(cycle + LoopNest.NEXT)
         return False
 
-    def drain(self, cycle: int) -> bool:
-        """Write a row; whether a row of results is taken."""
+    def scale(self, cycle: int) -> bool:
+        """Give a row of results to the drain; whether one is taken."""
+        take = self.stages[2] is not None and len(self.scaled) < self.SCALED
+        offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
+        if self.drain(cycle, offer):
+            self.scaled.popleft()
+        if take:
+            self.scaled.append((cycle + self.model.product + 2, int(self.stages[2] or 0)))
+        return take
+
+    def drain(self, cycle: int, offer: int | None) -> bool:
+        """Write a row of results, which is the last one of its tile if ``offer`` is 1; whether it is taken."""
         accepts = self.memory.write(cycle)
         self.uncommitted += self.written and accepts
         if self.written and not accepts:
@@ -239,13 +255,13 @@ class _Run:
             self.ended = self.ending > 1
         step = self.walk[0] if self.walk else 0
         gated = self.job.gated and not step & _PARTIAL
-        take = self.stages[2] is not None and bool(self.walk) and (not gated or self.gate.offers())
+        take = offer is not None and bool(self.walk) and (not gated or self.gate.offers())
         self.written, self.ending = take and bool(step & _READ), 0
         if take:
             self.walk.popleft()
             if gated:
                 self.gate.take()
-            if self.stages[2]:
+            if offer:
                 self.ending = 2 if step & _FINAL else 1
         return take
 

@@ -84,6 +84,11 @@ def pace(kind, cycles, *, seed, rate=0.6):
                                                         for name, column in zip(PACES, columns, strict=True)})
 
 
+def _arrays(fields):
+    """Fields as arrays of one number each."""
+    return {name: _arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
+
+
 class Bench:
     """A Verilated unit with memories.
 
@@ -125,9 +130,7 @@ class Bench:
 
     def run(self, jobs, paces=None, *, cycles):
         """Run jobs; return the cycles in which they are accepted, in which ``done`` is high, and ``bad``."""
-        columns = [pack(self._job, {
-            name: {key: np.array([part]) for key, part in value.items()} if isinstance(value, dict)
-            else np.array([value]) for name, value in job.fields().items()}) for job in jobs]
+        columns = [pack(self._job, _arrays(job.fields())) for job in jobs]
         given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
         if paces is not None:
             given[:len(paces)] = paces[:cycles]

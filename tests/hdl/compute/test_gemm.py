@@ -10,21 +10,22 @@ from hdl.compute.gemm import Gemm
 from hdl.compute.multiply_accumulate import product_latency
 from sim import formal
 from sim.golden import gemm
-from sim.golden.gemm import GemmJob, Matrix
+from sim.golden.gemm import GemmJob, Matrix, ScaleMask
 from sim.golden.gemm_cycles import GemmCycles
 from sim.streams import STALLS
+from tests.hdl.compute.epilogues import draw_scale_mask
 from tests.hdl.compute.memories import PLACES, Bench, pace
 from tests.hdl.compute.terms import KINDS, draw
 
-#: Rows, lanes, DSP blocks and blocks of the units that are simulated, and rows of their memories.
-UNITS = ((1, 4, 1, 32), (4, 4, 4, 128))
+#: Rows, lanes, DSP blocks, blocks and ``scale_mask`` of the units that are simulated, and rows of their memories.
+UNITS = ((1, 4, 1, 32, True), (4, 4, 4, 128, False))
 ROWS = 4096
 
 
 @functools.cache
-def _unit(rows, lanes, dsps, blocks):
-    component = Gemm(rows=rows, lanes=lanes, dsps=dsps, blocks=blocks, memory_rows=ROWS)
-    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps))
+def _unit(rows, lanes, dsps, blocks, scale_mask):
+    component = Gemm(rows=rows, lanes=lanes, dsps=dsps, blocks=blocks, memory_rows=ROWS, scale_mask=scale_mask)
+    golden = GemmCycles(rows=rows, lanes=lanes, blocks=blocks, product=product_latency(dsps), scale_mask=scale_mask)
     return Bench(component, rows=ROWS, lanes=lanes), golden
 
 
@@ -63,7 +64,8 @@ def draw_job(generator, golden, *, most):
         job = GemmJob(
             m=m, n=n, k=k, tile=int(generator.integers(4)), row_tiles=int(generator.integers(6)),
             column_tiles=int(generator.integers(6)), rounds=int(generator.integers(10)),
-            order=int(generator.integers(3)), **flags, a=a, b=b, c=c, start=start, gate=gate)
+            order=int(generator.integers(3)), **flags, a=a, b=b, c=c, start=start, gate=gate,
+            scale_mask=draw_scale_mask(generator, m, n) if golden.scale_mask else ScaleMask())
         if golden.legal(job):
             return job
 
