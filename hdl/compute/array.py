@@ -11,10 +11,9 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
 from hdl.floating.format import FP32
-from hdl.floating.stages import register
 from hdl.streams.stream import step_count
 
-__all__ = ["ONE", "TILES", "MacArray", "result_layout", "term_layout"]
+__all__ = ["ONE", "TILES", "MacArray", "check_units", "result_layout", "term_layout"]
 
 #: Encoding of 1.0.
 ONE = FP32.bias << FP32.fraction_bits
@@ -24,6 +23,14 @@ TILES = SLOTS.bit_length()
 
 #: Tiles whose results are held.
 _BANKS = 2
+
+
+def check_units(rows, columns):
+    """Raise ValueError unless there can be an array of so many rows and columns."""
+    if not isinstance(rows, int) or rows not in (1, 2, 4):
+        raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
+    if not isinstance(columns, int) or columns not in (2, 4, 8):
+        raise ValueError(f"Column count must be 2, 4 or 8, not {columns!r}")
 
 
 def term_layout(rows, columns):
@@ -47,11 +54,13 @@ def result_layout(rows, columns):
         "group": range(SLOTS), "last": 1})
 
 
-def _delays(m, name, value, count):
+def _delays(m, name, value, count, *, reset_less=True):
     """Value after 0, 1, … ``count`` - 1 registers."""
     delayed = [value]
     for number in range(1, count):
-        delayed.append(register(m, f"{name}_{number}", later=delayed[-1]).later)
+        later = Signal(len(value), name=f"{name}_{number}", reset_less=reset_less)
+        m.d.sync += later.eq(delayed[-1])
+        delayed.append(later)
     return delayed
 
 
@@ -90,10 +99,7 @@ class MacArray(wiring.Component):
     """
 
     def __init__(self, *, rows, columns, dsps=4):
-        if not isinstance(rows, int) or rows not in (1, 2, 4):
-            raise ValueError(f"Row count must be 1, 2 or 4, not {rows!r}")
-        if not isinstance(columns, int) or columns not in (2, 4, 8):
-            raise ValueError(f"Column count must be 2, 4 or 8, not {columns!r}")
+        check_units(rows, columns)
         self._units = [[MultiplyAccumulate(dsps=dsps) for _ in range(columns)] for _ in range(rows)]
         self._rows = rows
         self._columns = columns
@@ -191,8 +197,12 @@ class MacArray(wiring.Component):
         Unit (row, column) takes every beat row + column cycles after unit (0, 0).
         """
         diagonals = self._rows + self._columns - 1
-        a = [_delays(m, f"a_{row}", operands.a[row], row + self._columns) for row in range(self._rows)]
-        b = [_delays(m, f"b_{column}", operands.b[column], column + self._rows) for column in range(self._columns)]
+        # These have a reset, and the multipliers' registers of factors have none, so that synthesis does not make one
+        # of two: each unit has registers of its own beside its multiplier.
+        a = [_delays(m, f"a_{row}", operands.a[row], row + self._columns, reset_less=False)
+             for row in range(self._rows)]
+        b = [_delays(m, f"b_{column}", operands.b[column], column + self._rows, reset_less=False)
+             for column in range(self._columns)]
         bubble = [_delays(m, f"bubble_{row}", ~(issue & operands.rows[row]), self.product_latency + diagonals)
                   for row in range(self._rows)]
         first = _delays(m, "first", issue & operands.first, self.product_latency + diagonals)

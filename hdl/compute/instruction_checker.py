@@ -56,7 +56,7 @@ class InstructionChecker(wiring.Component):
     The instruction is wrong
 
     - if its kind, function, place, ``order`` or ``initial`` is unknown, a reserved bit is set, of an END any bit
-      behind the kind, or if it is ``scaled`` or ``masked`` or has a ``format``;
+      behind the kind, if it has a ``format``, or if it is ``scaled`` or ``masked`` without ``scale_mask``;
     - if a size is 0, where it stands for the length too, or exceeds 4,095, if panels of these factors do not fit, or
       if a function has more than ``columns`` columns;
     - if a base, with the base of the command where it is relative, or a stride is not a multiple of ``lanes``, but
@@ -85,6 +85,8 @@ class InstructionChecker(wiring.Component):
         Rows of the array, and blocks of its panels.
     columns : int
         Most columns of a function of rows.
+    scale_mask : bool
+        Whether products can be scaled and masked.
 
     Members
     -------
@@ -98,8 +100,9 @@ class InstructionChecker(wiring.Component):
     o : Out(stream of checked_layout(most rows, lanes))
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False):
         self._words = tuple(words)
+        self._scale_mask = scale_mask
         self._lanes = lanes
         self._rows = rows
         self._blocks = blocks
@@ -253,8 +256,9 @@ class InstructionChecker(wiring.Component):
             *(job[name].eq(gemm[name]) for name in factors)]
         fitting = fits(job, extents(job, rows=self._rows, lanes=self._lanes), lanes=self._lanes, blocks=self._blocks)
         reserved = Cat(gemm[name] for name in gemm.shape().members if name.startswith("reserved"))
+        refused = () if self._scale_mask else (gemm.scaled, gemm.masked)
         wrong_gemm = (
-            Cat(gemm.scaled, gemm.masked, gemm.format, reserved).any() | (gemm.initial > max(Initial).value)
+            Cat(gemm.format, reserved, *refused).any() | (gemm.initial > max(Initial).value)
             | Cat(gemm[name][len(job[name]):] for name in factors).any() | Cat(large[name] for name in "mnk").any()
             | ~fitting)
         reserved = Cat(vector[name] for name in vector.shape().members if name.startswith("reserved"))
@@ -301,6 +305,11 @@ class InstructionChecker(wiring.Component):
             *(job[name].eq(sizes[name]) for name in "mnk"),
             *(job[name].eq(gemm[name]) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order",
                                                     "transpose_a", "transpose_b", "initial", "relu", "gated"))]
+        if self._scale_mask:
+            given = job.scale_mask
+            m.d.comb += [
+                *(given[name].eq(gemm[name]) for name in ("scaled", "masked", "scale", "alternative")),
+                *(given.mask[name].eq(gemm[name]) for name in given.mask.shape().members if name != "external")]
         for name, base in zip(GEMM_OPERANDS, bases, strict=True):
             m.d.comb += [job[name].place.eq(gemm[name].place), job[name].row.eq(base >> lane_bits),
                          job[name].stride.eq(gemm[f"stride_{name}"] >> lane_bits)]

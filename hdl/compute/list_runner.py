@@ -38,6 +38,8 @@ class ListRunner(wiring.Component):
         Rows of the array, and blocks of its panels.
     columns : int
         Most columns of a function of rows.
+    scale_mask : bool
+        Whether products can be scaled and masked.
 
     Members
     -------
@@ -67,11 +69,11 @@ class ListRunner(wiring.Component):
         Number of the wrong instruction.
     """
 
-    def __init__(self, *, words, lanes, rows, blocks=128, columns=64):
+    def __init__(self, *, words, lanes, rows, blocks=128, columns=64, scale_mask=False):
         self._reader = InstructionReader(
             rows=words[Place.ACTIVATIONS] // lanes, memory_rows=max(words) // lanes, lanes=lanes)
         self._checker = InstructionChecker(
-            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns)
+            words=words, lanes=lanes, rows=rows, blocks=blocks, columns=columns, scale_mask=scale_mask)
         self._lanes = lanes
         memory_rows = max(words) // lanes
         super().__init__({

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from hdl.compute.array import ONE, result_layout
+from hdl.compute.array import ONE, check_units, result_layout
 from hdl.compute.loop_nest import SIZE_BITS, tile_layout
 from hdl.floating.format import FP32
 from hdl.floating.multiply import FloatMultiplier
@@ -61,6 +61,7 @@ class ScaleMask(wiring.Component):
     """
 
     def __init__(self, *, rows, lanes, dsps=4):
+        check_units(rows, lanes)
         self._lanes = lanes
         self._lane_bits = exact_log2(lanes)
         self._multipliers = [FloatMultiplier(dsps=dsps) for _ in range(lanes)]

@@ -17,8 +17,8 @@ from amaranth.lib import data
 
 from hdl.streams.stream import check_lanes
 
-__all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout", "mask_beat_layout",
-           "mask_layout"]
+__all__ = ["COUNT_BITS", "GENERATED", "INDEX_BITS", "KINDS", "MOST_LANES", "check_index_bits", "job_layout",
+           "mask_beat_layout", "mask_layout"]
 
 #: Names of the enables of a mask, in the order of the layout.
 KINDS = ("triangle", "triangle_inverse", "padding", "rectangle", "rectangle_inverse", "band", "external")

@@ -25,7 +25,9 @@ from hdl.compute.layer_list import (
     vector_layout,
 )
 from hdl.control.protocol import EventStatus
-from sim.golden import summation
+from hdl.masking.mask import INDEX_BITS, KINDS
+from sim.golden import masking, summation
+from sim.golden.gemm import ScaleMask, epilogue
 from sim.golden.loop_nest import Job, LoopNest
 from sim.golden.vector import cross_entropy
 
@@ -108,6 +110,7 @@ class Gemm:
     transpose_a: bool
     transpose_b: bool
     relu: bool
+    scale_mask: ScaleMask
 
     @property
     def targets(self) -> tuple[Operand, ...]:
@@ -119,10 +122,8 @@ class Gemm:
         start = None if self.start is None else self.start.read(memories)
         with np.errstate(over="ignore", invalid="ignore"):
             total = summation.product(a.T if self.transpose_a else a, b.T if self.transpose_b else b, start)
-        if self.relu:
-            total = np.where(total <= 0, np.float32(0), total)
-        if self.gate is not None:
-            total = np.where(self.gate.read(memories) > 0, total, np.float32(0))
+        gate = None if self.gate is None else self.gate.read(memories)
+        total = epilogue(total.astype(np.float32), self.scale_mask, relu=self.relu, gate=gate)
         self.c.write(memories, total)
         return True
 
@@ -182,12 +183,15 @@ class Engine:
         Blocks of a panel.
     columns : int
         Most columns of a function of rows.
+    scale_mask : bool
+        Whether products can be scaled and masked.
     """
 
     rows: int
     lanes: int
     blocks: int = 128
     columns: int = 64
+    scale_mask: bool = False
 
     def run(self, memories: Memories, *, base: int, length: int, offset: int = 0) -> Outcome:
         """Run a command, and replace what it writes.
@@ -244,8 +248,8 @@ class Engine:
         raise _WrongError
 
     def _gemm(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Gemm:
-        _refuse(any(fields[name] for name in ("scaled", "masked", "format", "reserved_0", "reserved_3", "reserved_11",
-                                              "reserved_13")))
+        _refuse(fields["format"] or any(value for name, value in fields.items() if name.startswith("reserved")))
+        _refuse((fields["scaled"] or fields["masked"]) and not self.scale_mask)
         _refuse(fields["initial"] not in list(Initial) or fields["tile"] >= TILES
                 or max(fields["row_tiles"], fields["column_tiles"]) >= _FACTORS)
         m, k, n = (_size(fields[name], length) for name in "mkn")
@@ -265,7 +269,8 @@ class Engine:
         _refuse(any(c.meets(one) for one in (a, b, gate) if one is not None))
         _refuse(start is not None and start != c and c.meets(start))
         return Gemm(job=job, a=a, b=b, c=c, start=start, gate=gate, transpose_a=bool(fields["transpose_a"]),
-                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]))
+                    transpose_b=bool(fields["transpose_b"]), relu=bool(fields["relu"]),
+                    scale_mask=_scale_mask(fields) if self.scale_mask else ScaleMask())
 
     def _vector(self, fields: dict[str, Any], length: int, offset: int, sizes: Mapping[Place, int]) -> Vector:
         _refuse(any(value for name, value in fields.items() if name.startswith("reserved")))
@@ -312,6 +317,16 @@ class Engine:
         operand = Operand(place=place, base=base, rows=rows, columns=columns, stride=stride)
         _refuse(operand.end > sizes[place])
         return operand
+
+
+def _scale_mask(fields: dict[str, Any]) -> ScaleMask:
+    """Scale and mask of an instruction, whose diagonal is signed."""
+    sign = 1 << INDEX_BITS
+    bounds = {field.name: fields.get(field.name, 0) for field in dataclasses.fields(masking.Mask)}
+    bounds |= {name: bool(bounds[name]) for name in KINDS}
+    mask = masking.Mask(**bounds | {"diagonal": (fields["diagonal"] ^ sign) - sign})
+    return ScaleMask(scaled=fields["scaled"], masked=fields["masked"], scale=fields["scale"],
+                     alternative=fields["alternative"], mask=mask)
 
 
 def _size(given: int, length: int) -> int:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from hdl.masking.mask import INDEX_BITS
 from sim.golden import loop_nest, masking, summation
 
-__all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "read"]
+__all__ = ["ONES", "GemmJob", "Matrix", "ScaleMask", "epilogue", "multiply", "read",
+           "scale_mask_fields"]
 
 Bits = npt.NDArray[np.uint32]
 
@@ -38,7 +39,15 @@ class ScaleMask:
     masked: int = 0
     scale: int = 0
     alternative: int = 0
-    mask: masking.Mask = masking.Mask()
+    mask: masking.Mask = dataclasses.field(default_factory=masking.Mask)
+
+
+def scale_mask_fields(given: ScaleMask) -> dict[str, Any]:
+    """Fields of a scale and mask in the job's payload, as unsigned numbers."""
+    found = dataclasses.asdict(given)
+    mask: dict[str, int] = found["mask"]
+    mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,11 +86,8 @@ class GemmJob:
             align_m=self.transpose_a, align_k=int(not self.transpose_a or self.transpose_b))
 
     def fields(self) -> dict[str, Any]:
-        """Fields of the job's payload, as unsigned numbers."""
-        found = dataclasses.asdict(self)
-        mask: dict[str, int] = found["scale_mask"]["mask"]
-        mask.update({name: int(value) for name, value in mask.items()}, diagonal=mask["diagonal"] % (2 << INDEX_BITS))
-        return found
+        """Fields of the job's payload."""
+        return dataclasses.asdict(self) | {"scale_mask": scale_mask_fields(self.scale_mask)}
 
 
 def read(memories: Sequence[Bits], matrix: Matrix, lines: int, length: int) -> npt.NDArray[np.float32]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hdl.compute.layer_list import INSTRUCTION_WORDS, Initial, Kind, Place, gemm_layout, vector_layout
 from sim.golden.compute import Gemm, Operand, Vector, unpack
+from sim.golden.gemm import scale_mask_fields
 
 __all__ = ["check_cycles", "command_cycles", "job", "job_cycles", "read_cycles"]
 
@@ -110,7 +111,7 @@ def job(instruction: Gemm | Vector, *, lanes: int, memory_rows: int) -> dict[str
                             for name in ("m", "n", "k", "tile", "row_tiles", "column_tiles", "rounds", "order")}
     made |= {"transpose_a": int(instruction.transpose_a), "transpose_b": int(instruction.transpose_b),
              "initial": int(instruction.start is not None), "relu": int(instruction.relu),
-             "gated": int(instruction.gate is not None)}
+             "gated": int(instruction.gate is not None), "scale_mask": scale_mask_fields(instruction.scale_mask)}
     for name in ("a", "b", "c", "start", "gate"):
         operand = getattr(instruction, name)
         if operand is not None and operand.place is Place.ONES:

@@ -244,9 +244,15 @@ def _gemm() -> dict[str, Any]:
     from hdl.compute.gemm import Gemm
     from hdl.compute.row_walk import RowWalk
 
-    return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64),
+    return {"narrow": Gemm(rows=1, lanes=4, dsps=1, blocks=32, memory_rows=64, scale_mask=True),
             "square": Gemm(rows=2, lanes=2, blocks=4, memory_rows=64),
             "walk": RowWalk(rows=512, most=16, lanes=4, tag=2)}
+
+
+def _scale_mask() -> dict[str, Any]:
+    from hdl.compute.scale_mask import ScaleMask
+
+    return {"narrow": ScaleMask(rows=2, lanes=4, dsps=1), "wide": ScaleMask(rows=4, lanes=8)}
 
 
 def _burst() -> dict[str, Any]:
@@ -378,15 +384,16 @@ _ALL = (
     *(Target(f"hdl/compute/{name}.py", _lists, (f"tests/hdl/compute/{tests}.py",))
       for name, tests in (("instruction_checker", "test_instruction_checker"),
                           ("instruction_reader", "test_list_runner"), ("list_runner", "test_list_runner"))),
+    Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
     *(Target(f"hdl/compute/{name}.py", _gemm, (
         f"tests/hdl/compute/test_{name if name.startswith('row') else 'gemm'}.py",), cost=3)
       for name in ("row_walk", "row_fetch", "operand_fetch", "initial_fetch", "drain", "gemm")),
-    Target("hdl/masking/generator.py", _generator, (f"{_MASKING}/test_generator.py",), {
+    *(Target(f"hdl/masking/{part}.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
-        for lanes, name in ((2, "generator2"), (8, "generator8"))}),
+        for lanes, name in ((2, "generator2"), (8, "generator8"))}) for part in ("generator", "comparator")),
     Target("hdl/masking/multiplexer.py", _multiplexer, (f"{_MASKING}/test_multiplexer.py",), {
         "multiplexer4": ("test_lockstep[4-8-geometric-geometric]", "test_cocotb[4-32-none]")}),
 )

@@ -26,7 +26,8 @@ Words = npt.NDArray[np.uint32]
 
 #: Configuration of the nodes: every engine, programs, one state plane, segments short enough for several in a block.
 CONFIG = NodeConfig(gradient_words=2048, weight_words=2048, state_words=512, state_planes=1, segment=64,
-                    quantization=True, stand_in=True, compute=1, activation_words=512, queues=2, program_depth=32)
+                    quantization=True, stand_in=True, compute=1, activation_words=512, scale_mask=True, queues=2,
+                    program_depth=32)
 
 #: Elements of the gradient and the weight memory that commands change.
 DATA = 768
@@ -77,14 +78,16 @@ def contents(seed: int, nodes: int) -> tuple[list[Words], Programs]:
     activations = memories[_ACTIVATIONS]
     activations[:, _LABELS:_LABELS + _EXAMPLES] = generator.integers(0, _OUTPUTS, _EXAMPLES)
     right, wrong = (_INSTRUCTIONS + 3 * GROUP * number for number in range(2))
-    for base, words in ((right, _instructions()), (wrong, _instructions(flaw=int(generator.integers(3))))):
+    flaw = int(generator.integers(3))
+    for base, words in ((right, _instructions(generator)), (wrong, _instructions(generator, flaw=flaw))):
         activations[:, base:base + len(words)] = words
     return memories, Programs(masks=masks, layers=layers, lists={right: _EXAMPLES}, wrong=wrong)
 
 
-def _instructions(*, flaw: int | None = None) -> Words:
-    """Words of a list: scores of a layer, their loss, and the gradients of the layer's weights; with ``flaw``, that
-    instruction has a reserved bit. Places of data are relative, but for the weights."""
+def _instructions(generator: np.random.Generator, *, flaw: int | None = None) -> Words:
+    """Words of a list: scores of a layer, which may be scaled and masked, their loss, and the gradients of the
+    layer's weights; with ``flaw``, that instruction has a reserved bit. Places of data are relative, but for the
+    weights."""
     def at(place: Place, base: int, relative: int = 1) -> dict[str, int]:
         return {"place": place, "base": base, "relative": relative}
 
@@ -94,7 +97,10 @@ def _instructions(*, flaw: int | None = None) -> Words:
         pack(gemm_layout(), {
             **product, "k": _INPUTS, "n": _OUTPUTS, "transpose_b": 1, "initial": Initial.MATRIX,
             "a": x, "stride_a": 8, "b": at(Place.WEIGHTS, 0, 0), "stride_b": 8, "c": scores, "stride_c": 8,
-            "start": at(Place.WEIGHTS, 8 * _OUTPUTS, 0)}),
+            "start": at(Place.WEIGHTS, 8 * _OUTPUTS, 0),
+            "scaled": int(generator.integers(2)), "scale": 0x3EAAAAAB,  # one third
+            "masked": int(generator.integers(2)), "alternative": 0xC61C4000,  # -10,000
+            "triangle": 1, "diagonal": int(generator.integers(_OUTPUTS))}),
         pack(vector_layout(), {
             "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": _OUTPUTS,
             "source": scores, "stride_source": 8, "labels": at(Place.ACTIVATIONS, _LABELS, 0), "stride_labels": 1,
@@ -104,7 +110,7 @@ def _instructions(*, flaw: int | None = None) -> Words:
             "b": x, "stride_b": 8, "c": at(Place.GRADIENTS, 0), "stride_c": 8}),
     ]
     if flaw is not None:
-        found[flaw][INSTRUCTION_WORDS - 1] = 1
+        found[flaw][INSTRUCTION_WORDS - 1] = 1 << 31
     return np.concatenate([*found, np.zeros(INSTRUCTION_WORDS, np.uint32)])
 
 

@@ -77,7 +77,7 @@ class Model:
         self.memories = [memory.copy() for memory in memories]
         self.nodes = len(memories[0])
         self._shape = {"segment": segment, "lanes": lanes}
-        self._engine = Engine(rows=rows, lanes=lanes, blocks=BLOCKS)
+        self._engine = Engine(rows=rows, lanes=lanes, blocks=BLOCKS, scale_mask=True)
 
     def changes(self, commands: Sequence[Command], programs: Programs, settings: optimizer.Settings, *,
                 alternative: int, threshold: int) -> tuple[list[Change], list[int]]:

@@ -14,19 +14,27 @@ from hdl.compute.list_runner import ListRunner
 from hdl.compute.memory_access import MemoryAccess
 from hdl.control.protocol import access_layout
 from hdl.host_access import HostAccess
+from hdl.masking.mask import INDEX_BITS, mask_layout
 from hdl.memory import LanedMemory
 from hdl.streams.stream import connect_stream, word_layout
 from sim.golden.compute import Engine, pack
 from sim.verilated.vectors import Unit
 
-__all__ = ["BLOCKS", "END", "ROWS", "WORDS", "Command", "draw_command", "draw_list", "golden_list", "units"]
+__all__ = ["BLOCKS", "END", "ROWS", "SCALE_MASK", "WORDS", "Command", "draw_command", "draw_list", "engine",
+           "golden_list", "units"]
 
 #: Elements of the memories of gradients, weights and activations.
 WORDS = (256, 192, 1024)
 BLOCKS = 32
-#: Rows of the array by lanes.
+#: Rows of the array by lanes, and the lanes of those that scale and mask.
 ROWS = {2: 2, 4: 4, 8: 1}
+SCALE_MASK = (4,)
 END = np.zeros(INSTRUCTION_WORDS, np.uint32)
+
+
+#: Fields of an instruction that have a meaning if it is scaled or masked, and their bits.
+_SCALE_MASK = {name: gemm_layout()[name].width for name in ("scale", "alternative", *mask_layout(INDEX_BITS).members)
+               if name != "external"}
 
 
 class Walk(wiring.Component):
@@ -34,7 +42,8 @@ class Walk(wiring.Component):
 
     def __init__(self, lanes):
         self._lanes = lanes
-        self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS)
+        self._runner = ListRunner(words=WORDS, lanes=lanes, rows=ROWS[lanes], blocks=BLOCKS,
+                                  scale_mask=lanes in SCALE_MASK)
         self._access = HostAccess(rows=(WORDS[2] // lanes,), lanes=lanes)
         ports = self._runner.signature.members
         super().__init__({
@@ -67,7 +76,8 @@ class Units(wiring.Component):
 
     def __init__(self):
         self._units = {
-            **{f"checker_{lanes}": InstructionChecker(words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS)
+            **{f"checker_{lanes}": InstructionChecker(words=WORDS, lanes=lanes, rows=rows, blocks=BLOCKS,
+                                                     scale_mask=lanes in SCALE_MASK)
                for lanes, rows in ROWS.items()},
             **{f"walk_{lanes}": Walk(lanes) for lanes in (2, 4)},
             "access": MemoryAccess(rows=(8, 2, 32), lanes=2),
@@ -136,7 +146,11 @@ def _gemm(generator, lanes, command):
               "initial": int(generator.choice([Initial.ZERO, Initial.MATRIX])), "gated": int(generator.integers(2)),
               "tile": int(generator.integers(4)), "row_tiles": int(generator.integers(2)),
               "column_tiles": int(generator.integers(2)), "rounds": int(generator.integers(3, 5)),
-              "order": int(generator.integers(3)), "scale": int(generator.integers(1 << 32))}
+              "order": int(generator.integers(3))}
+    # A scale and a mask that are not used may be anything.
+    fields |= {name: int(generator.integers(1 << width)) for name, width in _SCALE_MASK.items()}
+    if lanes in SCALE_MASK:
+        fields |= {name: int(generator.integers(2)) for name in ("scaled", "masked")}
     shapes = {"a": (terms, rows) if fields["transpose_a"] else (rows, terms),
               "b": (columns, terms) if fields["transpose_b"] else (terms, columns),
               "c": (rows, columns), "start": (rows, columns), "gate": (rows, columns)}
@@ -190,6 +204,11 @@ def _spoil(generator, fields, layout, lanes):
     return {**fields, name: value}
 
 
+def engine(lanes, kind=Engine):
+    """Model of an engine with so many lanes."""
+    return kind(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS, scale_mask=lanes in SCALE_MASK)
+
+
 class _Far(Engine):
     """Engine whose list may lie behind the end of the memory, which has the same size for operands."""
 
@@ -202,7 +221,7 @@ def golden_list(lanes, command, instructions):
     far = np.zeros(command.list_base + INSTRUCTION_WORDS * len(instructions), np.uint32)
     far[command.list_base:] = np.concatenate(instructions)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: far}
-    return _Far(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS).check(
+    return engine(lanes, _Far).check(
         memories, base=command.list_base, length=command.length, offset=command.state_base)
 
 

@@ -13,7 +13,7 @@ from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
 
-__all__ = ["PACES", "PLACES", "Bench", "WithMemories", "pace"]
+__all__ = ["PACES", "PLACES", "Bench", "WithMemories", "arrays", "pace"]
 
 #: Memories of a node, and the fewest cycles from a request to its response.
 PLACES, LATENCY = 3, 2
@@ -84,9 +84,9 @@ def pace(kind, cycles, *, seed, rate=0.6):
                                                         for name, column in zip(PACES, columns, strict=True)})
 
 
-def _arrays(fields):
+def arrays(fields):
     """Fields as arrays of one number each."""
-    return {name: _arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
+    return {name: arrays(value) if isinstance(value, dict) else np.array([value]) for name, value in fields.items()}
 
 
 class Bench:
@@ -130,7 +130,7 @@ class Bench:
 
     def run(self, jobs, paces=None, *, cycles):
         """Run jobs; return the cycles in which they are accepted, in which ``done`` is high, and ``bad``."""
-        columns = [pack(self._job, _arrays(job.fields())) for job in jobs]
+        columns = [pack(self._job, arrays(job.fields())) for job in jobs]
         given = np.full(cycles, (1 << len(PACES)) - 1, np.uint8)
         if paces is not None:
             given[:len(paces)] = paces[:cycles]

@@ -25,7 +25,8 @@ from tests.hdl.host_requests import event, push, request
 
 #: A node of two engines, with the memories of random lists.
 CONFIG = NodeConfig(lanes=4, compute=1, gradient_words=WORDS[0], weight_words=WORDS[1], activation_words=WORDS[2],
-                    state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1)
+                    state_words=32, state_planes=0, masking=False, error_feedback=False, stand_in=True, nodes_max=1,
+                    scale_mask=True)
 PLACES = (Place.GRADIENTS, Place.WEIGHTS, Place.ACTIVATIONS)
 SPACES = dict(zip(PLACES, (CONFIG.memories[name].number for name in ("gradients", "weights", "activations")),
                   strict=True))
@@ -35,7 +36,7 @@ LIST = 512
 LISTS = 16
 
 exchange = functools.partial(host_requests.exchange, cycles=20_000)
-golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS)
+golden = Engine(rows=CONFIG.compute, lanes=CONFIG.lanes, blocks=BLOCKS, scale_mask=True)
 
 
 @pytest.fixture(scope="module")

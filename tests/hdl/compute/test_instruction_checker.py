@@ -111,9 +111,9 @@ LOSS = {
     "loss": at(GRADIENTS, 255)}
 #: Changes of the product, and of the loss, that make it wrong.
 WRONG_PRODUCTS = [
-    {"kind": 3}, {"kind": 9}, {"scaled": 1}, {"masked": 1}, {"format": 1}, {"format": 8}, {"initial": 2},
-    {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 15}, {"reserved_3": 1 << 29}, {"reserved_11": 1},
-    {"reserved_13": 1}, {"reserved_13": 1 << 95}, {"order": 3}, {"tile": 4}, {"row_tiles": 8}, {"column_tiles": 8},
+    {"kind": 3}, {"kind": 9}, {"format": 1}, {"format": 8}, {"initial": 2},
+    {"initial": 3}, {"reserved_0": 1}, {"reserved_0": 1 << 3}, {"reserved_3": 1 << 5}, {"reserved_11": 1},
+    {"reserved_14": 1}, {"reserved_15": 1 << 7}, {"order": 3}, {"tile": 4}, {"row_tiles": 8}, {"column_tiles": 8},
     {"rounds": 5}, {"row_tiles": 3, "tile": 3}, {"m": 4096}, {"k": 4096}, {"n": 4096},
     {"a": at(ACTIVATIONS, 2)}, {"a": at(ACTIVATIONS, 1, relative=1)}, {"a": at(4, 0)}, {"a": at(7, 0)},
     {"stride_a": 10}, {"stride_a": 4}, {"stride_a": 0}, {"a": at(ACTIVATIONS, 988)},
@@ -146,7 +146,8 @@ VALID_PRODUCTS = [
     {"c": at(GRADIENTS, 56)}, {"c": at(GRADIENTS, 216)}, {"start": at(WEIGHTS, 184)},
     {"start": at(ACTIVATIONS, 128), "stride_start": 8}, {"start": at(ACTIVATIONS, 168)}, {"rounds": 4},
     {"start": at(ONES, 3), "initial": 0, "stride_start": 1}, {"gate": at(6, 1), "gated": 0, "stride_gate": 5},
-    {"gate": at(GRADIENTS, 216)}, {"scale": 0xFFFF_FFFF}, {"order": 2}, {"gate": at(ACTIVATIONS, 168)}]
+    {"gate": at(GRADIENTS, 216)}, {"scale": 0xFFFF_FFFF}, {"order": 2}, {"gate": at(ACTIVATIONS, 168)},
+    {"scaled": 1, "scale": 0x7FC0_0001}, {"masked": 1, "triangle": 1, "diagonal": 0x1FFF, "end_row": 0xFFF}]
 VALID_LOSSES = [
     {"columns": 64, "rows": 1, "stride_source": 64, "stride_target": 64, "target": at(GRADIENTS, 0)},
     {}, {"rows": 5}, {"columns": 0}, {"columns": 8}, {"stride_labels": 0}, {"labels": at(ACTIVATIONS, 1019)},
@@ -171,6 +172,14 @@ def test_each_refusal():
             assert not _single(layout, fields | changes, 1), changes
         for changes in valid:
             assert _single(layout, fields | changes, 1), changes
+
+
+def test_neither_scaled_nor_masked():
+    """A node that cannot scale and mask refuses instructions that ask for it, and no others."""
+    product = PRODUCT | {"scale": 1, "alternative": 1, "band": 1, "width": 0xFFF, "length_rows": 0xFFF}
+    for changes, good in (({}, 1), ({"scaled": 1}, 0), ({"masked": 1}, 0)):
+        instructions = [pack(gemm_layout(), product | changes), END]
+        assert _run(2, COMMAND, instructions, source="none", sink="none", seed=1)[:2] == (good, not good)
 
 
 def test_targets_over_the_list():

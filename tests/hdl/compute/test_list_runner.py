@@ -10,11 +10,10 @@ from hdl.compute.memory_access import MemoryAccess
 from hdl.control.protocol import access_layout
 from hdl.streams.stream import word_layout
 from sim.golden import layer_list, stream
-from sim.golden.compute import Engine
 from sim.payload import pack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed
-from tests.hdl.compute.lists import BLOCKS, END, ROWS, WORDS, Command, draw_command, draw_list, units
+from tests.hdl.compute.lists import END, WORDS, Command, draw_command, draw_list, engine, units
 
 LENGTH = {"length": 3, "state_base": 0}
 
@@ -57,9 +56,9 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
     bad = (generator.random(cycles) < 0.01) & (kinds[0] != "none")
     settled = stall_array(kinds[1], cycles, seed=seed + 5)
     first_done, first_settled = stream.first_from(done | bad), stream.first_from(settled)
-    engine = Engine(rows=ROWS[lanes], lanes=lanes, blocks=BLOCKS)
     memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: memory}
-    jobs, wrong = engine.check(memories, base=command.list_base, length=command.length, offset=command.state_base)
+    jobs, wrong = engine(lanes).check(
+        memories, base=command.list_base, length=command.length, offset=command.state_base)
     listed = _listed(memory, command.list_base)
     read = layer_list.read_cycles(lanes=lanes, answer=MemoryAccess.latency)
 
@@ -126,7 +125,7 @@ def _run(lanes, command, memory, *, seed, kinds=("none", "none"), cycles=4_000, 
 def test_lists(lanes, kinds):
     """Random lists: both walks to the cycle, refusals before the first job, and units that give up."""
     faults, offers = 0, 0
-    for number in range(15):
+    for number in range(20):
         seed = 1_000 * lanes + 100 * len(kinds[0]) + number
         generator = np.random.default_rng(seed)
         command = draw_command(generator)
@@ -163,7 +162,7 @@ def test_the_most_instructions():
         memory = np.tile(instruction, MOST_INSTRUCTIONS)
         memory[-16:] = END
         memories = {Place.GRADIENTS: np.zeros(WORDS[0]), Place.WEIGHTS: np.zeros(WORDS[1]), Place.ACTIVATIONS: memory}
-        if Engine(rows=2, lanes=2, blocks=BLOCKS).check(memories, base=0, length=3)[1] is None:
+        if engine(2).check(memories, base=0, length=3)[1] is None:
             break
     fault, count = _run(2, Command(list_base=0, **LENGTH), memory, seed=4, cycles=12_000)
     assert (fault, count) == (None, MOST_INSTRUCTIONS - 1)
