@@ -58,7 +58,7 @@ class Drain(wiring.Component):
     write : Out(stream of write_layout(memory_rows, lanes))
     drained : Out(1)
         The last row of a tile is accepted, or was beyond the edge.
-    final : Out(1)
+    complete : Out(1)
         So is the last row of C, beside ``drained``.
     """
 
@@ -83,7 +83,7 @@ class Drain(wiring.Component):
             "response": In(stream.Signature(response_layout(lanes), always_ready=True)),
             "write": Out(stream.Signature(write_layout(memory_rows, lanes))),
             "drained": Out(1),
-            "final": Out(1),
+            "complete": Out(1),
         })
 
     def elaborate(self, platform):
@@ -159,7 +159,7 @@ class Drain(wiring.Component):
             free.eq(~self.write.valid | self.write.ready),
             take.eq(free & self.i.valid & walk.o.valid & (~gated | gate.o.valid)),
             self.i.ready.eq(take), walk.o.ready.eq(take), gate.o.ready.eq(take & gated),
-            self.drained.eq(free & ending), self.final.eq(free & ending & ending_all),
+            self.drained.eq(free & ending), self.complete.eq(free & ending & ending_all),
         ]
         written = Signal(self.write.payload.shape(), reset_less=True)
         m.d.comb += self.write.payload.eq(written)

@@ -131,7 +131,7 @@ class Gemm(wiring.Component):
                 with m.If(product.bad):
                     m.d.sync += self.bad.eq(1)
                     m.next = "Idle"
-                with m.If(self._drain.final):
+                with m.If(self._drain.complete):
                     m.next = "Settle"
             with m.State("Settle"):
                 with m.If(self.settled):

@@ -387,9 +387,11 @@ _ALL = (
     Target("hdl/compute/scale_mask.py", _scale_mask, ("tests/hdl/compute/test_scale_mask.py",)),
     Target("hdl/compute/memory_access.py", _memory_access, ("tests/hdl/compute/test_memory_access.py",)),
     Target("hdl/compute/stand_in.py", _stand_in, ("tests/hdl/compute/test_stand_in.py",)),
+    *(Target(f"hdl/compute/{name}.py", _gemm, (f"tests/hdl/compute/test_{name}.py",), cost=3)
+      for name in ("row_walk", "row_fetch", "gemm")),
     *(Target(f"hdl/compute/{name}.py", _gemm, (
-        f"tests/hdl/compute/test_{name if name.startswith('row') else 'gemm'}.py",), cost=3)
-      for name in ("row_walk", "row_fetch", "operand_fetch", "initial_fetch", "drain", "gemm")),
+        f"tests/hdl/compute/test_{name}.py", "tests/hdl/compute/test_gemm.py"), cost=3)
+      for name in ("operand_fetch", "initial_fetch", "drain")),
     *(Target(f"hdl/masking/{part}.py", _generator, (f"{_MASKING}/test_generator.py",), {
         name: (f"test_lockstep[{lanes}-geometric-geometric]", f"test_lockstep[{lanes}-none-none]",
                f"test_kinds[{lanes}]", f"test_reset_in_a_job[4-{lanes}]", f"test_every_bound[{lanes}-")
