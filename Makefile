@@ -38,7 +38,7 @@ help:
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
 	@echo "make bench  measured cycles against their bounds, simulation speed"
 	@echo "make synth  the bitstream of a board (BOARD=ulx3s-85f SEEDS=3 NATIVE=1), or one unit out of context"
-	@echo "            (UNIT=floating.add, or several, SEEDS=3 PART= LANES= DSPS= NATIVE=1)"
+	@echo "            (UNIT=floating.add, or several, SEEDS=3 PART= LANES= DSPS= DSP_REGISTERS=1 NATIVE=1)"
 	@echo "make program  make a board's bitstream and load it by openFPGALoader (BOARD=ulx3s-85f CABLE=)"
 	@echo "make synth-optimizer  what every rule and lane count of the optimizer costs (SEEDS=3 LANES= PART=)"
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
@@ -88,7 +88,8 @@ TABLE_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(call option,LANES,--lanes
 VERILOG_OPTIONS = $(strip $(call option,UNIT,--unit) $(call option,LANES,--lanes) $(call option,OPTIONS,--set))
 BITSTREAM_OPTIONS = $(strip $(call option,SEEDS,--seeds) $(if $(NATIVE),--native))
 SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEEDS,--seeds) $(call option,PART,--part) \
-  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) $(if $(NATIVE),--native))
+  $(call option,FREQ,--freq) $(call option,LANES,--lanes) $(call option,DSPS,--dsps) \
+  $(if $(DSP_REGISTERS),--dsp-registers) $(if $(NATIVE),--native))
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx

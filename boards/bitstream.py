@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boards import dsp_registers as registers
 from boards.parts import count_parts, part_lines
 from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, kept, prepare, save
 from boards.top import Top
@@ -96,10 +97,10 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
     progress(f"{name}: design")
     made = plan(wired, Top(board=wired, clock=config.clock, design=design))
     key = toolchain.digest(made.design, repr(wired.family.dense), repr(tools.versions),
-                           toolchain.source(_synthesise, steps))
+                           toolchain.source(_synthesise, steps), registers.SOURCE if wired.dsp_registers else "")
     unit = f"{name}-{key}"
     progress(f"{name}: synthesis")
-    netlist = toolchain.cached(kept(unit), lambda fresh: _synthesise(fresh, made.design, tools, wired.family))
+    netlist = toolchain.cached(kept(unit), lambda fresh: _synthesise(fresh, made.design, tools, wired))
     product = f"{_TOP}{wired.family.bitstream}"
     bitstream, written = RESULTS / f"{name}{wired.family.bitstream}", RESULTS / f"{name}.json"
     for earlier in (bitstream, written):
@@ -155,11 +156,13 @@ def steps(family: Family, top: str) -> list[str]:
     return ["memory_nordff", *(step.format(top=top) for step in family.dense)]
 
 
-def _synthesise(folder: Path, design: str, tools: Tools, family: Family):
+def _synthesise(folder: Path, design: str, tools: Tools, wired: Board):
     (folder / f"{_TOP}.il").write_text(design)
-    script = [f"read_rtlil {_TOP}.il", *steps(family, _TOP),
+    script = [f"read_rtlil {_TOP}.il", *steps(wired.family, _TOP),
               f"tee -q -o stat.json stat -json -top {_TOP}", f"write_json {_TOP}.json"]
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, f"{_TOP}.json", "yosys.log")
+    if wired.dsp_registers:
+        registers.rewrite(folder / f"{_TOP}.json", _TOP, folder / "stat.json")
 
 
 def _placement(unit: str, netlist: Path, made: Plan, tools: Tools, name: str, wired: Board, clock: int,

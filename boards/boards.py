@@ -39,6 +39,8 @@ class Board:
         Name of the board in openFPGALoader.
     cable : str or None
         The adapter that openFPGALoader is to use, where none is on the board.
+    dsp_registers : bool
+        Whether flip-flops around products move into the DSP blocks; see :mod:`boards.dsp_registers`.
     """
 
     platform: type[Platform]
@@ -48,6 +50,7 @@ class Board:
     button: str | None = None
     loader: str
     cable: str | None = None
+    dsp_registers: bool = False
 
     @property
     def part(self):
@@ -56,14 +59,14 @@ class Board:
                                                  self.platform.package) if value is not None)
 
 
-def _ulx3s(platform):
+def _ulx3s(platform, *, dsp_registers=False):
     return Board(platform=platform, family=ECP5, lights={("led", n): (n,) for n in range(4)}, button="button_fire",
-                 loader="ulx3s")
+                 loader="ulx3s", dsp_registers=dsp_registers)
 
 
 BOARDS = {
     "ulx3s-85f": _ulx3s(ULX3S_85F_Platform),
-    "ulx3s-85f-compute": _ulx3s(ULX3S_85F_Platform),
+    "ulx3s-85f-compute": _ulx3s(ULX3S_85F_Platform, dsp_registers=True),
     "ulx3s-25f": _ulx3s(ULX3S_25F_Platform),
     "orangecrab-25f": Board(
         platform=OrangeCrabR0_2_25FPlatform, family=ECP5,

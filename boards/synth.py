@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boards import dsp_registers as registers
 from boards.parts import count_parts, part_lines
 from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
 from boards.units import UNITS
@@ -30,6 +31,8 @@ __all__ = ["MAPPERS", "Part", "count", "measure", "table", "wrapper"]
 
 DEFAULT_PART = "LFE5U-85F-6"
 DEFAULT_MAPPER = "abc9"
+#: Names of the flip-flops of the wrapper, which are no part of the unit.
+HARNESS = re.compile(r"(feed|kept|chain)_\d+")
 #: Largest clock that a target may be, in MHz.
 MOST_MHZ = 10_000
 
@@ -94,7 +97,7 @@ def wrapper(design: Design) -> str:
     return "\n".join([*lines, ",\n".join(f"    {connection}" for connection in connections), "  );", "endmodule", ""])
 
 
-def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str):
+def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str, dsp_registers: bool = False):
     (folder / "unit.v").write_text(design.text)
     (folder / "wrapper.v").write_text(wrapper(design))
     script = ["read_verilog unit.v", *(step.format(top=design.name) for step in MAPPERS[mapper]),
@@ -102,6 +105,8 @@ def _synthesise(folder: Path, design: Design, tools: Tools, mapper: str):
               "read_verilog wrapper.v", "hierarchy -check -top wrapper", "flatten", "opt_clean",
               "write_json wrapper.json"]
     execute([*tools.yosys, "-q", "-l", "yosys.log", "-p", "; ".join(script)], folder, "wrapper.json", "yosys.log")
+    if dsp_registers:
+        registers.rewrite(folder / "wrapper.json", "wrapper", folder / "stat.json", stays=HARNESS)
 
 
 def _place(folder: Path, netlist: Path, tools: Tools, part: Part, frequency: float, seed: int):
@@ -119,20 +124,22 @@ def _check(name: str, mapper: str):
         raise SynthesisError(f"Mapper must be one of {', '.join(MAPPERS)}, not {mapper!r}")
 
 
-def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str,
+def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp_registers: bool,
              progress: Callable[[str], None]) -> tuple[str, str, Path]:
     """Synthesise a unit: the name of its results, the name in the cache, and the folder of the netlist."""
     component = UNITS[name].component(options)
     progress(f"{name}: Verilog")
     design = convert(component, name=re.sub(r"\W", "_", name))
     settings = {**options, **({"part": part} if part != DEFAULT_PART else {}),
-                **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {})}
+                **({"mapper": mapper} if mapper != DEFAULT_MAPPER else {}),
+                **({"dsp_registers": 1} if dsp_registers else {})}
     label = "-".join([name, *(f"{key}={value}" for key, value in sorted(settings.items()))])
     key = toolchain.digest(design.name, design.text, wrapper(design), repr(MAPPERS[mapper]), repr(tools.versions),
-                           toolchain.source(_synthesise, _place))
+                           toolchain.source(_synthesise, _place),
+                           registers.SOURCE if dsp_registers else "")
     place = f"{name}-{key}"
     progress(f"{label}: synthesis")
-    netlist = toolchain.cached(kept(place), lambda fresh: _synthesise(fresh, design, tools, mapper))
+    netlist = toolchain.cached(kept(place), lambda fresh: _synthesise(fresh, design, tools, mapper, dsp_registers))
     return label, place, netlist
 
 
@@ -142,13 +149,15 @@ def _cells(netlist: Path) -> dict:
 
 
 def count(name: str, *, options: dict | None = None, native: bool = False, mapper: str = DEFAULT_MAPPER,
-          breakdown: bool = False, progress: Callable[[str], None] = lambda text: None) -> dict:
+          dsp_registers: bool = False, breakdown: bool = False,
+          progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise one unit, and count its cells; nothing is placed, and no result is written.
 
     With ``breakdown`` progress tells the LUTs of each part. The other parameters are those of :func:`measure`.
     """
     _check(name, mapper)
-    label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, progress)
+    label, _, netlist = _netlist(name, options or {}, DEFAULT_PART, Tools(native=native), mapper, dsp_registers,
+                                 progress)
     if breakdown:
         counts = count_parts(netlist / "wrapper.json", "wrapper", ECP5)
         progress("\n".join([f"{label}: LUTs by part, those of carry cells and LUT memories among them",
@@ -157,7 +166,8 @@ def count(name: str, *, options: dict | None = None, native: bool = False, mappe
 
 
 def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART, seeds: int = 3,
-            frequency: float = 120.0, native: bool = False, mapper: str = DEFAULT_MAPPER, path: bool = False,
+            frequency: float = 120.0, native: bool = False, mapper: str = DEFAULT_MAPPER,
+            dsp_registers: bool = False, path: bool = False,
             progress: Callable[[str], None] = lambda text: None) -> dict:
     """Synthesise and place one unit and write ``build/synth/<name>.json``.
 
@@ -180,6 +190,8 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         Whether to use the tools on PATH.
     mapper : str
         A key of :data:`MAPPERS`.
+    dsp_registers : bool
+        Whether flip-flops around products move into the DSP blocks; see :mod:`boards.dsp_registers`.
     path : bool
         Whether progress tells the critical path of each placement.
     progress : callable
@@ -192,7 +204,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         raise SynthesisError(f"Target must be above 0 and at most {MOST_MHZ:,} MHz, not {frequency!r}")
     chip, tools = Part(part), Tools(native=native)
     prepare(RESULTS)
-    label, unit, netlist = _netlist(name, options or {}, part, tools, mapper, progress)
+    label, unit, netlist = _netlist(name, options or {}, part, tools, mapper, dsp_registers, progress)
     reached = []
     for seed in range(1, seeds + 1):
         progress(f"{label}: placement with seed {seed} of {seeds}")
@@ -271,6 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", default=DEFAULT_PART, help="part with speed grade")
     parser.add_argument("--freq", type=float, default=120.0, help="target in MHz")
     parser.add_argument("--mapper", choices=MAPPERS, default=DEFAULT_MAPPER, help="how logic becomes LUTs")
+    parser.add_argument("--dsp-registers", action="store_true", help="let DSP blocks take the registers around them")
     parser.add_argument("--path", action="store_true", help="show the critical path of each placement")
     parser.add_argument("--native", action="store_true", help="use yosys and nextpnr-ecp5 on PATH")
     parser.add_argument("--lanes", type=int, help="short for --set lanes=LANES")
@@ -295,10 +308,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for unit in values.unit:
             if values.count:
                 print(json.dumps(count(unit, options=options, native=values.native, mapper=values.mapper,
-                                       breakdown=values.breakdown, progress=progress)))
+                                       dsp_registers=values.dsp_registers, breakdown=values.breakdown,
+                                       progress=progress)))
                 continue
             result = measure(unit, options=options, part=values.part, seeds=values.seeds, frequency=values.freq,
-                             native=values.native, mapper=values.mapper, path=values.path, progress=progress)
+                             native=values.native, mapper=values.mapper, dsp_registers=values.dsp_registers,
+                             path=values.path, progress=progress)
             _print(result)
     except (SynthesisError, toolchain.ToolError, TypeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

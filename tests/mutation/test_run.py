@@ -192,7 +192,7 @@ def test_store(tmp_path):
 def test_targets():
     assert [target.file for target in chosen_targets("")] == list(TARGETS)
     assert {target.file for target in chosen_targets("hdl/masking/, hdl/ring/link.py")} == {
-        "hdl/masking/generator.py", "hdl/masking/multiplexer.py", "hdl/ring/link.py"}
+        "hdl/masking/comparator.py", "hdl/masking/generator.py", "hdl/masking/multiplexer.py", "hdl/ring/link.py"}
     with pytest.raises(MutationError, match=r"^Files must be some of .*, not 'hdl/mask'$"):
         chosen_targets("hdl/mask")
     for target in TARGETS.values():

@@ -1,0 +1,166 @@
+"""Registers of the DSP blocks of an ECP5: flip-flops around a product move into its block.
+
+A MULT18X18D has registers for its operands and for its product, which Yosys leaves unused. The flip-flops that a
+design has there are somewhere in its logic, often far from the columns of blocks, so that a path has a wire, the
+block's 3.9 ns and another wire. With the block's own registers each of these has a cycle to itself. No latency
+changes, and no result does: docs/synthesis.md has the rules.
+"""
+
+import collections
+import json
+import re
+from pathlib import Path
+
+__all__ = ["SOURCE", "absorb", "rewrite"]
+
+#: What decides on a netlist beside its design and tools, for digests.
+SOURCE = Path(__file__).read_text()
+
+BLOCK, FLIP_FLOP = "MULT18X18D", "TRELLIS_FF"
+_OPERANDS = [f"{operand}{place}" for operand in "AB" for place in range(18)]
+_PRODUCT = [f"P{place}" for place in range(36)]
+
+#: What a flip-flop must be to move: no enable and no reset, and zero at first, as the registers of a block are.
+_PLAIN = {"CLKMUX": ("CLK", "CLK"), "CEMUX": ("CE", "1"), "REGSET": ("SET", "RESET")}
+
+
+class _Netlist:
+    """A module of Yosys's JSON, with what drives each net and what reads it."""
+
+    def __init__(self, module: dict, stays: re.Pattern | None):
+        self.cells = module["cells"]
+        self.stays = stays
+        self.ports = {bit for port in module["ports"].values() for bit in port["bits"]}
+        self.driver: dict[int, str] = {}
+        self.readers: dict[int, set[tuple[str, str]]] = collections.defaultdict(set)
+        for name, cell in self.cells.items():
+            for port, bits in cell["connections"].items():
+                for bit in bits:
+                    if cell["port_directions"][port] == "output":
+                        self.driver[bit] = name
+                    else:
+                        self.readers[bit].add((name, port))
+
+    def net(self, name: str, port: str):
+        """Net of a port of one bit, or a constant."""
+        return self.cells[name]["connections"].get(port, ["x"])[0]
+
+    def clock(self, name: str) -> tuple | None:
+        """Clock and global reset of a flip-flop that may move, or None."""
+        cell = self.cells.get(name, {"type": ""})
+        if cell["type"] != FLIP_FLOP or (self.stays is not None and self.stays.fullmatch(name)):
+            return None
+        given = {key: text.strip() for key, text in cell["parameters"].items()}
+        if any(given.get(key, default) != want for key, (default, want) in _PLAIN.items()):
+            return None
+        if self.net(name, "LSR") not in ("0", "x"):
+            return None
+        return self.net(name, "CLK"), given.get("GSR", "ENABLED")
+
+    def operands(self, block: str) -> dict[str, str] | None:
+        """Flip-flop of each operand bit that is not zero, or None if one is not driven by a flip-flop."""
+        found = {}
+        for port in _OPERANDS:
+            net = self.net(block, port)
+            if net != "0":
+                found[port] = self.driver.get(net, "")
+        return found if all(self.clock(name) for name in found.values()) else None
+
+    def product(self, block: str) -> dict[str, str] | None:
+        """Flip-flop of each product bit that is read, or None if anything else reads one."""
+        found = {}
+        for port in _PRODUCT:
+            net = self.net(block, port)
+            readers = self.readers[net] if isinstance(net, int) else ()
+            if net in self.ports or len(readers) > 1:
+                return None
+            for name, sink in readers:
+                if sink != "DI":
+                    return None
+                found[port] = name
+        return found if all(self.clock(name) for name in found.values()) else None
+
+    def connect(self, name: str, port: str, net) -> None:
+        """Connect an input."""
+        self.readers[self.net(name, port)].discard((name, port))
+        self.readers[net].add((name, port))
+        self.cells[name]["connections"][port] = [net]
+
+    def remove(self, name: str) -> None:
+        """Remove a flip-flop."""
+        self.readers[self.net(name, "DI")].discard((name, "DI"))
+        del self.cells[name]
+
+
+def absorb(module: dict, *, stays: re.Pattern | None = None) -> tuple[int, int]:
+    """Move flip-flops into the multipliers that they surround.
+
+    A multiplier takes its registers if a flip-flop drives each bit of its operands that is not zero, and nothing but
+    a flip-flop reads a bit of its product; and if all of these have one clock, no enable, no reset, and begin at
+    zero. A flip-flop of an operand stays for what else reads it.
+
+    Parameters
+    ----------
+    module : dict
+        Flattened module of Yosys's JSON, which is changed.
+    stays : re.Pattern or None
+        Names of flip-flops that may not move.
+
+    Returns
+    -------
+    blocks, flip_flops : int
+        Multipliers with registers, and flip-flops that are gone.
+    """
+    netlist = _Netlist(module, stays)
+    before = len(netlist.cells)
+    blocks = 0
+    for block in [name for name, cell in netlist.cells.items() if cell["type"] == BLOCK]:
+        operands, product = netlist.operands(block), netlist.product(block)
+        if not operands or not product:
+            continue
+        clocks = {netlist.clock(name) for name in (*operands.values(), *product.values())}
+        if len(clocks) != 1:
+            continue
+        (clock, reset), = clocks
+        for port, name in operands.items():
+            netlist.connect(block, port, netlist.net(name, "DI"))
+        for name in set(operands.values()):
+            kept = netlist.net(name, "Q")
+            if not netlist.readers[kept] and kept not in netlist.ports:
+                netlist.remove(name)
+        cell = netlist.cells[block]
+        for port, name in product.items():
+            kept = netlist.net(name, "Q")
+            netlist.remove(name)
+            cell["connections"][port] = [kept]
+            netlist.driver[kept] = block
+        for port, net in (("CLK0", clock), ("CE0", "1"), ("RST0", "0")):
+            cell["port_directions"][port] = "input"
+            cell["connections"][port] = [net]
+        for register in ("INPUTA", "INPUTB", "OUTPUT"):
+            cell["parameters"] |= {f"REG_{register}_CLK": "CLK0", f"REG_{register}_CE": "CE0",
+                                   f"REG_{register}_RST": "RST0"}
+        cell["parameters"]["GSR"] = reset
+        blocks += 1
+    return blocks, before - len(netlist.cells)
+
+
+def rewrite(netlist: Path, top: str, statistic: Path, *, stays: re.Pattern | None = None) -> None:
+    """Move flip-flops into the multipliers of a netlist in a file, and take them off its statistic.
+
+    Parameters
+    ----------
+    netlist : Path
+        Yosys's JSON of a flattened design.
+    top : str
+        Module of the design.
+    statistic : Path
+        Yosys's statistic of it, in JSON.
+    stays : re.Pattern or None
+        Names of flip-flops that may not move.
+    """
+    design, counts = (json.loads(path.read_text()) for path in (netlist, statistic))
+    _, gone = absorb(design["modules"][top], stays=stays)
+    counts["design"]["num_cells_by_type"][FLIP_FLOP] -= gone
+    netlist.write_text(json.dumps(design))
+    statistic.write_text(json.dumps(counts))
