@@ -102,7 +102,7 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
-               "activation_words": 64}
+               "activation_words": 64, "scale_mask": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}
