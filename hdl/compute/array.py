@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.multiply_accumulate import PLACES, SLOTS, MultiplyAccumulate, product_latency, sum_latency
 from hdl.floating.format import FP32
-from hdl.streams.stream import step_count
+from hdl.streams.stream import SkidBuffer, connect_stream, step_count
 
 __all__ = ["ONE", "TILES", "MacArray", "check_units", "result_layout", "term_layout"]
 
@@ -79,9 +79,9 @@ class MacArray(wiring.Component):
     and the last round of a third one waits. A source that never pauses is never held if sums have at least
     :attr:`shortest` rounds and the sink is always ready.
 
-    ``i.ready`` is a function of registers. The three stages of results move together when the output is free. Latency
-    is :attr:`latency` cycles from the acceptance of a tile's last beat to the offer of its first results, if none of
-    the tile before are left.
+    ``i.ready`` is a function of registers. Results pass two stages, which move together, and a skid buffer: no path
+    leads from ``o.ready`` to the units. Latency is :attr:`latency` cycles from the acceptance of a tile's last beat
+    to the offer of its first results, if none of the tile before are left.
 
     Parameters
     ----------
@@ -229,13 +229,15 @@ class MacArray(wiring.Component):
         return complete
 
     def _elaborate_drain(self, m, complete, tiles, freed):
-        """Results of complete tiles, in three stages that move together: place, result of each row, output."""
+        """Results of complete tiles: place and result of each row, two stages that move together, and the output."""
         waiting = Signal(range(_BANKS + 1))
         bank = Signal()
         number = Signal(range(SLOTS * self._rows))
-        move = Signal()
         final = Signal()
-        m.d.comb += [move.eq(self.o.ready | ~self.o.valid), final.eq(move & (waiting != 0) & number.all())]
+        m.submodules.results = results = SkidBuffer(shape=self.o.payload.shape())
+        connect_stream(m, results.o, self.o)
+        move = results.i.ready
+        m.d.comb += final.eq(move & (waiting != 0) & number.all())
         step_count(m, waiting, up=complete, down=final)
         with m.If(final):
             m.d.sync += bank.eq(~bank)
@@ -264,20 +266,17 @@ class MacArray(wiring.Component):
         travelling = [Signal(marks, name=f"marks_{stage}", reset_less=True) for stage in ("place", "result")]
         fetch = Signal(range(PLACES), reset_less=True)
         select = Signal(self._rows, reset_less=True)
-        elements = Signal(self.o.payload.elements.shape(), name="elements", reset_less=True)
-        leaving = Signal(marks, name="leaving", reset_less=True)
         m.d.comb += freed.eq(move & valid[0] & travelling[0].last)
         with m.If(move):
             m.d.sync += [
                 valid[0].eq(waiting != 0), travelling[0].eq(chosen), fetch.eq(Cat(slot, bank)),
                 select.eq(1 << unit_row),
-                valid[1].eq(valid[0]), travelling[1].eq(travelling[0]),
-                self.o.valid.eq(valid[1]), leaving.eq(travelling[1])]
-            for column in range(self._columns):
-                joined = functools.reduce(operator.or_, (units[column].o for units in self._units))
-                m.d.sync += elements[column].eq(joined)
+                valid[1].eq(valid[0]), travelling[1].eq(travelling[0])]
         for row, units in enumerate(self._units):
             for unit in units:
                 m.d.comb += [unit.fetch.eq(fetch), unit.move.eq(move), unit.select.eq(select[row])]
-        m.d.comb += [self.o.payload.elements.eq(elements)]
-        m.d.comb += [self.o.payload[name].eq(leaving[name]) for name in marks.members]
+        m.d.comb += [
+            results.i.valid.eq(valid[1]), *(results.i.p[name].eq(travelling[1][name]) for name in marks.members)]
+        for column in range(self._columns):
+            joined = functools.reduce(operator.or_, (units[column].o for units in self._units))
+            m.d.comb += results.i.p.elements[column].eq(joined)

@@ -39,7 +39,7 @@ class CommandRunner(wiring.Component):
     weight_version : In(32)
         Version in the event.
     reset : Out(1)
-        Reset of the datapath.
+        Reset of the datapath; a register, since its fan-out is large.
     start : Out(1)
     progress : In(range(most + 1))
         Counted while the command runs, with the cycle of :attr:`done`.
@@ -63,7 +63,7 @@ class CommandRunner(wiring.Component):
             "event": Out(stream.Signature(event_layout())),
             "link_reset": In(1),
             "weight_version": In(32),
-            "reset": Out(1),
+            "reset": Out(1, init=1),
             "start": Out(1),
             "progress": In(range(most + 1)),
             "done": In(1),
@@ -75,10 +75,9 @@ class CommandRunner(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         event = self.event.payload
-        active = Signal()
 
         def stop():
-            m.d.sync += event.status.eq(EventStatus.LINK_RESET)
+            m.d.sync += [event.status.eq(EventStatus.LINK_RESET), self.reset.eq(1)]
             m.next = "Report"
 
         with m.FSM() as fsm:
@@ -98,6 +97,7 @@ class CommandRunner(wiring.Component):
 
             # A memory's answers to the command before have passed when the datapath leaves its reset.
             with m.State("Settle"):
+                m.d.sync += self.reset.eq(0)
                 m.next = "Launch"
                 with m.If(self.link_reset):
                     stop()
@@ -111,9 +111,10 @@ class CommandRunner(wiring.Component):
             with m.State("Run"):
                 m.d.sync += event.detail.eq(event.detail + self.progress)
                 with m.If(self.bad):
-                    m.d.sync += [event.status.eq(self._failure), event.detail.eq(self.number)]
+                    m.d.sync += [event.status.eq(self._failure), event.detail.eq(self.number), self.reset.eq(1)]
                     m.next = "Report"
                 with m.Elif(self.done):
+                    m.d.sync += self.reset.eq(1)
                     m.next = "Report"
                 with m.Elif(self.link_reset):
                     stop()
@@ -123,11 +124,7 @@ class CommandRunner(wiring.Component):
                 with m.If(self.event.ready):
                     m.next = "Idle"
 
-        m.d.comb += [
-            active.eq(fsm.ongoing("Launch") | fsm.ongoing("Run")),
-            self.reset.eq(~active),
-            self.busy.eq(active | fsm.ongoing("Settle")),
-        ]
+        m.d.comb += self.busy.eq(~self.reset | fsm.ongoing("Settle"))
         with m.If(self.busy):
             m.d.sync += event.cycles.eq(event.cycles + 1)
         return m

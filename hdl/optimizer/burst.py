@@ -229,12 +229,13 @@ class StreamedOptimizer(wiring.Component):
         )
         connect_stream(m, self.command, control.command)
 
-        # Cycles since beats could enter, modulo the interval: one bit.
-        phase = Signal(self._interval, init=1)
+        # Cycles since beats could enter, modulo the interval: one bit. What decides about beats has registers of its
+        # own, beside it, since the others have a large fan-out.
+        phase, turn = Signal(self._interval, init=1), Signal(self._interval, init=1)
         if self._interval > 1:
-            m.d.sync += phase.eq(phase.rotate_left(1))
+            m.d.sync += [phase.eq(phase.rotate_left(1)), turn.eq(turn.rotate_left(1))]
         else:
-            phase = C(1, 1)
+            phase = turn = C(1, 1)
 
         # Results of a beat, each at its delay after the entry.
         summed = GradientBuffer.latency + self.reducer_latency
@@ -330,7 +331,7 @@ class StreamedOptimizer(wiring.Component):
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
         m.d.comb += [
-            control.room.eq(phase[0] & Cat(rooms).all()),
+            control.room.eq(turn[0] & Cat(rooms).all()),
             self.idle.eq(~control.waiting & Cat(empties).all()),
         ]
         return m

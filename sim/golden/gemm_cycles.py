@@ -168,7 +168,8 @@ class _Run:
         self.issued, self.fresh, self.banks = 0, True, 0
         self.complete: deque[int] = deque()
         self.waiting, self.number = 0, 0
-        self.stages: list[int | None] = [None] * 3  # 1 for the last row of a tile, else 0
+        self.stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
+        self.results: deque[int] = deque()  # and the same
         self.scaled: deque[tuple[int, int]] = deque()  # when they can be taken, and the same
         # Plans of operands, initial values and drain.
         self.side, self.phase = 0, 0
@@ -220,7 +221,7 @@ class _Run:
         for fetch in fetches:
             fetch.level = len(fetch.tags)
         rooms = len(self.marks) < self.MARKS, len(self.tiles) < self.TILES
-        take = self.scale(cycle) if self.model.scale_mask else self.drain(cycle, self.stages[2])
+        take = self.scale(cycle) if self.model.scale_mask else self.drain(cycle, self.results[0] if self.results else None)
         reads = self.array(cycle, take)
         self.fill(cycle)
         self.join(cycle, reads, rooms[0])
@@ -236,12 +237,12 @@ class _Run:
 
     def scale(self, cycle: int) -> bool:
         """Give a row of results to the drain; whether one is taken."""
-        take = self.stages[2] is not None and len(self.scaled) < self.SCALED
+        take = bool(self.results) and len(self.scaled) < self.SCALED
         offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
         if self.drain(cycle, offer):
             self.scaled.popleft()
         if take:
-            self.scaled.append((cycle + self.model.product + 2, int(self.stages[2] or 0)))
+            self.scaled.append((cycle + self.model.product + 2, self.results[0]))
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:
@@ -271,14 +272,19 @@ class _Run:
             self.complete.popleft()
             self.waiting += 1
         banks = self.banks
-        if take or self.stages[2] is None:
+        free = len(self.results) < self.SKID
+        if take:
+            self.results.popleft()
+        if free:
+            if self.stages[1] is not None:
+                self.results.append(self.stages[1])
             banks -= self.stages[0] == 1
             entering = None
             if self.waiting:
                 entering = int(self.number == SLOTS * self.model.rows - 1)
                 self.number = 0 if entering else self.number + 1
                 self.waiting -= entering
-            self.stages = [entering, *self.stages[:2]]
+            self.stages = [entering, self.stages[0]]
         held = self.held
         if held is not None and (self.fresh or (cycle - self.issued) % SLOTS == 1) and not (
                 held & (_LAST | _OPENS) == _LAST | _OPENS and self.banks == self.BANKS):

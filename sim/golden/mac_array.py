@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.golden import floating
-from sim.golden.stream import Feed, Stages, Trace
+from sim.golden.stream import Feed, Trace, first_from
 
 __all__ = ["SLOTS", "Beats", "MacArray", "Results", "accumulate", "concatenate"]
 
@@ -166,19 +166,25 @@ class MacArray:
 
 
 class _Drain:
-    """Drain of complete tiles, in three stages: place, result of each row, output."""
+    """Drain of complete tiles: place and result of each row, two stages that move together, and a skid buffer.
+
+    Members
+    -------
+    offered : array of int
+        Per cycle, the index of the row on offer; -1 without one.
+    """
 
     BANKS = 2
 
     def __init__(self, ready: npt.ArrayLike, length: int) -> None:
-        self._stages = Stages(3, ready)
+        self._ready = first_from(ready)
         self._length = length
+        self._end = len(self._ready) - 1
+        self.offered = np.full(self._end, -1, np.int64)
+        self._rows, self._placed, self._departed = 0, -1, -1
+        # Cycles in which the buffer is full, of the latest rows: the first, and the one after the last.
+        self._full: list[tuple[int, int]] = []
         self._read: list[int] = []
-
-    @property
-    def offered(self) -> npt.NDArray[np.int64]:
-        """Per cycle, the index of the row on offer; -1 without one."""
-        return self._stages.offered
 
     @property
     def room(self) -> int:
@@ -187,5 +193,24 @@ class _Drain:
 
     def tile(self, complete: int) -> None:
         """Drain a tile that is complete from a cycle on."""
-        _, read, _ = [self._stages.enter(complete) for _ in range(self._length)][-1]
-        self._read.append(read)
+        self._read.append([self._row(complete) for _ in range(self._length)][-1])
+
+    def _row(self, cycle: int) -> int:
+        """Drain a row from a cycle on; return that in which its result is read."""
+        self._placed = self._move(max(cycle, self._placed + 1))
+        read = self._move(self._placed + 1)
+        accepted = self._move(read + 1)
+        offered = min(max(accepted, self._departed) + 1, self._end)
+        before, self._departed = self._departed, self._ready[offered]
+        self.offered[offered:self._departed + 1] = self._rows
+        self._rows += 1
+        # No earlier row can hold one that comes later.
+        self._full = [*self._full[-3:], (accepted + 1, before + 1)]
+        return read
+
+    def _move(self, cycle: int) -> int:
+        """The first cycle from the given one on in which the stages move."""
+        for first, after in self._full:
+            if first <= cycle:
+                cycle = max(cycle, after)
+        return cycle
