@@ -169,7 +169,7 @@ class _Run:
         self.complete: deque[int] = deque()
         self.waiting, self.number = 0, 0
         self.stages: list[int | None] = [None] * 2  # 1 for the last row of a tile, else 0
-        self.results: deque[int] = deque()  # and the same
+        self.leaving: deque[int] = deque()  # and the same
         self.scaled: deque[tuple[int, int]] = deque()  # when they can be taken, and the same
         # Plans of operands, initial values and drain.
         self.side, self.phase = 0, 0
@@ -221,7 +221,8 @@ class _Run:
         for fetch in fetches:
             fetch.level = len(fetch.tags)
         rooms = len(self.marks) < self.MARKS, len(self.tiles) < self.TILES
-        take = self.scale(cycle) if self.model.scale_mask else self.drain(cycle, self.results[0] if self.results else None)
+        leaves = self.leaving[0] if self.leaving else None
+        take = self.scale(cycle) if self.model.scale_mask else self.drain(cycle, leaves)
         reads = self.array(cycle, take)
         self.fill(cycle)
         self.join(cycle, reads, rooms[0])
@@ -237,12 +238,12 @@ class _Run:
 
     def scale(self, cycle: int) -> bool:
         """Give a row of results to the drain; whether one is taken."""
-        take = bool(self.results) and len(self.scaled) < self.SCALED
+        take = bool(self.leaving) and len(self.scaled) < self.SCALED
         offer = self.scaled[0][1] if self.scaled and self.scaled[0][0] <= cycle else None
         if self.drain(cycle, offer):
             self.scaled.popleft()
         if take:
-            self.scaled.append((cycle + self.model.product + 2, self.results[0]))
+            self.scaled.append((cycle + self.model.product + 2, self.leaving[0]))
         return take
 
     def drain(self, cycle: int, offer: int | None) -> bool:
@@ -272,12 +273,12 @@ class _Run:
             self.complete.popleft()
             self.waiting += 1
         banks = self.banks
-        free = len(self.results) < self.SKID
+        free = len(self.leaving) < self.SKID
         if take:
-            self.results.popleft()
+            self.leaving.popleft()
         if free:
             if self.stages[1] is not None:
-                self.results.append(self.stages[1])
+                self.leaving.append(self.stages[1])
             banks -= self.stages[0] == 1
             entering = None
             if self.waiting:
