@@ -5,75 +5,22 @@ Mirrors :mod:`hdl.compute.gemm`: every queue, stage and plan is counted, and no 
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from sim.golden.gemm import ONES, GemmJob
 from sim.golden.loop_nest import LoopNest, Outline, Tile
 from sim.golden.mac_array import SLOTS
+from sim.golden.memory_pace import READ, Memory, RowFetch
 
-__all__ = ["GemmCycles", "Memory"]
+__all__ = ["GemmCycles"]
 
 #: Beats: what they mean to the units between loop nest and array.
 _INITIAL, _LAST, _OPENS, _ENDS, _RELEASE_A, _RELEASE_B = (1 << bit for bit in range(6))
-#: Steps of a walk, and rows of operands.
-_READ, _PARTIAL, _FINAL = 1, 2, 4
+#: Steps of a walk beside READ, and rows of operands.
+_PARTIAL, _FINAL = 2, 4
 _SIDE, _END = 2, 4
-
-
-def _always(_cycle: int) -> bool:
-    return True
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Pace of the memories: each function tells for a cycle whether something may move.
-
-    Members
-    -------
-    latency : int
-        Fewest cycles from the acceptance of a request to its response.
-    request, write : function
-        Whether a request, and a write, is accepted.
-    response : function
-        Whether there is a response, if one is due.
-    commit : function
-        Whether the oldest write gets into the memory, from the cycle after its acceptance on.
-    """
-
-    latency: int = 2
-    request: Callable[[int], bool] = _always
-    response: Callable[[int], bool] = _always
-    write: Callable[[int], bool] = _always
-    commit: Callable[[int], bool] = _always
-
-
-class _Fetch:
-    """Rows under way: steps of the walk, tags in order, and answers that are there."""
-
-    def __init__(self, depth: int) -> None:
-        self.steps: deque[int] = deque()
-        self.tags: deque[int] = deque()
-        self.answers = 0
-        self.level = 0  # tags at the beginning of a cycle
-        self._depth = depth
-
-    def requests(self) -> bool:
-        """Whether there is a request in this cycle."""
-        return bool(self.steps) and self.steps[0] & _READ != 0 and self.level < self._depth
-
-    def moves(self, granted: bool) -> bool:
-        """Whether the walk moves on."""
-        return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & _READ)
-
-    def offers(self) -> bool:
-        """Whether a row is on offer."""
-        return bool(self.tags) and (self.answers > 0 or not self.tags[0] & _READ)
-
-    def take(self) -> int:
-        """Take the row on offer."""
-        tag = self.tags.popleft()
-        self.answers -= tag & _READ
-        return tag
+#: Memories that wait for nobody.
+_QUIET = Memory()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +43,7 @@ class GemmCycles:
     blocks: int = 128
     product: int = 6
     scale_mask: bool = False
-    memory: Memory = Memory()
+    memory: Memory = _QUIET
 
     #: Cycles from a job to ``bad``.
     CHECKED = 4
@@ -131,7 +78,7 @@ class GemmCycles:
             if step.panel is not None and (step.panel.a, step.panel.b)[side]:
                 lines, length = (extent[name], extent["k"]) if along_k else (extent["k"], extent[name])
                 count = lines * -(-length // self.lanes)
-                found[side] = [_SIDE * side + _READ * (matrix.place != ONES)] * count
+                found[side] = [_SIDE * side + READ * (matrix.place != ONES)] * count
                 found[side][-1] |= _END
         return found
 
@@ -148,7 +95,7 @@ class _Run:
     def __init__(self, model: GemmCycles, job: GemmJob) -> None:
         self.model, self.job, self.memory = model, job, model.memory
         self.outlines = model.loops.outline(job.loops)
-        self.initial, self.gate, self.operands = _Fetch(self.ROWS), _Fetch(self.GATES), _Fetch(self.ROWS)
+        self.initial, self.gate, self.operands = RowFetch(self.ROWS), RowFetch(self.GATES), RowFetch(self.ROWS)
         # Planner of steps, announcement of tiles, beats.
         self.outline: Outline | None = None
         self.offered, self.wants_beats, self.wants_tiles, self.wants_panels = 0, False, False, False
@@ -258,7 +205,7 @@ class _Run:
         step = self.walk[0] if self.walk else 0
         gated = self.job.gated and not step & _PARTIAL
         take = offer is not None and bool(self.walk) and (not gated or self.gate.offers())
-        self.written, self.ending = take and bool(step & _READ), 0
+        self.written, self.ending = take and bool(step & READ), 0
         if take:
             self.walk.popleft()
             if gated:
@@ -344,7 +291,7 @@ class _Run:
         if self.wants_beats and cycle >= self.offered and self.ahead is None:
             self.wants_beats, self.ahead = False, self.outline
 
-    def request(self, cycle: int, fetches: tuple[_Fetch, ...]) -> None:
+    def request(self, cycle: int, fetches: tuple[RowFetch, ...]) -> None:
         """Request a row, and take a response."""
         accepts = self.memory.request(cycle)
         free = (self.requested is None or accepts) and self.owners < self.REQUESTS
@@ -421,7 +368,7 @@ class _Run:
             self.walk.extend(self.results(self.walk_offer))
             self.walk_offer = None
         if self.gate_offer is not None and not self.gate.steps:
-            self.gate.steps.extend(step & _READ for step in self.results(self.gate_offer))
+            self.gate.steps.extend(step & READ for step in self.results(self.gate_offer))
             self.gate_offer = None
         if not self.drain_phase:
             self.drain_phase = int(bool(self.tiles))
@@ -439,7 +386,7 @@ class _Run:
         for line in range(rows):
             for group in range(groups):
                 inside = tile.m + line < job.m and tile.n + group * lanes < job.n
-                yield _READ * inside | _PARTIAL * tile.partial | _FINAL * final
+                yield READ * inside | _PARTIAL * tile.partial | _FINAL * final
 
     def announce(self, cycle: int, taken: Tile | None) -> None:
         """Announce the tiles of a step."""

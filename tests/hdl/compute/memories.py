@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compute.access import response_layout, write_layout
 from hdl.streams.stream import Queue
-from sim.golden import gemm_cycles
+from sim.golden import memory_pace
 from sim.payload import pack, unpack
 from sim.streams import stall_array
 from sim.verilated.vectors import Feed, Unit
@@ -80,7 +80,7 @@ def pace(kind, cycles, *, seed, rate=0.6):
     def free(column):
         return lambda cycle: cycle >= cycles or bool(column[cycle])
 
-    return bits, gemm_cycles.Memory(latency=LATENCY, **{name: free(column)
+    return bits, memory_pace.Memory(latency=LATENCY, **{name: free(column)
                                                         for name, column in zip(PACES, columns, strict=True)})
 
 

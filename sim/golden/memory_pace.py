@@ -1,0 +1,66 @@
+"""Pace of a node's memories, and the rows that are under way from one."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["READ", "Memory", "RowFetch"]
+
+#: A step of a walk, or a row under way, that is read from memory.
+READ = 1
+
+
+def _always(_cycle: int) -> bool:
+    return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Pace of the memories: each function tells for a cycle whether something may move.
+
+    Members
+    -------
+    latency : int
+        Fewest cycles from the acceptance of a request to its response.
+    request, write : function
+        Whether a request, and a write, is accepted.
+    response : function
+        Whether there is a response, if one is due.
+    commit : function
+        Whether the oldest write gets into the memory, from the cycle after its acceptance on.
+    """
+
+    latency: int = 2
+    request: Callable[[int], bool] = _always
+    response: Callable[[int], bool] = _always
+    write: Callable[[int], bool] = _always
+    commit: Callable[[int], bool] = _always
+
+
+class RowFetch:
+    """Rows under way: steps of the walk, tags in order, and answers that are there."""
+
+    def __init__(self, depth: int) -> None:
+        self.steps: deque[int] = deque()
+        self.tags: deque[int] = deque()
+        self.answers = 0
+        self.level = 0  # tags at the beginning of a cycle
+        self._depth = depth
+
+    def requests(self) -> bool:
+        """Whether there is a request in this cycle."""
+        return bool(self.steps) and self.steps[0] & READ != 0 and self.level < self._depth
+
+    def moves(self, granted: bool) -> bool:
+        """Whether the walk moves on."""
+        return bool(self.steps) and self.level < self._depth and (granted or not self.steps[0] & READ)
+
+    def offers(self) -> bool:
+        """Whether a row is on offer."""
+        return bool(self.tags) and (self.answers > 0 or not self.tags[0] & READ)
+
+    def take(self) -> int:
+        """Take the row on offer."""
+        tag = self.tags.popleft()
+        self.answers -= tag & READ
+        return tag
