@@ -28,11 +28,12 @@ from host.commands.console import (
 from host.commands.info import info_command, show_version
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
-from host.commands.run_options import COUNT, check_range, fitted, refuse_unused
+from host.commands.run_options import COUNT, check_range, refuse_unused
 from host.commands.sweep import sweep_command
 from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.driver.memory import fitted
 from host.driver.nodes import TIMEOUT
 from host.models.digits import digits
 from host.models.text import topics

@@ -1,25 +1,19 @@
-"""Checks of options before work begins: which apply to a run, which are in range, and nodes that have room for it."""
+"""Checks of options before work begins: which apply to a run, and which are in range."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hdl.board import BOARDS
-from hdl.config import FP32, NodeConfig
-from host.driver.buffers import errors_base
-from host.driver.memory import Allocation
+from hdl.config import FP32
 from host.training.optimizers import OptimizerName
 from host.training.record import HOST, NODE
 from host.training.workloads import WorkloadName
 from host.transports.session import TransportName
-from sim.golden.ring import largest_block
 
-__all__ = ["COUNT", "WORDS", "check_range", "fitted", "refuse_unused"]
+__all__ = ["COUNT", "check_range", "refuse_unused"]
 
 #: Largest of numbers that count steps, epochs, examples and the like.
 COUNT = 1_000_000_000
-#: Words of the largest memory that a node can have.
-WORDS = 1 << 24
 
 _SERIAL, _BOARD = TransportName.SERIAL, TransportName.BOARD
 _STATELESS = (OptimizerName.SGD,)
@@ -77,37 +71,3 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
     for name, (wrong, reason) in refused.items():
         if wrong and given(name):
             raise ValueError(f"Option --{name.replace('_', '-')} {reason}: leave it out")
-
-
-def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
-           planes: int | None = None) -> NodeConfig:
-    """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
-
-    It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
-    again; or ``planes``.
-
-    Raises
-    ------
-    ValueError
-        No node can have as much.
-    """
-    wanted = {"gradient_words": node.gradient_words, "weight_words": node.weight_words,
-              "state_words": node.state_words}
-    for allocation in allocations:
-        length = allocation.length
-        end = errors_base(length) + length if allocation.errors else length
-        block = largest_block(length, nodes)
-        state = [block] if node.has_master else []
-        if allocation.planes:
-            state.append(-(-block // 2) if allocation.packed_state else block)
-        if max(length, end) > WORDS:
-            most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
-            raise ValueError(f"Model must have at most {most:,} parameters, which{what} the largest memory of a node "
-                             f"holds, not {length:,}: take narrower hidden layers")
-        needed = {"gradient_words": length, "weight_words": end, "state_words": max(state, default=0)}
-        wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
-    if planes is None:
-        planes = max(allocation.planes for allocation in allocations)
-    memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
-                for name, words in wanted.items()}
-    return dataclasses.replace(node, state_planes=planes, **memories)

@@ -1,13 +1,18 @@
-"""Allocation of a run's vectors in the memories of a ring's nodes, and the check that they fit."""
+"""Allocation of a run's vectors in the memories of a ring's nodes, the check that they fit, and nodes that
+have room for them."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Allocator, Buffer, Buffers, errors_base
 from sim.golden.ring import largest_block
 
-__all__ = ["Allocation"]
+__all__ = ["WORDS", "Allocation", "fitted"]
+
+#: Words of the largest memory that a node can have.
+WORDS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,3 +98,37 @@ class Allocation:
                 allocator.free(buffer)
             raise
         return Buffers(**found)
+
+
+def fitted(node: NodeConfig, allocations: Sequence[Allocation], *, nodes: int,
+           planes: int | None = None) -> NodeConfig:
+    """A simulated node whose memories have room for a run: those that it has, or the next powers of two.
+
+    It has as many state planes as the optimizers need, since a node without its second one is simulated half as fast
+    again; or ``planes``.
+
+    Raises
+    ------
+    ValueError
+        No node can have as much.
+    """
+    wanted = {"gradient_words": node.gradient_words, "weight_words": node.weight_words,
+              "state_words": node.state_words}
+    for allocation in allocations:
+        length = allocation.length
+        end = errors_base(length) + length if allocation.errors else length
+        block = largest_block(length, nodes)
+        state = [block] if node.has_master else []
+        if allocation.planes:
+            state.append(-(-block // 2) if allocation.packed_state else block)
+        if max(length, end) > WORDS:
+            most, what = (WORDS // 2, " and their errors") if allocation.errors else (WORDS, "")
+            raise ValueError(f"Vector must have at most {most:,} elements, which{what} the largest memory of a node "
+                             f"holds, not {length:,}: take a smaller model")
+        needed = {"gradient_words": length, "weight_words": end, "state_words": max(state, default=0)}
+        wanted = {name: max(words, needed[name]) for name, words in wanted.items()}
+    if planes is None:
+        planes = max(allocation.planes for allocation in allocations)
+    memories = {name: words if words == getattr(node, name) else 1 << (words - 1).bit_length()
+                for name, words in wanted.items()}
+    return dataclasses.replace(node, state_planes=planes, **memories)

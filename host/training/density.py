@@ -50,12 +50,16 @@ class Threshold:
     steps add up to log(last threshold / first threshold) / gain. This does not grow with the number of steps, so that
     the mean of d / t goes to 1 in a long run, wherever it began.
 
+    In a run whose end is not known, each step's target and aim is m.
+
     Parameters
     ----------
     density : float
         Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
-    nodes, steps : int
-        Nodes and steps of the run.
+    nodes : int
+        Nodes of the ring.
+    steps : int or None
+        Steps of the run, or None if their number is not known.
     decay : float
         Ratio of the first targets to the last, at least 1.
     ramp : float
@@ -66,20 +70,20 @@ class Threshold:
         Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
     """
 
-    def __init__(self, *, density: float, nodes: int, steps: int, decay: float = 8.0, ramp: float = 0.6,
+    def __init__(self, *, density: float, nodes: int, steps: int | None, decay: float = 8.0, ramp: float = 0.6,
                  gain: float = 0.3, limit: float = 2.0) -> None:
         for name, value in (("Density", density), ("Ramp", ramp), ("Gain", gain)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1, not {value!r}")
         for name, count in (("Node", nodes), ("Step", steps)):
-            if count < 1:
+            if count is not None and count < 1:
                 raise ValueError(f"{name} count must be at least 1, not {count!r}")
         if not 1 <= decay < math.inf:
             raise ValueError(f"Decay must be a finite number of at least 1, not {decay!r}")
         if not 1 < limit < math.inf:
             raise ValueError(f"Limit must be a finite number above 1, not {limit!r}")
         self._steps = steps
-        self._decay = decay
+        self._decay = decay = 1.0 if steps is None else decay
         self._ramp = ramp
         self._gain = gain
         self._limit = limit
@@ -88,11 +92,13 @@ class Threshold:
         self._step = 0
         self._elements = 0  # of all nodes together
         self._aim = 0.0
-        self._ahead = self._left = sum(self.target(step) for step in range(1, steps + 1))
+        self._ahead = self._left = sum(self.target(step) for step in range(1, (steps or 0) + 1))
         self._threshold: float | None = None
 
     def target(self, step: int) -> float:
         """Share of its elements that a node is to keep in a step, from 1."""
+        if self._steps is None:
+            return min(self._last, 1.0)
         over = (step - 0.5) / self._steps
         above = power(self._decay, max(0.0, 1 - over / self._ramp))
         return min(self._last * above, 1.0)
@@ -107,7 +113,8 @@ class Threshold:
         """
         self._step += 1
         target = self.target(self._step)
-        self._aim = target * min(max(self._left / max(self._ahead, target), 1 / self._limit), 1.0)
+        owed = 1.0 if self._steps is None else self._left / max(self._ahead, target)
+        self._aim = target * min(max(owed, 1 / self._limit), 1.0)
         self._ahead -= target
         self._elements = sum(gradient.size for gradient in gradients)
         if self._threshold is None:

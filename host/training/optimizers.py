@@ -60,7 +60,7 @@ class Optimizer(abc.ABC):
         State planes that it needs.
     """
 
-    learning_rate: float
+    learning_rate: float = dataclasses.field(kw_only=False)
     weight_decay: float = 0.0
     clip: float | None = None
 
@@ -181,7 +181,7 @@ class Adam(Optimizer):
     eps : float
     """
 
-    learning_rate: float = 1e-3
+    learning_rate: float = dataclasses.field(default=1e-3, kw_only=False)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 

@@ -13,7 +13,6 @@ import pytest
 from host import cli
 from host.commands import quantize as quantize_command
 from host.commands import wave as wave_command
-from host.commands.run_options import WORDS, fitted
 from host.reports import bench
 from host.reports.report import table
 from host.sweep import execution
@@ -145,7 +144,7 @@ class TestNodesThatFit:
 
     def test_words(self):
         from hdl.config import NodeConfig
-        from host.driver.memory import Allocation
+        from host.driver.memory import WORDS, Allocation, fitted
 
         node = NodeConfig()
         assert fitted(node, [Allocation(length=4810, planes=2)], nodes=4) == node

@@ -1,0 +1,63 @@
+"""Figures of what a ring has done for a job."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Self
+
+__all__ = ["Figures"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Cost of operations on a ring. Figures of operations that run one after the other can be added.
+
+    The golden model gives ``bound``, ``words_dense`` and ``nonzeros``; they are 0 in a job that is not checked.
+
+    Members
+    -------
+    elements : int
+        Elements of the vectors, each counted once for all nodes.
+    commands : int
+        Commands: one for each part of a vector that is in the nodes' memories at a time.
+    cycles : int
+        Cycles of the commands, each from its start to its end on the slowest node.
+    bound : int
+        Cycles that the busiest link needs at the least, without headers, latency and pipelines.
+    sparsify_cycles : int
+        Cycles in which nodes have chosen the elements to send, before the commands.
+    host_cycles : int
+        Cycles in which vectors have gone through the nodes' host ports, to and fro; modelled, unless the ports are
+        simulated.
+    words, words_dense : int
+        32-bit words that all nodes have sent, and those of the same packets if every payload were raw.
+    sent, nonzeros : int
+        Elements that scatter-reduces have sent, and those among them that were not zero.
+    seconds : float
+        Seconds that the simulation has taken.
+    """
+
+    elements: int = 0
+    commands: int = 0
+    cycles: int = 0
+    bound: int = 0
+    sparsify_cycles: int = 0
+    host_cycles: int = 0
+    words: int = 0
+    words_dense: int = 0
+    sent: int = 0
+    nonzeros: int = 0
+    seconds: float = 0.0
+
+    @property
+    def density(self) -> float | None:
+        """Part of the elements sent in scatter-reduce that were not zero; None if it is unknown."""
+        return self.nonzeros / self.sent if self.sent else None
+
+    def __add__(self, other: "Figures") -> "Figures":
+        return Figures(**{field.name: getattr(self, field.name) + getattr(other, field.name)
+                          for field in dataclasses.fields(self)})
+
+    @classmethod
+    def total(cls, figures: Iterable[Self]) -> "Figures":
+        """Sum of figures."""
+        return sum(figures, start=Figures())

@@ -1,0 +1,366 @@
+"""A job on a ring of nodes: sums of vectors, and updates of weights.
+
+:func:`host.jobs.simulate.simulate` opens one on simulated nodes.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.driver.buffers import Buffers
+from host.driver.results import Outcome
+from host.jobs.checks import check_job, groups_of
+from host.jobs.figures import Figures
+from host.jobs.model import JobModel, Places
+from host.jobs.slots import Slots, parts_of
+from host.training.density import Threshold
+from host.training.optimizers import Optimizer
+from host.transports.session import Elapsed, Session
+
+if TYPE_CHECKING:
+    from sim.golden.ring import Traffic
+
+__all__ = ["Job", "JobError", "Vector"]
+
+Vector = npt.NDArray[np.float32]
+
+
+class JobError(RuntimeError):
+    """Nodes and the golden model do not agree."""
+
+
+class Job:
+    """Vectors of any length on a ring.
+
+    The job's vector has one or more groups of elements, each with an optimizer of its own, at
+    :attr:`groups`. Every group begins at a multiple of 32 elements; what lies between two groups is not used. A
+    group, or a part of one that is too long for the nodes' memories, is a vector of its own to the nodes: the order
+    in which the gradients of an element are summed depends on its place in that.
+
+    Parameters
+    ----------
+    session : Session
+        An open ring.
+    lengths : sequence of int
+        Elements of each group.
+    optimizers : sequence of Optimizer
+        One for each group, all with the same number of state planes; or none, if the job only sums.
+    packed_state : bool
+        Whether nodes store state as bfloat16.
+    density : float, optional
+        Part of the job's elements that nodes send on average, above 0 and at most 1; the others are added to later
+        gradients. By default nodes send all that are not zero.
+    check : bool
+        Whether every result is compared with the golden model, which also predicts the traffic.
+    part : int, optional
+        Elements of the longest part; by default those that the nodes have room for.
+
+    Members
+    -------
+    weights : array of float32
+        Weights of the whole vector, as the nodes have them.
+    steps : list of int
+        Updates of each group so far.
+    figures : Figures
+        Sum of the figures of all operations.
+    """
+
+    def __init__(self, session: Session, lengths: Sequence[int], *, optimizers: Sequence[Optimizer] = (),
+                 packed_state: bool = False, density: float | None = None, check: bool = True,
+                 part: int | None = None) -> None:
+        self._session, self._ring, self._density = session, session.ring, density
+        self._optimizers, self._packed = list(optimizers), packed_state
+        largest = check_job(session.config, lengths, nodes=self.nodes, optimizers=optimizers,
+                            packed_state=packed_state, density=density, part=part)
+        planes = optimizers[0].planes if optimizers else 0
+        shape: dict[str, Any] = {"planes": planes, "packed_state": packed_state, "errors": density is not None}
+        self.groups = groups_of(lengths)
+        self.length = self.groups[-1].stop
+        self._parts = parts_of(self.groups, largest)
+        # A sum may be of other elements than those of a part.
+        sizes = [len(places) for _, places in self._parts] if optimizers else [largest]
+        self._slots = Slots(self._ring, sizes, length=self.length, updates=bool(optimizers), **shape)
+        self._model = JobModel(session.config, nodes=self.nodes, length=self.length, planes=planes,
+                               packed_state=packed_state) if check else None
+        self._thresholds: dict[tuple[int, int], Threshold] = {}
+        self.steps = [0] * len(self.groups)
+        self.figures = Figures()
+        self._begun: tuple[Elapsed, float] | None = None
+        self._loaded = False
+
+    @property
+    def nodes(self) -> int:
+        """Ring size."""
+        return int(self._ring.nodes)
+
+    @property
+    def session(self) -> Session:
+        """The ring, its configuration, and the time that it has taken."""
+        return self._session
+
+    @property
+    def weights(self) -> Vector:
+        """Weights of the whole vector, as the nodes have them."""
+        return self._slots.weights.copy()
+
+    # Sums.
+
+    def all_reduce(self, values: npt.ArrayLike, *, places: npt.ArrayLike | None = None) -> tuple[Vector, Figures]:
+        """Sum one vector per node, of any length.
+
+        Parameters
+        ----------
+        values : array of float32, shape (nodes, n)
+        places : array of int, shape (n,), optional
+            Places of the elements in the job's vector. What a lossy codec, or a density, has kept back of the
+            gradients at these places is added to them; without places nothing is added, nothing is kept back, and
+            every element that is not zero is sent.
+
+        Returns
+        -------
+        sums : array of float32, shape (n,)
+        figures : Figures
+        """
+        given = self._checked("Values", values)
+        where = None if places is None else self._places(places, given.shape[1])
+        if self._optimizers and where is not None:
+            raise ValueError("Places must be left out in a job with an optimizer, whose steps add what they keep "
+                             "back")
+        sums = np.empty(given.shape[1], np.float32)
+        figures = Figures()
+        for first in range(0, given.shape[1], self._slots.longest):
+            run = slice(first, min(first + self._slots.longest, given.shape[1]))
+            sums[run], cost = self._all_reduce(given[:, run], None if where is None else where[run])
+            figures += cost
+        self.figures += figures
+        return sums, figures
+
+    def _all_reduce(self, values: Vector, places: Places | None) -> tuple[Vector, Figures]:
+        ring = self._ring
+        self._start()
+        if places is None:
+            buffers = self._slots.borrow(values.shape[1])
+            if ring.has_residual:
+                ring.clear_residual(buffers)
+        else:
+            buffers = self._slots.bring(places)
+        ring.write_gradients(list(values), buffers)
+        sent, chosen = values.view(np.uint32), 0
+        if places is not None and self._density is not None:
+            sent, chosen = self._sparsify(values, places, buffers, key=(int(places[0]), len(places)))
+        outcome = ring.all_reduce(buffers)
+        found = ring.read_gradients(buffers)
+        traffic = None
+        if self._model is not None:
+            total, traffic = self._model.all_reduce(sent, places)
+            self._compare("sums", total, found)
+        return found[0], self._cost(values.shape[1], outcome, chosen, traffic)
+
+    # Updates.
+
+    def load(self, weights: npt.ArrayLike) -> None:
+        """Begin with other weights, in step 0, with nothing kept back. Weights are zeros at first.
+
+        Parameters
+        ----------
+        weights : array of float32, shape (length,)
+        """
+        given = np.ascontiguousarray(weights)
+        if given.dtype != np.float32 or given.shape != (self.length,):
+            raise ValueError(f"Weights must be {self.length:,} numbers of float32, not {given.dtype} of shape "
+                             f"{given.shape}")
+        if not self._optimizers:
+            raise ValueError("Job must have an optimizer to have weights: give simulate() one")
+        self._slots.forget()
+        for contents in self._slots.contents.values():
+            contents[...] = 0
+        for _, places in self._parts:
+            buffers = self._slots.claim(places)
+            self._ring.distribute(given[places], buffers)
+            if self._optimizers[0].planes:
+                self._ring.clear_state(buffers, packed_state=self._packed)
+            if self._density is not None:
+                self._ring.clear_errors(buffers)
+            self._slots.weights[places] = self._ring.read_weights(buffers, ranks=[0])[0]
+            if self._model is not None:
+                self._model.load(given[places].view(np.uint32), places)
+        self.steps = [0] * len(self.groups)
+        self._thresholds.clear()
+        self._loaded = True
+
+    def step(self, gradients: npt.ArrayLike,
+             optimizers: Sequence[Optimizer | None] | None = None) -> tuple[Vector, Figures]:
+        """Update the weights by the mean of the nodes' gradients, with the optimizers of the groups.
+
+        Parameters
+        ----------
+        gradients : array of float32, shape (nodes, length)
+        optimizers : sequence of Optimizer or None, optional
+            Optimizer of each group in this step, with another learning rate, say; None for a group that is left as
+            it is.
+
+        Returns
+        -------
+        weights : array of float32, shape (length,)
+        figures : Figures
+        """
+        if not self._optimizers:
+            raise ValueError("Job must have an optimizer for a step: give simulate() one")
+        given = self._checked("Gradients", gradients)
+        if given.shape[1] != self.length:
+            raise ValueError(f"Gradients must have {self.length:,} elements per node, not {given.shape[1]:,}")
+        used = self._optimizers if optimizers is None else list(optimizers)
+        if len(used) != len(self.groups):
+            raise ValueError(f"Optimizers must be one, or None, for each of {len(self.groups)} groups, not "
+                             f"{len(used)}")
+        for one, own in zip(used, self._optimizers, strict=True):
+            if one is not None and one.rule != own.rule:
+                raise ValueError(f"Optimizer of a group must stay {own.name}, not become {one.name}")
+        if not self._loaded:
+            self.load(np.zeros(self.length, np.float32))
+        for group, one in enumerate(used):
+            self.steps[group] += one is not None
+        figures = Figures()
+        for group, places in self._parts:
+            optimizer = used[group]
+            if optimizer is not None:
+                figures += self._step(given[:, places], places, optimizer, self.steps[group])
+        self.figures += figures
+        return self.weights, figures
+
+    def _step(self, gradients: Vector, places: Places, optimizer: Optimizer, number: int) -> Figures:
+        ring = self._ring
+        self._start()
+        buffers = self._slots.bring(places)
+        settings = dataclasses.replace(optimizer.settings(number, gradient_scale=1 / self.nodes),
+                                       packed_state=self._packed and bool(optimizer.planes))
+        ring.write_gradients(list(gradients), buffers)
+        sent, chosen = gradients.view(np.uint32), 0
+        if self._density is not None:
+            sent, chosen = self._sparsify(gradients, places, buffers, key=(int(places[0]), len(places)))
+        ring.write_settings(settings)
+        outcome = ring.fused_update(buffers)
+        ranks = None if self._model is not None else [0]
+        found = ring.read_weights(buffers, ranks=ranks)
+        self._slots.weights[places] = found[0]
+        traffic = None
+        if self._model is not None:
+            traffic = self._model.update(sent, places, settings)
+            self._compare("weights", self._model.weights[places], found)
+        return self._cost(len(places), outcome, chosen, traffic)
+
+    # State.
+
+    def state(self) -> dict[str, Any]:
+        """Everything that later steps depend on: arrays, and the number of each group's updates."""
+        self._slots.collect()
+        return {"weights": self.weights, "steps": list(self.steps),
+                "contents": {name: array.copy() for name, array in self._slots.contents.items()},
+                "thresholds": {key: one.state() for key, one in self._thresholds.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the state of a job of the same kind.
+
+        Raises
+        ------
+        ValueError
+            The state is that of another kind of job.
+        """
+        shapes = {name: array.shape for name, array in self._slots.contents.items()}
+        given = {name: array.shape for name, array in state["contents"].items()}
+        if (given, len(state["steps"])) != (shapes, len(self.groups)) or state["weights"].shape != (self.length,):
+            raise ValueError(f"State must have {len(self.groups)} groups and arrays {shapes}, not "
+                             f"{len(state['steps'])} and {given}")
+        self._slots.forget()
+        self._slots.weights[...] = state["weights"]
+        for name, array in state["contents"].items():
+            self._slots.contents[name][...] = array
+        self.steps = list(state["steps"])
+        self._thresholds.clear()
+        for key, content in state["thresholds"].items():
+            self._threshold(key).restore(content)
+        self._loaded = True
+        if self._model is not None:
+            self._restore_model(self._model, self._slots.contents)
+
+    def _restore_model(self, model: JobModel, contents: dict[str, Vector]) -> None:
+        model.weights[...] = self._slots.weights.view(np.uint32)
+        model.master[...] = contents.get("master", self._slots.weights).view(np.uint32)
+        for plane, array in enumerate(model.state):
+            array[...] = contents[f"state_{plane}"].view(np.uint32)
+        if "errors" in contents:
+            model.errors[...] = contents["errors"].view(np.uint32)
+        if model.residuals is not None:
+            model.residuals[...] = contents["residual"].view(np.uint32)
+
+    # Parts of operations.
+
+    def _checked(self, name: str, values: npt.ArrayLike) -> Vector:
+        """Values as one row of float32 per node."""
+        given = np.ascontiguousarray(values)
+        if given.dtype != np.float32:
+            raise TypeError(f"{name} must be float32, not {given.dtype}: use .astype(numpy.float32)")
+        if given.ndim != 2 or given.shape[0] != self.nodes or not given.shape[1]:
+            raise ValueError(f"{name} must be of shape ({self.nodes}, n), a row for each node, not {given.shape}")
+        return given
+
+    def _places(self, places: npt.ArrayLike, count: int) -> Places:
+        given = np.asarray(places, np.int64)
+        if given.shape != (count,):
+            raise ValueError(f"Places must be {count:,} integers, one for each element, not of shape {given.shape}")
+        if given.min() < 0 or given.max() >= self.length or len(np.unique(given)) != count:
+            raise ValueError(f"Places must differ, and lie within the {self.length:,} elements of the job's vector")
+        return given
+
+    def _threshold(self, key: tuple[int, int]) -> Threshold:
+        assert self._density is not None
+        if key not in self._thresholds:
+            self._thresholds[key] = Threshold(density=self._density, nodes=self.nodes, steps=None)
+        return self._thresholds[key]
+
+    def _sparsify(self, gradients: Vector, places: Places, buffers: Buffers,
+                  key: tuple[int, int]) -> tuple[npt.NDArray[np.uint32], int]:
+        """Have nodes choose what they send: that, and the cycles that it takes."""
+        threshold = self._threshold(key)
+        bound = threshold.choose(list(gradients))
+        outcome = self._ring.sparsify(buffers, threshold=bound)
+        threshold.observe(sum(outcome.dropped))
+        if self._model is None:
+            return gradients.view(np.uint32), outcome.cycles
+        sent, dropped = self._model.sparsify(gradients.view(np.uint32), places, bound)
+        if dropped != outcome.dropped:
+            raise JobError(f"Nodes have dropped {outcome.dropped} elements, and must have dropped {dropped}")
+        return sent, outcome.cycles
+
+    def _compare(self, name: str, expected: npt.NDArray[np.uint32], found: Vector) -> None:
+        wrong = found.view(np.uint32) != expected
+        if wrong.any():
+            node = int(np.flatnonzero(wrong.any(axis=1))[0])
+            index = int(np.flatnonzero(wrong[node])[0])
+            raise JobError(
+                f"{np.count_nonzero(wrong[node])} of {len(expected)} {name} of node {node} differ from the golden "
+                f"model, first number {index}, which is 0x{found.view(np.uint32)[node, index]:08x} and must be "
+                f"0x{expected[index]:08x}")
+
+    def _start(self) -> None:
+        """Begin to count."""
+        self._ring.clear_counters()
+        self._begun = self._session.elapsed, self._session.seconds
+
+    def _cost(self, elements: int, outcome: Outcome, chosen: int, traffic: "Traffic | None") -> Figures:
+        """Figures since :meth:`_start`."""
+        assert self._begun is not None
+        words = [counters["WORDS_SENT"] for counters in self._ring.counters()]
+        elapsed, seconds = self._session.elapsed.since(self._begun[0]), self._session.seconds - self._begun[1]
+        cost = Figures(elements=elements, commands=1, cycles=outcome.cycles, sparsify_cycles=chosen, words=sum(words),
+                       host_cycles=max(elapsed.cycles - outcome.cycles - chosen, 0), seconds=seconds)
+        if traffic is None:
+            return cost
+        if words != traffic.words.tolist():
+            raise JobError(f"Nodes have sent {words} words, and must have sent {traffic.words.tolist()}")
+        sent = traffic.density.size * elements
+        return dataclasses.replace(cost, bound=traffic.bound, words_dense=traffic.dense_words, sent=sent,
+                                   nonzeros=round(float(traffic.density.sum()) * elements))

@@ -1,0 +1,120 @@
+"""A job on simulated nodes, which are chosen to fit.
+
+Example
+-------
+::
+
+    with simulate(nodes=4, length=10_000, optimizer=Adam(1e-3)) as job:
+        sums, figures = job.all_reduce(gradients)       # (4, n) float32 -> (n,)
+        weights, figures = job.step(gradients)          # the optimizer on the nodes
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from hdl.config import NodeConfig
+from host.driver.memory import Allocation, fitted
+from host.jobs.checks import check_job, groups_of
+from host.jobs.job import Job
+from host.training.optimizers import Optimizer
+from host.transports.session import LATENCY, open_session
+from sim.verilated.native import Arithmetic
+
+__all__ = ["LARGEST", "node_for", "simulate"]
+
+LARGEST = 1 << 17
+"""Elements of the longest vector for which nodes get memories of their own size; longer ones are cut into parts."""
+
+
+def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, packed_state: bool = False,
+             density: float | None = None, gradients: str = NodeConfig.gradient_codec,
+             weights: str = NodeConfig.weight_codec) -> NodeConfig:
+    """Choose nodes for a job.
+
+    Nodes have the memories of a default node, or the next powers of two that have room for the vector, up to
+    :data:`LARGEST` elements; and the state planes of the optimizer.
+
+    Parameters
+    ----------
+    length : int
+        Elements of the vector.
+    nodes : int
+        Ring size.
+    optimizer : Optimizer, optional
+        The nodes' optimizer; without one, nodes have all rules.
+    packed_state : bool
+        Whether state is stored as bfloat16.
+    density : float, optional
+        Part of the elements that nodes send.
+    gradients, weights : str
+        Codecs of gradients and of new weights.
+    """
+    node = NodeConfig(gradient_codec=gradients, weight_codec=weights)
+    planes = 0 if optimizer is None else optimizer.planes
+    allocation = Allocation(length=min(length, LARGEST), planes=planes, packed_state=packed_state,
+                            errors=density is not None)
+    return fitted(node, [allocation], nodes=nodes, planes=node.state_planes if optimizer is None else planes)
+
+
+@contextlib.contextmanager
+def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimizer | Sequence[Optimizer] | None = None,
+             gradients: str = NodeConfig.gradient_codec, weights: str = NodeConfig.weight_codec,
+             density: float | None = None, packed_state: bool = False, node: NodeConfig | None = None,
+             part: int | None = None, check: bool = True, threads: int = 1,
+             arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = False, link_latency: int = LATENCY,
+             announce: Callable[[str], None] = lambda stage: None) -> Iterator[Job]:
+    """Build a simulated ring for a job, unless an earlier run has, and start it.
+
+    Parameters
+    ----------
+    nodes : int
+        Ring size, 1 to 16.
+    length : int or sequence of int
+        Elements of the job's vector, or of each of its groups.
+    optimizer : Optimizer or sequence of Optimizer, optional
+        The nodes' optimizer, for all groups or one for each; without one, the job only sums.
+    gradients, weights : str
+        Codecs of gradients and of new weights: ``mx9``, for instance.
+    density : float, optional
+        Part of the elements that nodes send.
+    packed_state : bool
+        Whether nodes store the optimizer's state as bfloat16.
+    node : NodeConfig, optional
+        Nodes to simulate; by default those of :func:`node_for`.
+    part : int, optional
+        Elements of the longest vector that nodes are given at once; by default those that they have room for.
+    check : bool
+        Whether every result is compared with the golden model, bit for bit.
+    threads : int
+        Threads of the simulation.
+    arithmetic : Arithmetic
+        Whether floating-point units are simulated as gateware; native ones change the speed alone.
+    host_port : bool
+        Whether vectors go through simulated host ports; else the ports' time is modelled.
+    link_latency : int
+        Cycles of each link.
+    announce : callable
+        Called with the name of each stage of a build as it begins.
+
+    Raises
+    ------
+    ValueError
+        There can be no such job; nothing has been built then.
+    """
+    lengths = [length] if isinstance(length, int) else list(length)
+    if optimizer is None:
+        optimizers: list[Optimizer] = []
+    else:
+        optimizers = [optimizer] * len(lengths) if isinstance(optimizer, Optimizer) else list(optimizer)
+    if node is None:
+        total = groups_of(lengths)[-1].stop if lengths and min(lengths) > 0 else 1
+        node = node_for(total, nodes=nodes, optimizer=optimizers[0] if optimizers else None,
+                        packed_state=packed_state, density=density, gradients=gradients, weights=weights)
+    elif (gradients, weights) != (NodeConfig.gradient_codec, NodeConfig.weight_codec):
+        raise ValueError("Codecs must be left out with a node, which has its own")
+    check_job(node, lengths, nodes=nodes, optimizers=optimizers, packed_state=packed_state, density=density,
+              part=part)
+    with open_session(node, nodes=nodes, threads=threads, arithmetic=arithmetic, host_port=host_port,
+                      latency=link_latency, announce=announce) as session:
+        yield Job(session, lengths, optimizers=optimizers, packed_state=packed_state, density=density, check=check,
+                  part=part)

@@ -1,0 +1,203 @@
+"""Parts of a job's vector in the memories of a ring's nodes.
+
+A vector that the nodes have no room for is cut into parts, which take turns in one slot of the memories. What only
+the nodes know of a part, its state, masters, errors and residuals, is read before another part takes its place, and
+written again when the part comes back.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.compression.registry import RAW
+from hdl.config import NodeConfig
+from hdl.group import GROUP
+from host.driver.buffers import Buffer, Buffers
+from host.driver.memory import Allocation
+from host.driver.ring import Ring
+from host.jobs.model import Places
+
+__all__ = ["Slot", "Slots", "largest_part", "parts_of"]
+
+
+def largest_part(config: NodeConfig, *, nodes: int, planes: int, packed_state: bool, errors: bool) -> int:
+    """Elements of the longest vector that nodes have room for: a multiple of 32.
+
+    Raises
+    ------
+    ValueError
+        There is not even room for 32 elements.
+    """
+    def fits(groups: int) -> bool:
+        try:
+            Allocation(length=groups * GROUP, planes=planes, packed_state=packed_state, errors=errors).check(
+                config, nodes=nodes)
+        except ValueError:
+            return False
+        return True
+
+    Allocation(length=GROUP, planes=planes, packed_state=packed_state, errors=errors).check(config, nodes=nodes)
+    least, most = 1, min(config.gradient_words, config.weight_words) // GROUP
+    while least < most:  # room for more elements is room for fewer
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least * int(GROUP)
+
+
+def parts_of(groups: list[slice], largest: int) -> list[tuple[int, Places]]:
+    """Parts of at most ``largest`` elements, each with the number of the group that it is in."""
+    return [(number, np.arange(first, min(first + largest, group.stop)))
+            for number, group in enumerate(groups) for first in range(group.start, group.stop, largest)]
+
+
+class Slot:
+    """Buffers on the nodes that hold one part of the vector at a time.
+
+    Members
+    -------
+    buffers : Buffers
+    holds : array of int, optional
+        Places of the elements that it holds.
+    """
+
+    def __init__(self, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self.holds: Places | None = None
+
+    def holds_these(self, places: Places) -> bool:
+        return self.holds is not None and np.array_equal(self.holds, places)
+
+    def of(self, length: int) -> Buffers:
+        """Buffers of a part of that length, at the start of the slot."""
+        whole = self.buffers
+        errors = None if whole.errors is None else Buffer("weights", whole.errors.base, length)
+        return Buffers(gradients=Buffer("gradients", whole.gradients.base, length),
+                       weights=Buffer("weights", whole.weights.base, length), state=whole.state, errors=errors)
+
+
+class Slots:
+    """All slots of a job, and the contents of the parts that are in none of them.
+
+    Parameters
+    ----------
+    ring : Ring
+    lengths : list of int
+        Lengths of the parts. Each has a slot of its own if the nodes have room for all; else there is one slot.
+    length : int
+        Elements of the whole vector.
+    planes : int
+    packed_state, errors : bool
+        As in :class:`~host.driver.memory.Allocation`.
+    updates : bool
+        Whether nodes have weights and update them; else they only sum.
+
+    Members
+    -------
+    weights : array of float32
+        Weights that all nodes have, of the whole vector.
+    """
+
+    def __init__(self, ring: Ring, lengths: list[int], *, length: int, planes: int, packed_state: bool,
+                 errors: bool, updates: bool) -> None:
+        self._ring, self._planes, self._packed, self._errors = ring, planes, packed_state, errors
+        self._updates = updates
+        self._slots: list[Slot] = []
+        try:
+            for one in lengths:
+                self._slots.append(self._allocate(one))
+        except ValueError:
+            for slot in self._slots:
+                for name in ("gradients", "weights", "state", "errors"):
+                    if getattr(slot.buffers, name) is not None:
+                        ring.allocator.free(getattr(slot.buffers, name))
+            self._slots = [self._allocate(max(lengths))]
+        self.weights = np.zeros(length, np.float32)
+        rows = (ring.nodes, length)
+        self.contents: dict[str, npt.NDArray[np.float32]] = {
+            f"state_{plane}": np.zeros(length, np.float32) for plane in range(planes)}
+        if updates and ring.weight_codec != RAW:
+            self.contents["master"] = np.zeros(length, np.float32)
+        if errors:
+            self.contents["errors"] = np.zeros(rows, np.float32)
+        if ring.has_residual:
+            self.contents["residual"] = np.zeros(rows, np.float32)
+
+    def _allocate(self, length: int) -> Slot:
+        return Slot(self._ring.allocate(Allocation(length=length, planes=self._planes, packed_state=self._packed,
+                                                   errors=self._errors)))
+
+    @property
+    def longest(self) -> int:
+        """Elements of the largest slot."""
+        return max(slot.buffers.length for slot in self._slots)
+
+    def find(self, places: Places) -> Slot:
+        """The slot that holds these elements, or the one that is to hold them."""
+        room = [slot for slot in self._slots if slot.buffers.length >= len(places)]
+        return next((slot for slot in room if slot.holds_these(places)),
+                    next((slot for slot in room if slot.holds is None), room[0]))
+
+    def bring(self, places: Places) -> Buffers:
+        """Bring a part into a slot, unless it is there."""
+        slot = self.find(places)
+        buffers = slot.of(len(places))
+        if not slot.holds_these(places):
+            self.empty(slot)
+            self._write(places, buffers)
+            slot.holds = places
+        return buffers
+
+    def claim(self, places: Places) -> Buffers:
+        """Give a part a slot, whose contents it is to begin with anew."""
+        slot = self.find(places)
+        if not slot.holds_these(places):
+            self.empty(slot)
+            slot.holds = places
+        return slot.of(len(places))
+
+    def borrow(self, length: int) -> Buffers:
+        """Buffers for a vector that is not part of the job's, whose weights and state nobody needs."""
+        slot = next(slot for slot in self._slots if slot.buffers.length >= length)
+        if self._ring.has_residual:
+            self.empty(slot)
+        return slot.of(length)
+
+    def empty(self, slot: Slot) -> None:
+        """Keep what a slot holds, so that something else can take its place."""
+        if slot.holds is not None:
+            self._read(slot.holds, slot.of(len(slot.holds)))
+            slot.holds = None
+
+    def collect(self) -> None:
+        """Read the contents of all slots, which hold them still."""
+        for slot in self._slots:
+            if slot.holds is not None:
+                self._read(slot.holds, slot.of(len(slot.holds)))
+
+    def forget(self) -> None:
+        """Take the contents for the ones to be written, whatever the slots hold."""
+        for slot in self._slots:
+            slot.holds = None
+
+    def _read(self, places: Places, buffers: Buffers) -> None:
+        ring, contents = self._ring, self.contents
+        for plane in range(self._planes):
+            contents[f"state_{plane}"][places] = ring.read_state(buffers, plane, packed_state=self._packed)
+        if "master" in contents:
+            contents["master"][places] = ring.read_master(buffers)
+        if self._errors:
+            contents["errors"][:, places] = ring.read_errors(buffers)
+        if ring.has_residual:
+            contents["residual"][:, places] = ring.read_residual(buffers)
+
+    def _write(self, places: Places, buffers: Buffers) -> None:
+        ring, contents = self._ring, self.contents
+        if self._updates:
+            ring.write_weights(self.weights[places], buffers)
+        for plane in range(self._planes):
+            ring.write_state(contents[f"state_{plane}"][places], plane, buffers, packed_state=self._packed)
+        if "master" in contents:
+            ring.write_master(contents["master"][places], buffers)
+        if self._errors:
+            ring.write_errors(list(contents["errors"][:, places]), buffers)
+        if ring.has_residual:
+            ring.write_residual(list(contents["residual"][:, places]), buffers)

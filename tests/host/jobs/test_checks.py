@@ -1,0 +1,60 @@
+"""Jobs that there cannot be are refused before anything is built."""
+
+import re
+
+import pytest
+
+from hdl.config import NodeConfig
+from host.jobs import simulate as module
+from host.jobs.checks import check_job, groups_of
+from host.jobs.simulate import LARGEST, node_for, simulate
+from host.training.optimizers import SGD, Adam
+
+CASES = {
+    "length": ({"length": 0}, "Lengths must be one positive integer or more, not [0]"),
+    "lengths": ({"length": []}, "Lengths must be one positive integer or more, not []"),
+    "no number": ({"length": [1.5]}, "Lengths must be one positive integer or more, not [1.5]"),
+    "optimizers": ({"length": [10, 10], "optimizer": [SGD(0.1)]},
+                   "Optimizers must be one for each of 2 groups, not 1"),
+    "planes": ({"length": [10, 10], "optimizer": [SGD(0.1), Adam()]},
+               "Optimizers of a job must have the same number of state planes, not 0, 2: take a job for each"),
+    "codebook": ({"weights": "centroid16"}, "Weight codec of a job must be one without a codebook, not centroid16"),
+    "codec": ({"gradients": "mx10"}, "Gradient codec must be one of "),
+    "integers": ({"node": NodeConfig(element="int16", lanes=1, nodes_max=1, state_planes=0), "nodes": 1},
+                 "Nodes of a job must have elements of fp32, not of int16"),
+    "density": ({"density": 1.5}, "Density must be above 0 and at most 1, not 1.5"),
+    "feedback": ({"density": 0.5, "node": NodeConfig(error_feedback=False)},
+                 "Nodes must have error feedback for a density, to keep the elements that they do not send"),
+    "part": ({"part": 100}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 100"),
+    "long part": ({"part": 16416}, "Part must be a positive multiple of 32 of at most 16,384 elements, not 16416"),
+    "nodes": ({"nodes": 17}, "Ring must have between 1 and 16 nodes, not 17"),
+    "both": ({"node": NodeConfig(), "gradients": "mx9"}, "Codecs must be left out with a node, which has its own"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused(case, monkeypatch):
+    monkeypatch.setattr(module, "open_session", None)  # nothing is built
+    options, message = CASES[case]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"), \
+            simulate(**{"nodes": 4, "length": 100, **options}):
+        pass
+
+
+def test_groups():
+    assert groups_of([32, 1, 33]) == [slice(0, 32), slice(32, 33), slice(64, 97)]
+    assert check_job(NodeConfig(), [40_000], nodes=2) == 16_384
+    assert check_job(NodeConfig(), [40_000], nodes=2, part=64) == 64
+
+
+@pytest.mark.parametrize(("length", "options", "expected"), [
+    (10_000, {}, {}),
+    (10_000, {"optimizer": Adam()}, {}),
+    (10_000, {"optimizer": SGD(0.1)}, {"state_planes": 0}),
+    (10_000, {"optimizer": SGD(0.1, momentum=0.9), "density": 0.1}, {"state_planes": 1, "weight_words": 32_768}),
+    (101_770, {"optimizer": Adam()}, {"gradient_words": LARGEST, "weight_words": LARGEST, "state_words": 32_768}),
+    (10 ** 7, {}, {"gradient_words": LARGEST, "weight_words": LARGEST}),
+    (100, {"gradients": "mx9", "weights": "bf16"}, {"gradient_codec": "mx9", "weight_codec": "bf16"}),
+])
+def test_nodes(length, options, expected):
+    assert node_for(length, nodes=4, **options) == NodeConfig(**expected)
