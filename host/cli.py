@@ -26,6 +26,8 @@ from host.commands.console import (
     thread_count,
 )
 from host.commands.info import info_command, show_version
+from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
+from host.commands.launch import launch_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
 from host.commands.run_options import COUNT, check_range, refuse_unused
@@ -35,11 +37,13 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.driver.memory import fitted
 from host.driver.nodes import TIMEOUT
+from host.jobs.job import JobError
 from host.models.digits import digits
 from host.models.text import topics
 from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
+from host.pytorch.launch import LaunchError
 from host.reports import measured as schedules
 from host.reports import report
 from host.sweep.jobs import SweepError
@@ -63,7 +67,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
                   help="Train neural networks on a ring of FPGA nodes, simulated cycle by cycle.")
 
 #: What the user can mend, and no fault of the program: shown as a message, without a traceback.
-EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, toolchain.ToolError)
+EXPECTED = (ValueError, OSError, DeviceError, RingError, TrainingError, SweepError, JobError, LaunchError,
+            toolchain.ToolError)
 
 
 class Moments(enum.Enum):
@@ -367,6 +372,7 @@ app.command("sweep")(sweep_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)
+app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
 app.add_typer(cache_app, name="cache")
 
 

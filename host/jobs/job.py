@@ -161,12 +161,15 @@ class Job:
 
     # Updates.
 
-    def load(self, weights: npt.ArrayLike) -> None:
-        """Begin with other weights, in step 0, with nothing kept back. Weights are zeros at first.
+    def load(self, weights: npt.ArrayLike, *, fresh: bool = True) -> None:
+        """Go on with other weights. Weights are zeros at first.
 
         Parameters
         ----------
         weights : array of float32, shape (length,)
+        fresh : bool
+            Whether the job begins anew, in step 0, with state of zero; else the optimizer's state, and what a density
+            has kept back, stay. What a codec of gradients has kept back is lost.
         """
         given = np.ascontiguousarray(weights)
         if given.dtype != np.float32 or given.shape != (self.length,):
@@ -174,21 +177,16 @@ class Job:
                              f"{given.shape}")
         if not self._optimizers:
             raise ValueError("Job must have an optimizer to have weights: give simulate() one")
-        self._slots.forget()
-        for contents in self._slots.contents.values():
-            contents[...] = 0
+        if fresh:
+            self._slots.clear()
+            self.steps = [0] * len(self.groups)
+            self._thresholds.clear()
         for _, places in self._parts:
-            buffers = self._slots.claim(places)
+            buffers = self._slots.bring(places)
             self._ring.distribute(given[places], buffers)
-            if self._optimizers[0].planes:
-                self._ring.clear_state(buffers, packed_state=self._packed)
-            if self._density is not None:
-                self._ring.clear_errors(buffers)
             self._slots.weights[places] = self._ring.read_weights(buffers, ranks=[0])[0]
             if self._model is not None:
-                self._model.load(given[places].view(np.uint32), places)
-        self.steps = [0] * len(self.groups)
-        self._thresholds.clear()
+                self._model.load(given[places].view(np.uint32), places, fresh=fresh)
         self._loaded = True
 
     def step(self, gradients: npt.ArrayLike,

@@ -48,16 +48,17 @@ class JobModel:
         self.errors = np.zeros((nodes, length), np.uint32)
         self.residuals = np.zeros((nodes, length), np.uint32) if config.has_residual else None
 
-    def load(self, weights: Words, places: Places) -> None:
-        """Begin with other weights at some places, with state, errors and residuals of zero."""
+    def load(self, weights: Words, places: Places, *, fresh: bool) -> None:
+        """Go on with other weights at some places, without residuals; ``fresh`` without state and errors, too."""
         self.master[places] = weights
         self.weights[places] = self._golden.distribute(weights, self._nodes, weight_codec=self._weight_codec,
                                                        segment=self._shape["segment"])
-        self.errors[:, places] = 0
-        for plane in self.state:
-            plane[places] = 0
         if self.residuals is not None:
             self.residuals[:, places] = 0
+        if fresh:
+            self.errors[:, places] = 0
+            for plane in self.state:
+                plane[places] = 0
 
     def sparsify(self, gradients: Words, places: Places, threshold: float) -> tuple[Words, list[int]]:
         """Gradients that nodes send, and the number of elements that each has dropped."""

@@ -146,14 +146,6 @@ class Slots:
             slot.holds = places
         return buffers
 
-    def claim(self, places: Places) -> Buffers:
-        """Give a part a slot, whose contents it is to begin with anew."""
-        slot = self.find(places)
-        if not slot.holds_these(places):
-            self.empty(slot)
-            slot.holds = places
-        return slot.of(len(places))
-
     def borrow(self, length: int) -> Buffers:
         """Buffers for a vector that is not part of the job's, whose weights and state nobody needs."""
         slot = next(slot for slot in self._slots if slot.buffers.length >= length)
@@ -172,6 +164,13 @@ class Slots:
         for slot in self._slots:
             if slot.holds is not None:
                 self._read(slot.holds, slot.of(len(slot.holds)))
+
+    def clear(self) -> None:
+        """Begin with zeros, in all slots."""
+        self.forget()
+        self.weights[...] = 0
+        for contents in self.contents.values():
+            contents[...] = 0
 
     def forget(self) -> None:
         """Take the contents for the ones to be written, whatever the slots hold."""

@@ -125,6 +125,16 @@ class LinkStatus:
     last_credit: int
 
 
+class _Closed(ctypes.CDLL):
+    """Stands for the library once the simulation is freed."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("Simulation must be used before it is closed")
+
+
 class RingLink:
     """The link from one node to the next: words forward, credits backward.
 
@@ -251,11 +261,13 @@ class VerilatedRing:
         self.close()
 
     def close(self) -> None:
-        """Free the simulation. Nothing but this method may be called afterwards."""
+        """Free the simulation. Anything but this method raises ``ValueError`` afterwards."""
         if self._ring:
             self._library.ring_destroy(self._ring)
-            # In place, since the links share it.
             self._ring.value = None
+            self._library = _Closed()
+            for link in self.links:
+                link._library = self._library
 
     @property
     def cycle(self) -> int:

@@ -1,0 +1,90 @@
+"""The command `gradring launch`."""
+
+import importlib.util
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hdl.compression.registry import GRADIENT_CODECS, WEIGHT_CODECS
+from hdl.config import NodeConfig
+from host.commands.console import (
+    ArithmeticOption,
+    HostPort,
+    Link,
+    Progress,
+    Threads,
+    make_console,
+    shown,
+    thread_count,
+)
+from host.output import prepare
+from host.pytorch.jobs import Options
+from host.pytorch.launch import launch
+from host.pytorch.report import FILES, build_report, table, verdict, write_report
+from host.pytorch.server import Patience
+from host.transports.session import LATENCY
+from sim.verilated import toolchain
+from sim.verilated.native import Arithmetic
+
+__all__ = ["SETTINGS", "launch_command"]
+
+#: Options behind the script are the script's own.
+SETTINGS = {"allow_interspersed_args": False}
+
+
+def launch_command(
+    script: Annotated[list[str], typer.Argument(help="The script and its arguments.", metavar="SCRIPT [ARGUMENTS]...",
+                                                show_default=False)],
+    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Ranks, and nodes in the ring, 1 to 16.")] = 4,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is the name of a module.")] = False,
+    gradients: Annotated[str, typer.Option(
+        help=f"Codec of gradients and their sums; its loss is added to the next ones: "
+             f"{', '.join(GRADIENT_CODECS)}.")] = NodeConfig.gradient_codec,
+    weights: Annotated[str, typer.Option(
+        help=f"Codec of new weights, with optimizers on the nodes: {', '.join(WEIGHT_CODECS)}.")
+    ] = NodeConfig.weight_codec,
+    density: Annotated[float | None, typer.Option(
+        help="Part of the elements of gradients that nodes send, on average: the largest ones; the others wait. "
+             "[default: all that are not zero]", show_default=False)] = None,
+    bf16_moments: Annotated[bool, typer.Option(
+        "--bf16-moments", help="Nodes store momentum and moments as bfloat16.")] = False,
+    timeout: Annotated[float, typer.Option(
+        help="Seconds for which ranks wait for the others; less than the timeout of init_process_group.")
+    ] = Patience.timeout,
+    slow: Annotated[float, typer.Option(
+        help="Seconds after which the ranks that the others wait for are named.")] = Patience.slow,
+    threads: Threads = None,
+    arithmetic: ArithmeticOption = Arithmetic.GATEWARE,
+    host_port: HostPort = False,
+    link_latency: Link = LATENCY,
+    check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every operation.")
+                     ] = True,
+    output: Annotated[Path, typer.Option(help=f"Folder of {' and '.join(FILES)}. [default: build/launch]",
+                                         show_default=False)] = toolchain.BUILD / "launch",
+) -> None:
+    """Run a PyTorch script, one process for each node, with its sums over a simulated ring."""
+    console = make_console()
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("PyTorch must be installed for launch: pip install torch, or make .venv/.torch in a clone")
+    if not module and not Path(script[0]).is_file():
+        raise ValueError(f"Script must be a file, not {script[0]!r}: options of gradring go before it")
+    NodeConfig(gradient_codec=gradients, weight_codec=weights).check_ring(nodes)
+    if density is not None and not 0 < density <= 1:
+        raise ValueError(f"Density must be above 0 and at most 1, not {density!r}")
+    options = Options(nodes=nodes, gradients=gradients, weights=weights, density=density, packed_state=bf16_moments,
+                      check=check, threads=thread_count(threads, nodes), arithmetic=arithmetic, host_port=host_port,
+                      link_latency=link_latency)
+    patience = Patience(slow=slow, timeout=timeout)
+    prepare(output, files=FILES)
+    begun = time.monotonic()
+    with Progress(console) as progress:
+        done = launch([*(["-m"] if module else []), *script], options, patience=patience, announce=progress.stage,
+                      say=progress.say)
+    report = build_report(options, done.jobs, gloo=done.server.gloo, slow=done.server.slow,
+                          seconds=time.monotonic() - begun)
+    paths = write_report(report, output)
+    console.print(table(report))
+    console.print(verdict(report), soft_wrap=True)
+    console.print(" · ".join(map(shown, paths)), soft_wrap=True)

@@ -1,0 +1,175 @@
+"""Jobs of the ranks of a PyTorch script on simulated rings, and what each operation has cost."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.jobs.figures import Figures
+from host.jobs.job import Job
+from host.jobs.simulate import simulate
+from host.pytorch.messages import AllReduce, Open, Request, Save, Step
+from host.transports.session import LATENCY
+from sim.verilated.native import Arithmetic
+
+__all__ = ["Jobs", "Operation", "Options"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of all jobs of a script; see :func:`host.jobs.simulate.simulate`."""
+
+    nodes: int
+    gradients: str = NodeConfig.gradient_codec
+    weights: str = NodeConfig.weight_codec
+    density: float | None = None
+    packed_state: bool = False
+    check: bool = True
+    threads: int = 1
+    arithmetic: Arithmetic = Arithmetic.GATEWARE
+    host_port: bool = False
+    link_latency: int = LATENCY
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An operation that was done.
+
+    Members
+    -------
+    kind : str
+        ``all_reduce`` or ``step``.
+    job : int
+    figures : Figures
+    """
+
+    kind: str
+    job: int
+    figures: Figures
+
+
+class Jobs:
+    """All jobs of a script, each on a simulated ring of its own kind of nodes.
+
+    A sum that belongs to no job is done by the job that was begun last, or by one that is made for it.
+
+    Parameters
+    ----------
+    options : Options
+    stack : ExitStack
+        Context in which simulations are open.
+    announce : callable
+        Called with the name of each stage of a build.
+
+    Members
+    -------
+    operations : list of Operation
+        What was done so far.
+    build_seconds : float
+        Seconds that builds have taken.
+    cycles : int
+        Cycles that were simulated, and those of host ports that were modelled.
+    """
+
+    def __init__(self, options: Options, stack: contextlib.ExitStack,
+                 announce: Callable[[str], None] = lambda stage: None) -> None:
+        self._options, self._stack, self._announce = options, stack, announce
+        self._jobs: list[Job] = []
+        self.operations: list[Operation] = []
+        self.build_seconds = 0.0
+        self.cycles = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def answer(self, requests: Sequence[Request]) -> Any:
+        """Do what all ranks ask for.
+
+        Parameters
+        ----------
+        requests : sequence of Request
+            One per rank, of the same title.
+
+        Raises
+        ------
+        ValueError
+            Ranks do not agree, or there can be no such job.
+        """
+        first = requests[0]
+        result: Any
+        if isinstance(first, Open):
+            result = self._open(first)
+        elif isinstance(first, AllReduce):
+            result = self._all_reduce(requests)  # type: ignore[arg-type]
+        else:
+            result = self._step(requests)  # type: ignore[arg-type]
+        self.cycles = sum(job.session.elapsed.cycles for job in self._jobs)
+        return result
+
+    def save(self, request: Save) -> dict[str, Any]:
+        """State of a job."""
+        return self._jobs[request.job].state()
+
+    def _open(self, request: Open) -> int:
+        shape = {field.name: getattr(self._options, field.name) for field in dataclasses.fields(self._options)}
+        if not request.optimizers or not request.optimizers[0].planes:
+            shape["packed_state"] = False
+        begun = time.monotonic()
+        self._jobs.append(self._stack.enter_context(simulate(
+            length=list(request.lengths), optimizer=list(request.optimizers) or None, announce=self._announce,
+            **shape)))
+        self.build_seconds += time.monotonic() - begun
+        self._announce("run")
+        return len(self._jobs) - 1
+
+    def _all_reduce(self, requests: Sequence[AllReduce]) -> Any:
+        first = requests[0]
+        number = first.job
+        if number is None:
+            number = len(self._jobs) - 1 if self._jobs else self._open(Open(lengths=(first.values.size,)))
+        for rank, one in enumerate(requests):
+            if (one.places is None) != (first.places is None) or not np.array_equal(
+                    _or_none(one.places), _or_none(first.places)):
+                raise ValueError(f"Gradients of rank {rank} must be of the same parameters as those of rank 0")
+        sums, figures = self._jobs[number].all_reduce(np.stack([one.values for one in requests]), places=first.places)
+        self.operations.append(Operation(kind="all_reduce", job=number, figures=figures))
+        return sums
+
+    def _step(self, requests: Sequence[Step]) -> Any:
+        first = requests[0]
+        job = self._jobs[first.job]
+        for rank, one in enumerate(requests):
+            if one.optimizers != first.optimizers:
+                raise ValueError(f"Optimizer of rank {rank} must be that of rank 0, {first.optimizers}, not "
+                                 f"{one.optimizers}")
+            if one.weights is not None and first.weights is not None:
+                wrong = np.flatnonzero(one.weights.view(np.uint32) != first.weights.view(np.uint32))
+                if wrong.size:
+                    raise ValueError(f"Weights of rank {rank} must be those of rank 0, and differ in {wrong.size:,} "
+                                     f"of {one.weights.size:,} elements: broadcast them first, as "
+                                     f"DistributedDataParallel does")
+        used = [None if not any(any(one.present[group]) for one in requests) else optimizer
+                for group, optimizer in enumerate(first.optimizers)]
+        for group, names in enumerate(first.names):
+            absent = [name for place, name in enumerate(names)
+                      if not any(one.present[group][place] for one in requests)]
+            if absent and used[group] is not None:
+                raise ValueError(
+                    f"Parameters of a group must all have a gradient on some rank, or none of them; "
+                    f"{', '.join(absent)} has none on any: freeze it by requires_grad_(False) before the optimizer "
+                    f"is made, or give it a group of its own")
+        if first.state is not None:
+            job.restore(first.state)
+        if first.weights is not None:
+            job.load(first.weights, fresh=first.state is None and not any(job.steps))
+        weights, figures = job.step(np.stack([one.gradients for one in requests]), used)
+        self.operations.append(Operation(kind="step", job=first.job, figures=figures))
+        return weights
+
+
+def _or_none(places: Any) -> Any:
+    return np.zeros(0) if places is None else places

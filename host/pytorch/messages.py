@@ -1,0 +1,148 @@
+"""Messages of ranks to the process that has the ring.
+
+Each is answered by a pair: True and a result, or False and the text of an error.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from host.training.optimizers import Optimizer
+
+__all__ = ["ADDRESS", "KEEPS", "AllReduce", "Hello", "Leave", "Open", "Request", "Save", "Step", "Vector"]
+
+Vector = npt.NDArray[np.float32]
+
+ADDRESS = "GRADRING_ADDRESS"
+"""Name of the environment variable that has the path of the socket."""
+
+KEEPS = "GRADRING_KEEPS"
+"""Name of the environment variable that is 1 if nodes keep back parts of gradients, to be added to later ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hello:
+    """A rank has joined the process group of all ranks.
+
+    Members
+    -------
+    rank, ranks : int
+        Number of the rank, and of ranks in its group.
+    timeout : float
+        Seconds after which the group's other collectives, over gloo, give up.
+    """
+
+    rank: int
+    ranks: int
+    timeout: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """An operation that all ranks ask for together."""
+
+    @property
+    def title(self) -> str:
+        """The operation, and all in which ranks must agree."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Open(Request):
+    """Begin a job: a vector of groups, with optimizers or without.
+
+    Members
+    -------
+    lengths : tuple of int
+        Elements of each group.
+    optimizers : tuple of Optimizer
+        Optimizer of each group; empty in a job that only sums.
+    """
+
+    lengths: tuple[int, ...]
+    optimizers: tuple[Optimizer, ...] = ()
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(str(optimizer) for optimizer in self.optimizers) or "sums alone"
+        return f"a job of {', '.join(f'{length:,}' for length in self.lengths)} elements with {names}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllReduce(Request):
+    """Sum of a vector of each rank.
+
+    Members
+    -------
+    values : array of float32
+    job : int, optional
+        Job that keeps back what a codec or a density does not send.
+    places : array of int, optional
+        Places of the values in that job's vector.
+    """
+
+    values: Vector
+    job: int | None = None
+    places: npt.NDArray[np.int64] | None = None
+
+    @property
+    def title(self) -> str:
+        where = "" if self.places is None else f" from place {int(self.places[0]):,} on of job {self.job}"
+        return f"a sum of {self.values.size:,} elements{where}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step(Request):
+    """Update of a job's weights.
+
+    Members
+    -------
+    job : int
+    gradients : array of float32
+    present : tuple of tuple of bool
+        Whether the rank has a gradient of each parameter of each group.
+    names : tuple of tuple of str
+        Names of these parameters, for errors.
+    optimizers : tuple of Optimizer
+        Optimizer of each group in this step.
+    weights : array of float32, optional
+        Weights to begin with, if they are not those of the step before.
+    state : dict, optional
+        State of the job to begin with.
+    """
+
+    job: int
+    gradients: Vector
+    present: tuple[tuple[bool, ...], ...]
+    names: tuple[tuple[str, ...], ...]
+    optimizers: tuple[Optimizer, ...]
+    weights: Vector | None = None
+    state: dict[str, Any] | None = None
+
+    @property
+    def title(self) -> str:
+        return (f"a step of job {self.job}"
+                f"{', with other weights' if self.weights is not None else ''}"
+                f"{', with another state' if self.state is not None else ''}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Save:
+    """State of a job, which one rank may ask for alone."""
+
+    job: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leave:
+    """The rank has no more requests.
+
+    Members
+    -------
+    gloo : dict of str to tuple
+        Calls and bytes of each collective that went over gloo.
+    """
+
+    gloo: dict[str, tuple[int, int]]

@@ -1,0 +1,225 @@
+"""Optimizers of PyTorch whose step is done by the nodes: :class:`SGD`, :class:`Adam` and :class:`AdamW`.
+
+They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` has the ring sum them, update each block
+of weights at its owner, and bring the new weights to all ranks.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from host.jobs.checks import groups_of
+from host.pytorch import hooks
+from host.pytorch.client import client
+from host.pytorch.messages import Open, Save, Step
+from host.training import optimizers
+
+__all__ = ["SGD", "Adam", "AdamW"]
+
+Vector = npt.NDArray[np.float32]
+
+
+def _refuse(**options: Any) -> None:
+    """Raise ``ValueError`` if an option asks for what nodes do not do."""
+    for name, value in options.items():
+        if value:
+            raise ValueError(f"{name} must be left out with an optimizer on the nodes, not {value!r}")
+
+
+class _NodeOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers on the nodes.
+
+    Parameters
+    ----------
+    params : iterable
+        As those of ``torch.optim``: parameters, or groups of them. Frozen parameters, those without
+        ``requires_grad``, are left out.
+    defaults : dict
+        Options of a group that has none of its own.
+    """
+
+    #: Names of the state planes, as torch.optim has them.
+    _planes: tuple[str, ...] = ()
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+            for parameter in group["params"]:
+                if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                    raise ValueError(f"Parameters on the nodes must be float32 on the CPU, not {parameter.dtype} on "
+                                     f"{parameter.device}")
+            if not group["params"]:
+                raise ValueError("Group must have a parameter that requires a gradient")
+            self._of(group)  # which checks it
+        self._parameters = [list(group["params"]) for group in self.param_groups]
+        self._lengths = tuple(sum(one.numel() for one in group) for group in self._parameters)
+        self._places = groups_of(self._lengths)
+        hooks.own(parameter for group in self._parameters for parameter in group)
+        self._job: int | None = None
+        self._known: Vector | None = None  # weights that the nodes have
+        self._given: dict[str, Any] | None = None  # state that the nodes are still to be given
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, before the first step only."""
+        if getattr(self, "_job", None) is not None or hasattr(self, "_lengths"):
+            raise ValueError("Groups of an optimizer on the nodes must be given when it is made")
+        super().add_param_group(param_group)
+
+    def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
+        """The nodes' optimizer of a group."""
+        raise NotImplementedError
+
+    def _flat(self, tensor: Callable[[torch.Tensor], torch.Tensor | None]) -> Vector:
+        """Vector of a tensor of each parameter, or of zeros where there is none."""
+        vector = np.zeros(self._places[-1].stop, np.float32)
+        for group, place in zip(self._parameters, self._places, strict=True):
+            first = place.start
+            for parameter in group:
+                values = tensor(parameter)
+                if values is not None:
+                    if values.is_sparse:
+                        raise ValueError("Gradients must be dense, not sparse: make the embedding with sparse=False")
+                    vector[first:first + parameter.numel()] = values.detach().numpy().reshape(-1)
+                first += parameter.numel()
+        return vector
+
+    def _spread(self, vector: Vector, take: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        """Give each parameter its part of a vector."""
+        for group, place in zip(self._parameters, self._places, strict=True):
+            first = place.start
+            for parameter in group:
+                part = vector[first:first + parameter.numel()].copy()
+                take(parameter, torch.from_numpy(part).reshape(parameter.shape))
+                first += parameter.numel()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Have the nodes sum the gradients of all ranks, and update the weights by their mean.
+
+        All ranks must call this as often. A parameter without a gradient on this rank counts as one of zeros.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        used = tuple(self._of(group) for group in self.param_groups)
+        if self._job is None:
+            self._job = int(client().ask(Open(lengths=self._lengths, optimizers=used)))
+        weights = self._flat(lambda parameter: parameter)
+        # By bits, since a weight may be NaN.
+        changed = self._known is None or not np.array_equal(weights.view(np.uint32), self._known.view(np.uint32))
+        self._known = client().ask(Step(
+            job=self._job, gradients=self._flat(lambda parameter: parameter.grad), optimizers=used,
+            present=tuple(tuple(one.grad is not None for one in group) for group in self._parameters),
+            names=tuple(tuple(f"parameter {place} of group {number}, of shape {tuple(one.shape)}"
+                              for place, one in enumerate(group)) for number, group in enumerate(self._parameters)),
+            weights=weights if changed else None, state=self._given))
+        self._given = None
+        assert self._known is not None
+        self._spread(self._known, lambda parameter, values: parameter.copy_(values))
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` what nodes keep beside it.
+
+        One rank may call this alone.
+        """
+        kept = self._given
+        if kept is None and self._job is not None:
+            kept = client().ask(Save(job=self._job))
+        if kept is not None:
+            self._fill(kept)
+        return {**super().state_dict(), "gradring": kept}
+
+    def _fill(self, kept: dict[str, Any]) -> None:
+        """Give each parameter the state that it has with ``torch.optim``."""
+        steps = {id(parameter): kept["steps"][number] for number, group in enumerate(self._parameters)
+                 for parameter in group}
+        for plane, name in enumerate(self._planes):
+            def take(parameter: torch.Tensor, values: torch.Tensor, name: str = name) -> None:
+                if steps[id(parameter)]:
+                    self.state[parameter][name] = values
+                    if len(self._planes) > 1:
+                        self.state[parameter]["step"] = torch.tensor(float(steps[id(parameter)]))
+
+            self._spread(kept["contents"][f"state_{plane}"], take)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state of the same kind of optimizer, on all ranks.
+
+        A state of ``torch.optim`` without ``gradring`` is refused, since it does not have what nodes keep.
+        """
+        if state_dict.get("gradring") is None:
+            raise ValueError("State must be one that an optimizer of gradring.torch has saved after a step, with "
+                             "what its nodes keep")
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "gradring"})
+        self._given = state_dict["gradring"]
+        self._known = None
+
+
+class SGD(_NodeOptimizer):
+    """``torch.optim.SGD``, on the nodes.
+
+    Parameters
+    ----------
+    params, lr, momentum, dampening, weight_decay, nesterov
+        As those of ``torch.optim.SGD``.
+    clip : float, optional
+        Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
+    """
+
+    _planes: tuple[str, ...] = ("momentum_buffer",)
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0, dampening: float = 0,
+                 weight_decay: float = 0, nesterov: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, differentiable: bool = False, fused: bool | None = None,
+                 clip: float | None = None) -> None:
+        _refuse(maximize=maximize, differentiable=differentiable)
+        if not momentum:
+            self._planes = ()
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "clip": clip,
+                                  "weight_decay": weight_decay, "nesterov": nesterov})
+
+    def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
+        return optimizers.SGD(float(group["lr"]), momentum=group["momentum"], dampening=group["dampening"],
+                              weight_decay=group["weight_decay"], nesterov=group["nesterov"], clip=group["clip"])
+
+
+class Adam(_NodeOptimizer):
+    """``torch.optim.Adam``, on the nodes.
+
+    Parameters
+    ----------
+    params, lr, betas, eps, weight_decay
+        As those of ``torch.optim.Adam``.
+    clip : float, optional
+        Largest magnitude of an element of the mean gradient, as by ``torch.nn.utils.clip_grad_value_``.
+    """
+
+    _planes = ("exp_avg", "exp_avg_sq")
+    _kind: type[optimizers.Adam] = optimizers.Adam
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
+                 maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+                 fused: bool | None = None, clip: float | None = None) -> None:
+        _refuse(amsgrad=amsgrad, maximize=maximize, capturable=capturable, differentiable=differentiable)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "clip": clip})
+
+    def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
+        return self._kind(float(group["lr"]), betas=tuple(group["betas"]), eps=group["eps"],
+                          weight_decay=group["weight_decay"], clip=group["clip"])
+
+
+class AdamW(Adam):
+    """``torch.optim.AdamW``, on the nodes; see :class:`Adam`."""
+
+    _kind = optimizers.AdamW
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)

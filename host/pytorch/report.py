@@ -1,0 +1,183 @@
+"""The report of a PyTorch script on a simulated ring: a table, report.json and report.png."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from host.jobs.figures import Figures
+from host.output import replacing, write_json
+from host.pytorch.jobs import Jobs, Operation, Options
+from host.reports.style import FAINT, INK, STYLE
+from host.versions import program
+
+__all__ = ["FILES", "build_report", "table", "write_report"]
+
+#: Of report.json; docs/pytorch.md lists its fields.
+SCHEMA, VERSION = "gradring.pytorch", 1
+
+FILES = ("report.json", "report.png")
+
+_NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
+
+#: Kinds and sizes of operations that have figures of their own.
+GROUPS = 4
+
+
+def _figures(operations: Sequence[Operation]) -> dict[str, Any]:
+    """Figures of some operations together."""
+    total = Figures.total(operation.figures for operation in operations)
+    return {"operations": len(operations), **dataclasses.asdict(total), "density": total.density}
+
+
+def _groups(operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    """Figures of the operations of one kind and size, those with the most words first; the last ones together."""
+    sizes: dict[tuple[str, int], list[Operation]] = {}
+    for one in operations:
+        sizes.setdefault((one.kind, one.figures.elements), []).append(one)
+    found = [{"kind": kind, **_figures(ones)} for (kind, _), ones in
+             sorted(sizes.items(), key=lambda item: -sum(one.figures.words for one in item[1]))]
+    rest = [one for group in found[GROUPS:] for one in sizes[group["kind"], group["elements"] // group["operations"]]]
+    return [*found[:GROUPS], *([{"kind": "others", **_figures(rest)}] if rest else [])]
+
+
+def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int]], slow: Sequence[int],
+                 seconds: float) -> dict[str, Any]:
+    """The report, ready to be written as JSON.
+
+    Parameters
+    ----------
+    options : Options
+    jobs : Jobs
+    gloo : dict of str to tuple
+        Calls and bytes, of all ranks, of each collective that went over gloo.
+    slow : sequence of int
+        How often each rank was named as slow.
+    seconds : float
+        Seconds that the script has taken.
+    """
+    total = _figures(jobs.operations)
+    return {
+        "schema": {"name": SCHEMA, "version": VERSION},
+        "program": program(),
+        "nodes": options.nodes,
+        "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value},
+        "checked": options.check,
+        "jobs": len(jobs),
+        "cycles": jobs.cycles,
+        **total,
+        "groups": _groups(jobs.operations),
+        "gloo": {name: {"calls": calls, "bytes": size} for name, (calls, size) in sorted(gloo.items())},
+        "slow_ranks": list(slow),
+        "stage_seconds": {"build": jobs.build_seconds, "simulation": total["seconds"], "script": seconds},
+        "per_operation": [{"kind": one.kind, "job": one.job, **dataclasses.asdict(one.figures),
+                           "density": one.figures.density} for one in jobs.operations],
+    }
+
+
+def _part(part: float, whole: float) -> str:
+    return f"{part / whole:.3f}" if whole else "-"
+
+
+def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
+    options = report["options"]
+    rows = [("ranks, a node each", f"{report['nodes']}")]
+    for name, title, plain in (("gradients", "gradients on the ring", "zero_value"),
+                               ("weights", "new weights on the ring", "raw")):
+        if options[name] != plain:
+            rows.append((title, options[name]))
+    if options["density"] is not None:
+        rows.append(("density asked for", f"{options['density']:.1%}"))
+    for figures in report["groups"]:
+        count = figures["operations"]
+        rows += [
+            (_NAMES[figures["kind"]], f"{count:,}"),
+            ("… elements each", f"{figures['elements'] / count:,.0f}"),
+            ("… cycles each", f"{figures['cycles'] / count:,.0f}"),
+            ("… … of the link-cycle bound", _part(figures["cycles"], figures["bound"])),
+        ]
+        if figures["sparsify_cycles"]:
+            rows.append(("… cycles to choose elements", f"{figures['sparsify_cycles'] / count:,.0f}"))
+        port = "simulated" if options["host_port"] else "modelled"
+        rows += [
+            (f"… cycles of the host ports, {port}", f"{figures['host_cycles'] / count:,.0f}"),
+            ("… link words each", f"{figures['words'] / count:,.0f}"),
+            ("… … of raw words", _part(figures["words"], figures["words_dense"])),
+            ("… density", "-" if figures["density"] is None else f"{figures['density']:.1%}"),
+        ]
+    rows.append(("over the ring", f"{4 * report['words'] / 1e6:,.3f} MB"))
+    rows += [(f"over gloo: {name}, {figures['calls']:,} calls", f"{figures['bytes'] / 1e6:,.3f} MB")
+             for name, figures in report["gloo"].items()]
+    rows += [(f"rank {rank} was slow", f"{count:,} times") for rank, count in enumerate(report["slow_ranks"])
+             if count]
+    rows.append(("cycles in all", f"{report['cycles']:,}"))
+    rows.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())))
+    return rows
+
+
+def table(report: dict[str, Any]) -> Table:
+    """The report as a table."""
+    found = Table(title="on the simulated ring", title_justify="left", show_header=False, border_style="dim")
+    found.add_column()
+    found.add_column(justify="right")
+    for row in _rows(report):
+        found.add_row(*row)
+    return found
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """What was compared with the golden model, in one sentence."""
+    count = report["operations"]
+    if not count:
+        return ("No sum went over the ring: the script has not called init_process_group(), or has summed nothing in "
+                "float32.")
+    if not report["checked"]:
+        return "Results were not compared with the golden model (--no-check)."
+    return f"Results of all nodes identical to the golden model, bit for bit, in all of {count:,} operations."
+
+
+def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Write report.json and, if anything went over the ring, report.png; their paths."""
+    written, picture = (folder / name for name in FILES)
+    write_json(written, report)
+    if not report["per_operation"]:
+        picture.unlink(missing_ok=True)
+        return [written]
+    _draw(report, picture)
+    return [written, picture]
+
+
+def _draw(report: dict[str, Any], path: pathlib.Path) -> None:
+    """Draw cycles and words of every operation."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    operations = report["per_operation"]
+    places = np.arange(1, len(operations) + 1)
+    commands = np.array([one["cycles"] + one["sparsify_cycles"] for one in operations])
+    ports = np.array([one["host_cycles"] for one in operations])
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        FigureCanvasAgg(figure)
+        above, below = figure.subplots(2, 1, sharex=True)
+        above.fill_between(places, commands, step="mid", color="#0b7a75", label="commands", linewidth=0)
+        above.fill_between(places, commands, commands + ports, step="mid", color="#cfd8e0", linewidth=0,
+                           label=f"host ports, {'simulated' if report['options']['host_port'] else 'modelled'}")
+        above.set_title("Cycles of each operation")
+        below.plot(places, [one["words"] for one in operations], color="#d1495b", drawstyle="steps-mid",
+                   label="sent")
+        if report["checked"]:
+            below.plot(places, [one["words_dense"] for one in operations], color=FAINT, linestyle="--",
+                       drawstyle="steps-mid", label="raw")
+        below.set_title("Words on all links")
+        below.set_xlabel("operation")
+        for axes in (above, below):
+            axes.set_ylim(bottom=0)
+            axes.legend(loc="upper right", labelcolor=INK)
+            axes.yaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
+        with replacing(path) as beside:
+            figure.savefig(beside, format="png", dpi=150)

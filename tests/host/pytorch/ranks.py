@@ -1,0 +1,60 @@
+"""Ranks without PyTorch: clients of a server, each in a thread."""
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from host.pytorch.client import RingClient
+from host.pytorch.server import Patience, RingServer
+
+__all__ = ["Ranks", "serving"]
+
+TIMEOUT = 60
+
+
+class Ranks:
+    """Clients of a server, and a pool in which they ask.
+
+    Members
+    -------
+    clients : list of RingClient
+    said : list of str
+        Lines of the server.
+    """
+
+    def __init__(self, server, clients, pool, said):
+        self.server, self.clients, self.pool, self.said = server, clients, pool, said
+
+    def ask(self, *requests):
+        """Have each rank ask for its request at the same time; results, or errors."""
+        futures = [self.pool.submit(client.ask, request)
+                   for client, request in zip(self.clients, requests, strict=True) if request is not None]
+        return [future.exception(TIMEOUT) or future.result() for future in futures]
+
+
+@contextlib.contextmanager
+def serving(folder, jobs, *, ranks, patience=None, join=True):
+    """Serve in a thread of its own, and end in the end."""
+    said = []
+    patience = patience or Patience(slow=20, timeout=40)
+    server = RingServer(folder / "ring", ranks=ranks, jobs=jobs, patience=patience, say=said.append)
+    ended = threading.Event()
+
+    def serve():
+        while not ended.is_set():
+            server.poll(0.02)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    pool = ThreadPoolExecutor(ranks)
+    clients = [RingClient(str(folder / "ring")) for _ in range(ranks)]
+    try:
+        if join:
+            for rank, client in enumerate(clients):
+                client.join(rank, ranks, 1800)
+        yield Ranks(server, clients, pool, said)
+    finally:
+        ended.set()
+        thread.join()
+        server.close()  # which ends what clients still wait for
+        pool.shutdown()

@@ -1,0 +1,115 @@
+"""Scripts of PyTorch on a simulated ring, as `gradring launch` runs them."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from host.jobs.simulate import simulate
+from host.training.optimizers import AdamW
+
+pytest.importorskip("torch")
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def launch(*arguments, expect=0, **options):
+    """Run the command, and return what it has printed."""
+    ended = subprocess.run([sys.executable, "-m", "gradring", "launch", *map(str, arguments)], capture_output=True,
+                           text=True, timeout=300, check=False, **options)
+    print(ended.stdout, ended.stderr)
+    assert ended.returncode == expect
+    return ended.stdout, ended.stderr
+
+
+def test_tutorial(tmp_path):
+    """Losses are gloo's, up to the order of sums; all ranks have the same bits; figures of every sum are printed."""
+    printed, _ = launch("-n", 4, "--output", tmp_path, SCRIPTS / "same_as_gloo.py", tmp_path / "losses.json")
+    losses = np.array(json.loads((tmp_path / "losses.json").read_text()))
+    assert len(losses) == 15
+    # Sums of four float32 numbers in another order, of gradients below 1.
+    np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=0, atol=1e-5)
+    assert losses[-1, 0] < losses[0, 0] - 0.5
+    report = json.loads((tmp_path / "report.json").read_text())
+    largest = report["groups"][0]
+    assert (largest["kind"], largest["operations"], largest["elements"]) == ("all_reduce", 15, 15 * 2410)
+    assert largest["bound"] <= largest["cycles"] < 2 * largest["bound"]
+    assert report["gloo"]["allgather"]["bytes"] > 4 * 2410 * 4
+    assert report["gloo"]["allreduce"]["calls"] >= 8
+    assert re.search(rf"cycles each +│ +{largest['cycles'] / 15:,.0f} ", printed)
+    assert "identical to the golden model, bit for bit, in all of 16 operations" in printed
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_optimizer_on_nodes(tmp_path):
+    """A step on the nodes is `Job.step`, bit for bit, whatever the script does around it."""
+    _, errors = launch("-n", 2, "--output", tmp_path, SCRIPTS / "on_nodes.py", tmp_path)
+    assert not errors
+    ranks = [dict(np.load(tmp_path / f"rank{rank}.npz")) for rank in (0, 1)]
+    np.testing.assert_array_equal(ranks[0]["weights"].view(np.uint32), ranks[1]["weights"].view(np.uint32))
+    lengths = (81, 30)
+    groups = [AdamW(0.01, weight_decay=0.01, clip=0.5), AdamW(0.02, weight_decay=0.1, clip=0.5)]
+    with simulate(nodes=2, length=lengths, optimizer=groups) as job:
+        places = np.concatenate([np.arange(group.start, group.stop) for group in job.groups])
+        vector = np.zeros((2, job.length), np.float32)
+        vector[0, places] = ranks[0]["weights"][0]
+        job.load(vector[0])
+        for step, rates in enumerate(ranks[0]["rates"]):
+            vector[:, places] = [rank["gradients"][step] for rank in ranks]
+            weights, _ = job.step(vector, [dataclasses.replace(one, learning_rate=float(rate))
+                                           for one, rate in zip(groups, rates, strict=True)])
+            np.testing.assert_array_equal(weights[places].view(np.uint32),
+                                          ranks[0]["weights"][step + 1].view(np.uint32))
+
+
+def test_killed_rank(tmp_path):
+    """All others end with the reason within two seconds of the end of one."""
+    (tmp_path / "script.py").write_text(
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group()\n"
+        "while True:\n"
+        "    dist.all_reduce(torch.ones(100))\n"
+        "    open(f'{dist.get_rank()}.pid', 'w').write(str(os.getpid()))\n")
+    process = subprocess.Popen([sys.executable, "-m", "gradring", "launch", "-n", "3", "--output", tmp_path,
+                                "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        files = [tmp_path / f"{rank}.pid" for rank in range(3)]
+        limit = time.monotonic() + 240
+        while not all(file.exists() and file.read_text() for file in files):
+            assert time.monotonic() < limit
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+        ranks = [int(file.read_text()) for file in files]
+        begun = time.monotonic()
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - begun < 2 + 1  # a second for the launcher's own end
+    finally:
+        process.kill()
+    text = "Rank 1 has ended by signal SIGKILL; the others cannot go on without it"
+    assert process.returncode == 1
+    assert errors.rstrip().splitlines()[-1] == f"error: {text}"
+    assert errors.count(f"RingError: {text}") == 2
+    for rank in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(rank, 0)
+
+
+def test_bad_input(tmp_path):
+    for arguments, text in (
+        (("nothing.py",), "Script must be a file, not 'nothing.py': options of gradring go before it"),
+        (("--density", 2, __file__), "Density must be above 0 and at most 1, not 2.0"),
+        (("-n", 17, __file__), "Ring must have between 1 and 16 nodes, not 17"),
+        (("--timeout", 5, __file__), "Slow ranks must be named after more than 0 seconds and before the timeout of"),
+        (("--gradients", "mx10", __file__), "Gradient codec must be one of "),
+    ):
+        _, errors = launch(*arguments, expect=1, cwd=tmp_path)
+        assert errors.startswith(f"error: {text}")

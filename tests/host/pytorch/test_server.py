@@ -1,0 +1,184 @@
+"""The server of ranks' requests: agreement, slow ranks, ranks that end, and time-outs."""
+
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+
+from host.driver.diagnosis import RingError
+from host.pytorch.client import RingClient, client
+from host.pytorch.messages import ADDRESS, AllReduce, Hello, Open, Save
+from host.pytorch.server import Patience
+from host.training.optimizers import SGD
+from tests.host.pytorch.ranks import serving
+
+RANKS = 3
+
+
+class Sums:
+    """Jobs that add up without a ring."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def answer(self, requests):
+        self.asked += 1
+        if isinstance(requests[0], Open):
+            if requests[0].optimizers:
+                raise RingError("Node 1 is broken", cause=1, events=[])
+            raise ValueError("There can be no such job")
+        return sum(one.values for one in requests)
+
+    def save(self, request):
+        return {"job": request.job}
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    with serving(tmp_path, Sums(), ranks=RANKS) as found:
+        yield found
+
+
+def ones(count=4, *, value=1):
+    return AllReduce(values=np.full(count, value, np.float32))
+
+
+def same_error(answers):
+    """The one text of the errors of several ranks."""
+    assert all(isinstance(answer, RingError) for answer in answers), answers
+    text, = {str(answer) for answer in answers}
+    return text
+
+
+def test_sum(ranks):
+    for count in (4, 100_000):
+        for answer in ranks.ask(ones(count), ones(count, value=2), ones(count, value=4)):
+            np.testing.assert_array_equal(answer, np.full(count, 7, np.float32))
+
+
+def test_state_of_one_rank(ranks):
+    """A rank may ask for the state alone while others wait for a sum."""
+    waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 1)]
+    assert ranks.clients[2].ask(Save(job=5)) == {"job": 5}
+    ranks.clients[2].ask(ones())
+    for future in waiting:
+        assert future.result(10)[0] == 3
+
+
+def test_refused_request(ranks):
+    """A request that is refused is an error of all ranks, which may ask for something else."""
+    assert same_error(ranks.ask(*[Open(lengths=(10,))] * RANKS)) == "There can be no such job"
+    assert ranks.ask(*[ones()] * RANKS)[0][0] == 3
+
+
+def test_broken_ring(ranks):
+    """A ring that has failed serves nobody."""
+    assert same_error(ranks.ask(*[Open(lengths=(10,), optimizers=(SGD(0.1),))] * RANKS)) == "Node 1 is broken"
+    assert same_error(ranks.ask(*[ones()] * RANKS)) == "Node 1 is broken"
+
+
+@pytest.mark.parametrize(("other", "text"), [
+    (ones(5), "Rank 1 asks for a sum of 5 elements, and rank 0 for a sum of 4 elements"),
+    (Open(lengths=(4,)), "Rank 1 asks for a job of 4 elements with sums alone, and rank 0 for a sum of 4 elements"),
+    (AllReduce(values=np.zeros(4, np.float32), job=0, places=np.arange(7, 11)),
+     "Rank 1 asks for a sum of 4 elements from place 7 on of job 0, and rank 0 for a sum of 4 elements"),
+])
+def test_disagreement(ranks, other, text):
+    found = same_error(ranks.ask(ones(), other, ones()))
+    assert found == f"{text}: all ranks must ask for the same in the same order"
+
+
+def test_rank_that_leaves(ranks):
+    ranks.clients[1].leave()
+    ranks.clients[1].leave()
+    found = same_error(ranks.ask(ones(), None, ones()))
+    assert re.fullmatch(r"Rank 1 has left, and (rank [02] waits|ranks 0 and 2 wait) for a sum of 4 elements", found)
+
+
+def test_rank_that_ends(ranks):
+    """All others have the reason within two seconds; so has everybody who asks later."""
+    waiting = [ranks.pool.submit(ranks.clients[rank].ask, ones()) for rank in (0, 2)]
+    time.sleep(0.1)
+    begun = time.monotonic()
+    ranks.clients[1]._connection.close()
+    answers = [future.exception(10) for future in waiting]
+    assert time.monotonic() - begun < 2
+    assert same_error(answers) == "Rank 1 has ended; the others cannot go on without it"
+    assert same_error(ranks.ask(ones(), None, ones())) == "Rank 1 has ended; the others cannot go on without it"
+
+
+def test_server_that_ends(tmp_path):
+    with serving(tmp_path, Sums(), ranks=RANKS) as ranks:
+        waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
+        time.sleep(0.1)
+    with pytest.raises(RingError, match=r"^The process that has the ring has ended: its own message says why$"):
+        waiting.result(10)
+
+
+def test_slow_ranks(tmp_path):
+    """A rank that is late is named, and no other: in each of 100 sums."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    generator = random.Random(seed)
+    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.1, timeout=60)) as ranks:
+        right = 0
+        for _ in range(100):
+            late = generator.randrange(RANKS)
+            before = len(ranks.said)
+
+            def ask(rank, late=late):
+                time.sleep(0.22 if rank == late else 0.0)
+                return ranks.clients[rank].ask(ones())
+
+            for future in [ranks.pool.submit(ask, rank) for rank in range(RANKS)]:
+                future.result(10)
+            said = ranks.said[before:]
+            right += len(said) == 1 and re.search(rf" for rank {late}, for a sum of 4 elements$", said[0]) is not None
+        assert right >= 95
+        assert sum(ranks.server.slow) >= 95
+
+
+def test_timeout(tmp_path):
+    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.1, timeout=0.3)) as ranks:
+        found = same_error(ranks.ask(ones(), None, None))
+        assert found.startswith("Ranks 1 and 2 must ask for a sum of 4 elements within 0.3 seconds, as rank 0 did: ")
+        assert re.fullmatch(r"rank 0 has waited 0\.\d s for ranks 1 and 2, for a sum of 4 elements", ranks.said[0])
+
+
+@pytest.mark.parametrize(("hello", "text"), [
+    (Hello(rank=0, ranks=2, timeout=1800), "Process group of the ring must have all 3 ranks, not 2"),
+    (Hello(rank=0, ranks=3, timeout=40), "Timeout of init_process_group must exceed the ring's 40 seconds, since"),
+])
+def test_refused(tmp_path, hello, text):
+    with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks, \
+            pytest.raises(RingError, match=f"^{text}"):
+        ranks.clients[0].join(hello.rank, hello.ranks, hello.timeout)
+
+
+def test_twice(tmp_path):
+    with serving(tmp_path, Sums(), ranks=RANKS, join=False) as ranks:
+        ranks.clients[0].join(0, 3, 1800)
+        ranks.clients[0].join(0, 3, 1800)
+        with pytest.raises(RingError, match=r"^Rank 0 must join the ring once$"):
+            ranks.clients[1].join(0, 3, 1800)
+
+
+def test_patience():
+    for slow in (0, 600, -1):
+        with pytest.raises(ValueError, match=r"^Slow ranks must be named after more than 0 seconds and before the "):
+            Patience(slow=slow)
+
+
+def test_client(monkeypatch, tmp_path):
+    monkeypatch.delenv(ADDRESS, raising=False)
+    with pytest.raises(RingError, match=r"^Script must be started by the launcher to have a ring: gradring launch "):
+        client()
+    with serving(tmp_path, Sums(), ranks=1, join=False):
+        alone = RingClient(str(tmp_path / "ring"))
+        with pytest.raises(RingError, match=r"^Rank must join by init_process_group\(\) before it can ask"):
+            alone.ask(ones())
+        alone.leave()
+        with pytest.raises(RingError, match=r"^Rank must join|^Rank must ask the ring before it leaves$"):
+            alone.join(0, 1, 1800)
