@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog wave clean
+.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog registers wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -43,6 +43,7 @@ help:
 	@echo "make synth-optimizer  what every rule and lane count of the optimizer costs (SEEDS=3 LANES= PART=)"
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
+	@echo "make registers  HTML pages and a C header of the registers, by PeakRDL from docs/registers.rdl"
 	@echo "make wave   an FST waveform of one all-reduce"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment); what was built for every clone stays in"
 	@echo "            the cache folder: '.venv/bin/gradring cache' shows it, 'gradring cache clear' removes it"
@@ -92,7 +93,7 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
   $(if $(DSP_REGISTERS),--dsp-registers) $(if $(NATIVE),--native))
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
-setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
 
 sim: $(VENV)/.base
 	$(BIN)/gradring train $(SIM_OPTIONS)
@@ -103,7 +104,7 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
-test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx
+test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test
@@ -143,6 +144,10 @@ synth-optimizer: $(VENV)/.synth
 
 verilog: $(VENV)/.base
 	$(BIN)/python -m boards.verilog $(VERILOG_OPTIONS)
+
+registers: $(VENV)/.registers
+	$(BIN)/peakrdl html docs/registers.rdl -o build/registers/html
+	$(BIN)/peakrdl c-header docs/registers.rdl -o build/registers/gradring_registers.h
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(WAVE_OPTIONS)

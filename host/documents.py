@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hdl.control.registers import REGISTERS, Access, Kind, Register
+from host.system_rdl import system_rdl
 
 __all__ = ["check", "main", "register_map", "write"]
 
@@ -69,7 +70,7 @@ def register_map() -> str:
     return _INTRODUCTION + "\n".join(lines) + "\n"
 
 
-_DOCUMENTS = {"docs/registers.md": register_map}
+_DOCUMENTS = {"docs/registers.md": register_map, "docs/registers.rdl": system_rdl}
 
 
 def write(root: Path = ROOT) -> None:

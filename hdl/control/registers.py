@@ -52,12 +52,15 @@ class Field:
     bit : int
         Lowest bit.
     width : int
+    pulse : bool
+        Whether writing 1 acts once, and the field reads as 0.
     doc : str
     """
 
     name: str
     bit: int
     width: int = 1
+    pulse: bool = False
     doc: str
 
 
@@ -168,7 +171,7 @@ REGISTERS = _table(
         "CONTROL", "Acts on the whole node.", kind=Kind.BITFIELD, width=2,
         fields=(
             Field(name="link_reset", bit=0, doc="While it is 1, the link is reset and commands end with LINK_RESET."),
-            Field(name="clear_counters", bit=1, doc="Writing 1 sets every counter to zero; reads as 0."),
+            Field(name="clear_counters", bit=1, pulse=True, doc="Writing 1 sets every counter to zero; reads as 0."),
         ),
     ),
     _setting(
