@@ -1,11 +1,16 @@
-"""The wheel: one package at its top, whatever else is installed beside it."""
+"""The wheel: one package at its top, whatever else is installed beside it, and other versions of what it needs."""
 
+import os
+import re
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import setup
 
@@ -55,6 +60,53 @@ def test_beside_others(wheel, tmp_path):
                            capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     assert "bit for bit" in ended.stdout
+
+
+def test_tested_versions():
+    """Each dependency is a range with the tested version in it; that is pinned in constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = map(Requirement, (ROOT / "constraints.txt").read_text().split())
+    tested = {line.name.lower().replace("_", "-"): line.specifier for line in lines}
+    base = [Requirement(text) for text in project["dependencies"]]
+    extras = [Requirement(text) for texts in project["optional-dependencies"].values() for text in texts]
+    for one in [*base, *extras]:
+        (pin,) = tested[one.name.lower()]
+        assert pin.operator == "=="
+        assert one.specifier.contains(pin.version), one
+    for one in base:
+        assert {bound.operator for bound in one.specifier} == {">=", "<"}, one
+
+
+def test_quick_start(wheel, tmp_path):
+    """In an environment of its own, with the least numpy of the range, outside of the clone."""
+    venv.create(tmp_path / "environment", with_pip=True)
+    python = tmp_path / "environment" / "bin" / "python"
+    # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built anew.
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "--no-deps",
+                    wheel], check=True, timeout=300)
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    least = next(re.search(r">=([\d.]+)", text)[1] for text in needed if text.startswith("numpy"))
+    pins = [line for line in (ROOT / "constraints.txt").read_text().split() if not line.startswith("numpy==")]
+    (tmp_path / "pins.txt").write_text("\n".join([*pins, f"numpy=={least}.0"]))
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--constraint", tmp_path / "pins.txt", *needed],
+                   check=True, timeout=600)
+    page = (ROOT / "docs" / "quick-start.md").read_text()
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    site = next((tmp_path / "environment").glob("lib/*/site-packages"))
+    before = sorted(path for path in site.rglob("*") if "__pycache__" not in path.parts)
+
+    def run(*command):
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
+                               check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    printed = run(python, "-c", program)
+    assert re.search(r"^[\d,]+ cycles, at least [\d,]+; [\d,]+ words on the links$", printed, re.MULTILINE)
+    assert re.search(r"^[\d,]+ cycles, density 100\.0%$", printed, re.MULTILINE)
+    assert run(python.with_name("gradring"), "--version").startswith("gradring 0.1.0\n")
+    assert sorted(path for path in site.rglob("*") if "__pycache__" not in path.parts) == before  # nothing is written
 
 
 @pytest.mark.parametrize(("text", "expected"), [

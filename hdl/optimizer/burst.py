@@ -41,9 +41,10 @@ class StreamedOptimizer(wiring.Component):
     pace. Both latencies depend on the arithmetic that ``rules``, ``format`` and ``update_interval`` ask for, and not
     on the rule in use.
 
-    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset. So the first one is up
-    to i - 1 cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency + update_latency`` cycles from it, and
-    bursts of ``depth`` elements follow each other every ``i * depth / update_lanes`` cycles.
+    With an ``update_interval`` of i beats enter only in every i-th cycle, counted from reset, if all was there in the
+    cycle before. So the first one is 1 to i cycles later, the burst takes ``i * (T - 1) + 1 + reducer_latency +
+    update_latency`` cycles from it, and bursts of ``depth`` elements follow each other every ``i * depth /
+    update_lanes`` cycles.
 
     No ready runs through the arithmetic: a beat enters when every queue of results has a row reserved for it, and a
     port that stalls delays the beats to come, never those under way. Each queue holds a whole burst, so that no port
@@ -215,7 +216,7 @@ class StreamedOptimizer(wiring.Component):
         if self._interval == 1:
             return 2 + -(-delay // beats)
         # A fill is faster than a burst: what it leaves of a burst's time is enough for most delays.
-        return max(2, 1 + -(-(delay + beats + 1 - self._interval) // (beats * self._interval)))
+        return max(2, 1 + -(-(delay + beats + 2 - self._interval) // (beats * self._interval)))
 
     def elaborate(self, platform):
         m = Module()
@@ -225,7 +226,8 @@ class StreamedOptimizer(wiring.Component):
         state_delays = [self.reducer_latency + offset for offset in self.lane.state_offsets]
 
         m.submodules.control = control = BurstController(
-            workers=self._workers, lanes=lanes, update_lanes=update_lanes, depth=self._depth
+            workers=self._workers, lanes=lanes, update_lanes=update_lanes, depth=self._depth,
+            paced=self._interval > 1,
         )
         connect_stream(m, self.command, control.command)
 
@@ -331,7 +333,8 @@ class StreamedOptimizer(wiring.Component):
         for port in range(self._broadcasts):
             queue(f"broadcast_queue_{port}", new_weights, self.broadcast[port])
         m.d.comb += [
-            control.room.eq(turn[0] & Cat(rooms).all()),
+            control.room.eq(Cat(rooms).all()),
+            control.turn.eq(turn[0]),
             self.idle.eq(~control.waiting & Cat(empties).all()),
         ]
         return m

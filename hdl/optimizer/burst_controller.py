@@ -34,10 +34,15 @@ class BurstController(wiring.Component):
     its operands are there by then. Two commands are held; ``command.ready`` depends on registers alone, and a
     command counts from the cycle after it is taken.
 
+    A controller that is ``paced`` decides a cycle ahead, into a register, since what it looks at is spread over the
+    chip: a beat enters in its ``turn`` if operands and room were there in the cycle before.
+
     Parameters
     ----------
     workers, lanes, update_lanes, depth : int
         See :class:`~hdl.optimizer.burst.StreamedOptimizer`.
+    paced : bool
+        Whether beats enter in every second cycle at the most.
 
     Members
     -------
@@ -47,7 +52,9 @@ class BurstController(wiring.Component):
     supplied : In(1)
         All other operands of a burst are buffered.
     room : In(1)
-        Every queue of results has room for one more row, and the arithmetic takes a beat in this cycle.
+        Every queue of results has room for one more row.
+    turn : In(1)
+        The arithmetic takes a beat in this cycle: each time, unless ``paced``.
     begin : Out(1)
         A burst begins: claim its operands.
     active : Out(workers)
@@ -58,9 +65,10 @@ class BurstController(wiring.Component):
         A command is held.
     """
 
-    def __init__(self, *, workers, lanes, update_lanes, depth):
+    def __init__(self, *, workers, lanes, update_lanes, depth, paced):
         self._lanes = lanes
         self._update_lanes = update_lanes
+        self._paced = paced
         self._command = command_layout(workers, depth)
         super().__init__(
             {
@@ -68,6 +76,7 @@ class BurstController(wiring.Component):
                 "filled": In(workers),
                 "supplied": In(1),
                 "room": In(1),
+                "turn": In(1),
                 "begin": Out(1),
                 "active": Out(workers),
                 "beat": Out(tag_layout(lanes, update_lanes)),
@@ -87,13 +96,20 @@ class BurstController(wiring.Component):
         index = Signal(len(final) - lane_bits)
         running = Signal()
         complete = Signal()
+        possible = Signal()
+        if self._paced:
+            decided = Signal()
+            m.d.sync += decided.eq(possible)
+        else:
+            decided = possible
         m.d.comb += [
             final.eq(command.count - 1),
             complete.eq(self.supplied & (self.filled | ~command.active).all()),
             self.waiting.eq(commands.o.valid),
             self.active.eq(command.active),
             self.begin.eq(self.beat.valid & ~running),
-            self.beat.valid.eq(commands.o.valid & (running | complete) & self.room),
+            possible.eq(commands.o.valid & (running | complete) & self.room),
+            self.beat.valid.eq(decided & self.turn),
             self.beat.last.eq(index == final[lane_bits:]),
             self.beat.part.eq(index & (parts - 1)),
             self.beat.row_end.eq(self.beat.last | (self.beat.part == parts - 1)),

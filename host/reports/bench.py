@@ -28,6 +28,7 @@ from host.driver.codebooks import codebook
 from host.driver.masking import Mask, MaskJob
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
+from host.jobs import speed
 from host.output import write_json
 from host.training.golden_run import Reference
 from host.training.optimizers import Adam
@@ -214,7 +215,8 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
     rows += bench_ring_speed.rows(bench_ring_speed.measure(compared=True, announce=announce))
     announce("array")
     rows += array_speed.rows(array_speed.measure())
-    return rows
+    announce("jobs")
+    return rows + speed.rows(speed.measure())
 
 
 def write(rows: list[Row], directory: Path) -> Path:

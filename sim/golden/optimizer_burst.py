@@ -223,14 +223,14 @@ class Model:
 
         With an interval of 1 a burst is no longer than its fill, so there is a bank for each that the delay spans and
         two more. Else a bank is discarded ``delay`` after the last beat of its burst, filled from the next cycle on,
-        and full in the cycle before that burst begins which takes it next: as many bursts later as there are banks.
+        and full two cycles before that burst begins which takes it next: as many bursts later as there are banks.
         """
         beats = self.depth // self.update_lanes
         burst = beats * self.interval
         if self.interval == 1:
             return 2 + -(-delay // burst)
         banks = 2
-        while burst - self.interval + delay + 1 + beats > banks * burst:
+        while burst - self.interval + delay + 2 + beats > banks * burst:
             banks += 1
         return banks
 
@@ -309,7 +309,9 @@ class Model:
             entered = earliest - 1
             for start in range(0, burst.count, self.update_lanes):
                 stop = min(start + self.update_lanes, burst.count)
-                entered = max(_later(entered, 1), earliest, *(queues[name].room for name in results))
+                ready = max(earliest, *(queues[name].room for name in results))
+                # Beats that do not enter in every cycle are decided on in the cycle before.
+                entered = max(_later(entered, 1), _later(ready, int(self.interval > 1)))
                 entered = _later(entered, -entered % self.interval)
                 if start == 0:
                     begins.append(entered)

@@ -1,0 +1,60 @@
+"""Processor time of all-reduces of a job, with host ports that are simulated and with ports that are modelled.
+
+Both must give the same sums. ``python -m host.jobs.speed`` prints the figures.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from host.jobs.simulate import simulate
+
+__all__ = ["BARS", "measure", "rows"]
+
+#: Most seconds of processor time for an all-reduce of so many elements, on four default nodes.
+BARS = {10_000: 0.3, 100_000: 3.0}
+
+NODES, PART = 4, 16_384
+
+
+def measure() -> dict[int, tuple[float, float]]:
+    """Seconds of processor time for each length, with modelled ports and with simulated ones.
+
+    Raises
+    ------
+    AssertionError
+        The sums of both are not the same bits.
+    """
+    found = {}
+    for length in BARS:
+        values = np.random.default_rng(length).standard_normal((NODES, length)).astype(np.float32)
+        seconds, sums = [], []
+        for host_port in (False, True):
+            with simulate(nodes=NODES, length=length, part=PART, host_port=host_port) as job:
+                job.all_reduce(values[:, :32])
+                begun = time.process_time()
+                sums.append(job.all_reduce(values)[0].tobytes())
+                seconds.append(time.process_time() - begun)
+        if sums[0] != sums[1]:
+            raise AssertionError("Modelled and simulated host ports gave different sums")
+        found[length] = (seconds[0], seconds[1])
+    return found
+
+
+def rows(seconds: dict[int, tuple[float, float]]) -> list[dict[str, Any]]:
+    """Rows for ``bench.json``: processor time with modelled ports, against its bar."""
+    return [{"name": "job.all_reduce",
+             "config": f"{NODES} nodes, {length:,} elements; {simulated:.2f} s with simulated host ports",
+             "measured": modelled, "bound": BARS[length], "ratio": modelled / BARS[length], "unit": "CPU s"}
+            for length, (modelled, simulated) in seconds.items()]
+
+
+def main() -> None:
+    for length, (modelled, simulated) in measure().items():
+        print(f"all-reduce of {length:,} elements on {NODES} nodes: {modelled:.2f} CPU s, at most {BARS[length]:g}; "
+              f"{simulated:.2f} with simulated host ports")
+
+
+if __name__ == "__main__":
+    main()
