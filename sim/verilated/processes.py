@@ -27,6 +27,9 @@ _TAIL = 40
 _GRACE = 2.0
 #: Seconds between looks at threads that end.
 _POLL = 0.001
+#: Seconds that the main thread waits at a time. A signal between Python's look for one and the system call that waits
+#: does not end that call: its handler runs once the call returns.
+_WAIT = 0.25
 
 
 class _Group:
@@ -122,7 +125,7 @@ def run(command: Sequence[str], *, cwd: Path, log: Path | None = None, env: Mapp
         if group is not None:
             group.running.add(process)
     try:
-        output, _ = process.communicate()
+        output = _output(process)
     except BaseException:
         _end(process)
         raise
@@ -178,7 +181,8 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
             _thread.start_new_thread(serve, (ended,))
             threads.append(ended)
         for ended in threads:
-            ended.acquire()
+            while not ended.acquire(timeout=_WAIT):
+                pass
     except BaseException:
         group.end()
         while len(finished) < len(threads):  # any of their locks may have been acquired already
@@ -187,6 +191,13 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(results))]
+
+
+def _output(process: subprocess.Popen[str]) -> str:
+    """What a program prints, once it has ended."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_WAIT)[0]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

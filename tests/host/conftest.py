@@ -26,7 +26,7 @@ from hdl.ring.link import LinkSignature
 from hdl.streams.stream import connect_stream, word_layout
 from host import cli
 from host.commands import quantize as quantize_command
-from host.commands import run_options
+from host.driver import memory
 from host.driver.device import Device
 from host.models.digits import Dataset, digits
 from host.transports import verilated as verilated_transport
@@ -155,7 +155,7 @@ def planes_as_they_are(monkeypatch):
     optimizer."""
     def fitted(node, allocations, *, nodes, planes=None):
         planes = node.state_planes if planes is None else planes
-        return run_options.fitted(node, allocations, nodes=nodes, planes=planes)
+        return memory.fitted(node, allocations, nodes=nodes, planes=planes)
 
     monkeypatch.setattr(cli, "fitted", fitted)
 

@@ -175,16 +175,28 @@ with ended_by_signals():
 """
 
 
-def begin(directory):
-    """A process in the middle of a build."""
-    process = subprocess.Popen([sys.executable, "-c", BUILDER, str(directory)], cwd=ROOT, stdout=subprocess.PIPE,
-                               text=True)
-    assert process.stdout.readline() == "started\n"
-    deadline = time.monotonic() + 30
-    while not descendants(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return process
+@pytest.fixture
+def begin():
+    """Starts a process and returns it in the middle of a build. None outlives the test."""
+    processes = []
+
+    def started(directory):
+        process = subprocess.Popen([sys.executable, "-c", BUILDER, str(directory)], cwd=ROOT, stdout=subprocess.PIPE,
+                                   text=True)
+        processes.append(process)
+        assert process.stdout.readline() == "started\n"
+        deadline = time.monotonic() + 30
+        while not descendants(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return process
+
+    yield started
+    for process in processes:
+        for number in [process.pid, *descendants(process.pid)] if process.poll() is None else []:
+            os.kill(number, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
 
 
 def descendants(process):
@@ -203,13 +215,12 @@ def descendants(process):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_nothing(tmp_path, number):
+def test_a_signal_leaves_nothing(begin, tmp_path, number):
     """Neither a folder nor a program."""
     process = begin(tmp_path / "thing")
     children = descendants(process.pid)
     process.send_signal(number)
     code = process.wait(timeout=20)
-    process.stdout.close()
     assert code == (-2 if number is signal.SIGINT else 128 + number)
     assert built(tmp_path) == []
     deadline = time.monotonic() + 10
@@ -218,7 +229,7 @@ def test_a_signal_leaves_nothing(tmp_path, number):
         time.sleep(0.01)
 
 
-def test_the_next_build_removes_what_a_kill_has_left(tmp_path):
+def test_the_next_build_removes_what_a_kill_has_left(begin, tmp_path):
     """Remains of any name go, and those of a build that goes on stay."""
     killed, going = begin(tmp_path / "killed"), begin(tmp_path / "going")
     children = descendants(killed.pid)
@@ -235,5 +246,3 @@ def test_the_next_build_removes_what_a_kill_has_left(tmp_path):
     going.terminate()
     assert going.wait(timeout=20) == 128 + signal.SIGTERM
     assert built(tmp_path) == ["third"]
-    for process in (killed, going):
-        process.stdout.close()
