@@ -155,7 +155,7 @@ class TestNodesThatFit:
         found = fitted(node, [Allocation(length=22_510, planes=1, errors=True), Allocation(length=100)], nodes=2)
         assert (found.gradient_words, found.weight_words, found.state_words) == (32_768, 65_536, 16_384)
         Allocation(length=22_510, planes=1, errors=True).check(found, nodes=2)
-        with pytest.raises(ValueError, match="^Vector must have at most 16,777,216 elements, which"):
+        with pytest.raises(ValueError, match=r"^Vector must have at most 16,777,216 elements, which"):
             fitted(node, [Allocation(length=WORDS + 1)], nodes=4)
 
 
