@@ -78,7 +78,8 @@ def ended_by_signals() -> Iterator[None]:
     In another thread than the main one nothing changes.
     """
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # what is tidied up must not be ended as well
+        # What is tidied up must not be ended as well. Programs would inherit SIG_IGN, but not this.
+        signal.signal(number, lambda *_: None)
         raise EndedError(number)
 
     before: dict[int, signal._HANDLER] = {}
@@ -210,7 +211,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         try:
             process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            for member in family:
+            for member in {*family, *_stopped(process.pid)}:  # it may have started others meanwhile
                 _send(member, signal.SIGKILL)
             process.wait()
 

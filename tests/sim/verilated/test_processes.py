@@ -1,3 +1,4 @@
+import contextlib
 import signal
 import subprocess
 import sys
@@ -41,6 +42,33 @@ def test_in_parallel_ends_what_goes_on_after_a_failure(tmp_path):
     assert time.monotonic() - begun < 30
 
 
+#: Does not end when it is asked to, and starts another program meanwhile.
+STUBBORN = """
+import pathlib, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path("ready").touch()
+time.sleep(1)
+subprocess.run(["sleep", "300"])
+"""
+
+
+def test_in_parallel_ends_programs_that_ignore_it(tmp_path):
+    """And what they have started since they were asked to end."""
+    begun = time.monotonic()
+
+    def work(number):
+        if number == 1:
+            while not (tmp_path / "ready").exists():
+                assert time.monotonic() < begun + 60
+                time.sleep(0.01)
+            raise ValueError("number 1")
+        run([sys.executable, "-c", STUBBORN], cwd=tmp_path)
+
+    with pytest.raises(ValueError, match=r"^number 1$"):
+        in_parallel(work, range(2))
+    assert time.monotonic() < begun + 100
+
+
 #: Calls in_parallel again and again, and raises an exception by a signal somewhere in each.
 INTERRUPTED = """
 import faulthandler
@@ -78,12 +106,30 @@ def test_in_parallel_can_be_interrupted_anywhere():
     assert int(ended.stdout) > 1000
 
 
+#: Says what SIGTERM does to it.
+ASKED = "import signal; print(int(signal.getsignal(signal.SIGTERM)))"
+
+
 class TestSignals:
     def test_exit_code(self):
         with pytest.raises(EndedError) as caught, ended_by_signals():
             signal.raise_signal(signal.SIGTERM)
         assert (caught.value.code, caught.value.signal) == (143, signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def test_while_it_is_tidied_up(self, tmp_path):
+        """Another signal does nothing, and programs that are started do not ignore it."""
+        found = []
+
+        def tidied_up():
+            with contextlib.ExitStack() as stack:
+                stack.callback(lambda: found.append(run([sys.executable, "-c", ASKED], cwd=tmp_path)))
+                stack.callback(signal.raise_signal, signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+
+        with pytest.raises(EndedError), ended_by_signals():
+            tidied_up()
+        assert found == [f"{int(signal.SIG_DFL)}\n"]
 
     def test_one_that_is_ignored_stays_so(self):
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
