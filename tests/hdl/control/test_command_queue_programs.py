@@ -389,6 +389,32 @@ async def pushed_commands_keep_their_place(dut):
         assert int(dut.queue_status.value) >> 2 == (1 if tags == 1 else 0)
 
 
+@cocotb.test(timeout_time=4, timeout_unit="ms")
+async def a_run_begins_while_pushed_commands_end(dut):
+    """A run that is taken in any cycle of the life of pushed commands waits for those left, and no others."""
+    await begin(dut)
+    bench = Bench(dut, 6)
+    bench.duration = lambda queue, command: 2
+    generator = random.Random(6)
+    programs = [random_program(generator, n, 2, tag=10 * n) for n in range(QUEUES)]
+    await bench.load(programs)
+    pushed = [random_command(generator, 50, operation=Operation.QUIESCE),
+              *[{**command, "operation": Operation.MASK, "tag": 60 + n, "state_base": 0}
+                for n, command in enumerate(random_program(generator, 0, 2))]]
+    left = set()  # pushed commands that have not started when the run is taken, by queue
+    for delay in range(64):
+        bench.forget()
+        await bench.commands.send(descriptors(pushed))
+        await cycles(dut, delay)
+        left.add(tuple(len(starts) for starts in bench.starts))
+        await bench.run.send([run_of(1)])
+        events = await receive_events(bench.events, len(pushed) + 2 * QUEUES)
+        mine = [[event["tag"] for event in events if event["queue"] == queue] for queue in range(QUEUES)]
+        assert mine == [[60, 61, 0, 1], [50, 10, 11]], f"run {delay} cycles after the last command"
+        await bench.idle()
+    assert {count for count, _ in left} == {0, 1, 2}
+
+
 @pytest.mark.parametrize(("start", "sink", "trials", "seed"), [
     ("none", "none", 24, 1), ("geometric", "geometric", 8, 3)])
 def test_programs(start, sink, trials, seed):
@@ -396,6 +422,7 @@ def test_programs(start, sink, trials, seed):
     queue = CommandQueue(config=CONFIG, operations=OPERATIONS, queues=QUEUES, program_depth=depth)
     regression.run(queue, module=__name__, testcase=[
         "plays_programs", "starts_in_time", "a_failure_ends_the_run", "pushed_commands_keep_their_place",
+        "a_run_begins_while_pushed_commands_end",
     ], parameters={"start": start, "sink": sink, "trials": trials, "seed": seed, "depth": depth})
 
 
