@@ -5,7 +5,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from host.driver.diagnosis import RingError
-from host.pytorch.messages import ADDRESS, Hello, Leave, Request, Save
+from host.pytorch.messages import ADDRESS, Failed, Hello, Leave, Request, Save
 
 __all__ = ["RingClient", "client"]
 
@@ -59,6 +59,14 @@ class RingClient:
         """Count a collective that goes over gloo, with its bytes."""
         calls, before = self.gloo.get(name, (0, 0))
         self.gloo[name] = (calls + 1, before + size)
+
+    def fail(self, failure: Failed) -> RingError | None:
+        """Say that this rank ends by an error; the error of all ranks, if that is another one."""
+        try:
+            self._exchange(failure)
+        except RingError as error:
+            return error
+        return None
 
     def leave(self) -> None:
         """Say that there are no more requests; a second time does nothing."""
