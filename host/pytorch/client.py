@@ -5,9 +5,11 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from host.driver.diagnosis import RingError
-from host.pytorch.messages import ADDRESS, Failed, Hello, Leave, Request, Save
+from host.pytorch.messages import ADDRESS, Failed, Hello, Leave, Listen, Request, Save
 
-__all__ = ["RingClient", "client"]
+__all__ = ["RingClient", "client", "wait_for_reason"]
+
+_GONE = "The process that has the ring has ended: its own message says why"
 
 _shared: list["RingClient"] = []
 
@@ -84,11 +86,20 @@ class RingClient:
             self._connection.send(message)
             well, answer = self._connection.recv()
         except (EOFError, OSError):
-            raise RingError("The process that has the ring has ended: its own message says why", cause=None,
-                            events=[]) from None
+            raise RingError(_GONE, cause=None, events=[]) from None
         if not well:
             raise RingError(answer, cause=None, events=[])
         return answer
+
+
+def wait_for_reason(address: str) -> str:
+    """Wait until the ranks cannot go on, or the server ends, and return the reason."""
+    try:
+        with Client(address, "AF_UNIX") as connection:
+            connection.send(Listen())
+            return str(connection.recv())
+    except (EOFError, OSError):
+        return _GONE
 
 
 def client() -> RingClient:

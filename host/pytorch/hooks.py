@@ -79,8 +79,8 @@ def with_errors(state: Feedback, bucket: dist.GradBucket) -> Future[torch.Tensor
 def mixed(state: Feedback | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """Leave gradients local whose parameters the nodes update, and average the others over the ring, with the errors
     of earlier ones added if there is a state: a hook for ``register_comm_hook``."""
-    others = [(parameter, gradient) for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
-              if not owned([parameter])]
+    pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+    others = [(parameter, gradient) for parameter, gradient in pairs if not owned([parameter])]
     if others:
         values = torch.cat([gradient.reshape(-1) for _, gradient in others]) / dist.get_world_size()
         if state is None:

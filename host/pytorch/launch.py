@@ -67,17 +67,18 @@ def _ranks(script: Sequence[str], options: Options, address: Path) -> Iterator[l
                            KEEPS: "1" if keeps else "0"}
             environment.setdefault("OMP_NUM_THREADS", "1")
             for rank in range(options.nodes):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank),
-                       **({STORE: str(store.fileno())} if rank == 0 else {})}
+                files = [store.fileno()] if rank == 0 else []
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **{STORE: str(file) for file in files}}
                 ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script],
-                                              env={**environment, **own}, pass_fds=[store.fileno()] if rank == 0 else []))
+                                              env={**environment, **own}, pass_fds=files))
         yield ranks
     finally:
-        _end(ranks)
+        _end(ranks, 0)
 
 
-def _end(ranks: list["subprocess.Popen[bytes]"]) -> None:
-    """End processes that are left."""
+def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
+    """End processes that are left after some seconds."""
+    _await(ranks, grace)
     for rank in ranks:
         rank.terminate()  # which does nothing to one that has ended
     _await(ranks, _TERM)
@@ -112,7 +113,7 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         jobs = Jobs(options, stack, announce)
         ranks: list[subprocess.Popen[bytes]] = []
         watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
-                              look=_LOOK)
+                              end=lambda: _end(ranks, _GRACE), look=_LOOK)
         server = RingServer(folder / "ring", ranks=options.nodes, jobs=watched, patience=patience or Patience(),
                             say=say)
         stack.callback(server.close)
@@ -122,8 +123,8 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
         except EndedError:
             if not watched.interrupted:
                 raise
-            server.fail("")  # which gives those that ask meanwhile the reason that there is
-            _await(ranks, _GRACE)
+            server.fail(server.error or "")  # for those that have asked meanwhile
+            _end(ranks, _GRACE)
         if server.error is not None:
             raise LaunchError(server.error)
         if (failure := _failure(ranks)) is not None:

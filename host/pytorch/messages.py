@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from host.training.optimizers import Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "STORE", "AllReduce", "Failed", "Hello", "Leave", "Open", "Request", "Save", "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "STORE", "AllReduce", "Failed", "Hello", "Leave", "Listen", "Open", "Request", "Save",
+           "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -155,6 +156,11 @@ class Failed:
     rank: int
     error: str
     own: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Listen:
+    """The connection is one on which a rank waits for the reason, if the ranks cannot go on: a text, and no pair."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,9 @@ def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     """A state in which every array has become a tensor, or the other way round."""
     if isinstance(state, kind):
         return convert(state)
-    return {key: _converted(value, kind, convert) for key, value in state.items()} if isinstance(state, dict) else state
+    if isinstance(state, dict):
+        return {key: _converted(value, kind, convert) for key, value in state.items()}
+    return state
 
 
 class _NodeOptimizer(torch.optim.Optimizer):
@@ -197,7 +199,8 @@ class SGD(_NodeOptimizer):
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         return optimizers.SGD(float(group["lr"]), momentum=group["momentum"], dampening=group["dampening"],
-                              weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"], clip=group["clip"])
+                              weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"],
+                              clip=group["clip"])
 
 
 class Adam(_NodeOptimizer):

@@ -21,7 +21,7 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.pytorch.jobs import Jobs
-from host.pytorch.messages import Failed, Hello, Leave, Request, Save
+from host.pytorch.messages import Failed, Hello, Leave, Listen, Request, Save
 
 __all__ = ["Patience", "RingServer"]
 
@@ -98,7 +98,7 @@ class RingServer:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(os.fspath(address))
-        self._socket.listen(ranks)
+        self._socket.listen(2 * ranks)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._connections: dict[int, Connection] = {}
@@ -107,6 +107,7 @@ class RingServer:
         self._failed: dict[int, tuple[float, Failed, Connection]] = {}
         self._asked: dict[int, Request] = {}
         self._serving: list[int] = []
+        self._listeners: list[Connection] = []
         self._lock = threading.Lock()
         self._since = 0.0
         self._named = False
@@ -138,8 +139,8 @@ class RingServer:
 
     def fail(self, reason: str) -> None:
         """Give all ranks an error, now or when they ask again."""
-        if self.error is None:
-            self.error = reason
+        with self._lock:
+            self._tell(reason)
         for rank in list(self._asked):
             del self._asked[rank]
             self._answer(rank, (False, self.error))
@@ -152,11 +153,18 @@ class RingServer:
     def interrupt(self, reason: str) -> None:
         """Give an error to all ranks whose operation is being done, in another thread than that of :meth:`poll`."""
         with self._lock:
-            if self.error is None:
-                self.error = reason
+            self._tell(reason)
             for rank in self._serving:
                 self._answer(rank, (False, self.error))
             self._serving = []
+
+    def _tell(self, reason: str) -> None:
+        """Note the reason for which ranks cannot go on, unless there is one, and tell those that listen."""
+        if self.error is None:
+            self.error = reason
+        for connection in self._listeners:
+            _send(connection, self.error)
+        self._listeners = []
 
     def _blame(self) -> None:
         """Answer ranks that have failed. The first one is the reason, unless another rank may be its cause: that
@@ -186,6 +194,10 @@ class RingServer:
             return
         if isinstance(message, Hello):
             self._greet(connection, owner, message)
+        elif isinstance(message, Listen):
+            self._listeners.append(connection)
+            if self.error is not None:
+                self.fail(self.error)
         elif isinstance(message, Failed):
             self._failed[message.rank] = time.monotonic(), message, connection
         elif isinstance(message, Leave):
@@ -233,8 +245,8 @@ class RingServer:
         except _FATAL as error:
             fatal, answer = True, (False, str(error))
         with self._lock:
-            if fatal and self.error is None:
-                self.error = answer[1]
+            if fatal:
+                self._tell(answer[1])
             for rank in self._serving:
                 self._answer(rank, answer)
             self._serving = []
@@ -275,7 +287,7 @@ class RingServer:
                       f"{_numbers(missing)}, for {first.title}")
 
 
-def _send(connection: Connection, answer: tuple[bool, Any]) -> None:
+def _send(connection: Connection, answer: Any) -> None:
     """Send an answer to a rank, which may have ended by now."""
     with contextlib.suppress(OSError):
         connection.send(answer)

@@ -14,9 +14,10 @@ __all__ = ["WatchedJobs"]
 class WatchedJobs:
     """Jobs whose operations end early if a rank ends meanwhile.
 
-    Another thread looks at the ranks. If one has ended, it tells the others, and has the operation end as by SIGTERM:
+    Another thread looks at the ranks. If one has ended, it ends the others, and has the operation end as by SIGTERM:
     under :func:`~sim.verilated.processes.ended_by_signals` the main thread raises
-    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well.
+    :class:`~sim.verilated.processes.EndedError`, which ends the programs of a build as well. A simulation goes on
+    until its library returns.
 
     Parameters
     ----------
@@ -24,14 +25,16 @@ class WatchedJobs:
     ended : callable
         Returns how a rank has ended by an error, in a sentence, or None.
     tell : callable
-        Called with that sentence.
+        Called with that sentence, in the other thread.
+    end : callable
+        Called then, in the same thread, to end the ranks that are left.
     look : float
         Seconds between looks.
     """
 
     def __init__(self, jobs: Any, *, ended: Callable[[], str | None], tell: Callable[[str], None],
-                 look: float) -> None:
-        self._jobs, self._ended, self._tell, self._look = jobs, ended, tell, look
+                 end: Callable[[], None], look: float) -> None:
+        self._jobs, self._ended, self._tell, self._end, self._look = jobs, ended, tell, end, look
         self.interrupted = False
 
     def answer(self, requests: Sequence[Request]) -> Any:
@@ -45,6 +48,7 @@ class WatchedJobs:
                     self._tell(reason)
                     self.interrupted = True
                     _thread.interrupt_main(signal.SIGTERM)
+                    self._end()
                     return
 
         threading.Thread(target=watch, daemon=True).start()
