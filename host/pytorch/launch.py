@@ -64,13 +64,12 @@ def _ranks(script: Sequence[str], options: Options, address: Path) -> Iterator[l
             environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
                            "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
-                           KEEPS: "1" if keeps else "0"}
+                           KEEPS: "1" if keeps else "0", STORE: str(store.fileno())}
             environment.setdefault("OMP_NUM_THREADS", "1")
             for rank in range(options.nodes):
-                files = [store.fileno()] if rank == 0 else []
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **{STORE: str(file) for file in files}}
                 ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script],
-                                              env={**environment, **own}, pass_fds=files))
+                                              env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                              pass_fds=[] if rank else [store.fileno()]))
         yield ranks
     finally:
         _end(ranks, 0)

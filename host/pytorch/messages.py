@@ -23,7 +23,7 @@ KEEPS = "GRADRING_KEEPS"
 """Name of the environment variable that is 1 if nodes keep back parts of gradients, to be added to later ones."""
 
 STORE = "GRADRING_STORE"
-"""Name of the environment variable of rank 0 that has the number of an open file: the socket, listening already, of
+"""Name of the environment variable that has the number of an open file of rank 0: the socket, listening already, of
 PyTorch's store at MASTER_PORT."""
 
 

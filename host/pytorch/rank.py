@@ -37,10 +37,10 @@ def _listen() -> None:
 
 def _store() -> TCPStore | None:
     """PyTorch's store, on rank 0: on the socket that the launcher listens at, so that nobody else takes its port."""
-    if STORE not in os.environ:
+    if os.environ["RANK"] != "0":
         return None
     return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=True, wait_for_workers=False,
-                    master_listen_fd=int(os.environ.pop(STORE)))
+                    master_listen_fd=int(os.environ[STORE]))
 
 
 def _run(arguments: list[str]) -> None:

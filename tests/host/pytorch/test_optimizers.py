@@ -1,8 +1,5 @@
 """Optimizers on the nodes beside those of PyTorch, and beside `Job.step`; no rank has a process here."""
 
-import contextlib
-import dataclasses
-import functools
 import inspect
 import io
 
@@ -10,10 +7,8 @@ import numpy as np
 import pytest
 
 from host.jobs.simulate import simulate
-from host.pytorch import jobs as jobs_module
-from host.pytorch.jobs import Jobs, Options
-from host.pytorch.messages import Save, Step
 from host.training import optimizers as nodes
+from tests.host.pytorch.stand_in import standing_in
 from tests.host.rings import CONFIGS
 
 torch = pytest.importorskip("torch")
@@ -40,27 +35,10 @@ CASES = {
 }
 
 
-class Ring:
-    """Two ranks, with zeros and with twice the gradients of this process, whose mean is exact."""
-
-    def __init__(self, jobs):
-        self._jobs = jobs
-
-    def ask(self, request):
-        if isinstance(request, Save):
-            return self._jobs.save(request)
-        if not isinstance(request, Step):
-            return self._jobs.answer([request, request])
-        shares = [dataclasses.replace(request, gradients=factor * request.gradients)
-                  for factor in (np.float32(0), np.float32(2))]
-        return self._jobs.answer(shares)
-
-
 @pytest.fixture
 def ring(monkeypatch):
-    monkeypatch.setattr(jobs_module, "simulate", functools.partial(simulate, node=CONFIGS["default"]))
-    with contextlib.ExitStack() as stack:
-        found = Ring(Jobs(Options(nodes=2), stack))
+    """Two ranks, with zeros and with twice the gradients of this process, whose mean is exact."""
+    with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as found:
         monkeypatch.setattr(module, "client", lambda: found)
         yield found
 
