@@ -105,7 +105,7 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
-test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
+test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test

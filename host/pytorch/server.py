@@ -22,6 +22,7 @@ from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.pytorch.jobs import Jobs
 from host.pytorch.messages import Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.watch import WatchedJobs
 
 __all__ = ["Patience", "RingServer"]
 
@@ -93,7 +94,7 @@ class RingServer:
         Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
     """
 
-    def __init__(self, address: Path, *, ranks: int, jobs: Jobs, patience: Patience,
+    def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
         self._socket = socket.socket(socket.AF_UNIX)
