@@ -97,8 +97,8 @@ def main(steps: int = 10) -> None:
               f"{simulated:.2f} with simulated host ports")
     losses, figures, seconds = train(steps)
     print(f"step of Adam on {figures.elements // steps:,} parameters, 784-128-10, on {NODES} nodes: "
-          f"{seconds / steps:.2f} CPU s, {figures.cycles / steps:,.0f} cycles, at least {figures.bound / steps:,.0f}; loss {losses[0]:.3f} "
-          f"to {losses[-1]:.3f} in {steps} steps")
+          f"{seconds / steps:.2f} CPU s, {figures.cycles / steps:,.0f} cycles, at least {figures.bound / steps:,.0f}; "
+          f"loss {losses[0]:.3f} to {losses[-1]:.3f} in {steps} steps")
 
 
 if __name__ == "__main__":
