@@ -44,22 +44,53 @@ def test_one_package(wheel):
                            name.count("/") > 1}
 
 
+def others(folder):
+    """Make packages of another project, with the names of this one's."""
+    for name in setup.PACKAGES:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise ImportError('of another project')\n")
+
+
 def test_beside_others(wheel, tmp_path):
-    """Training runs from the wheel alone, where other projects have packages of the same names."""
+    """Training, and sums of ranks, run from the wheel alone, where other projects have packages of the same names."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
-    for name in setup.PACKAGES:
-        (site / name).mkdir()
-        (site / name / "__init__.py").write_text("raise ImportError('of another project')\n")
-    program = ("import sys, runpy; sys.path.insert(0, sys.argv.pop()); "
-               "runpy.run_module('gradring', run_name='__main__', alter_sys=True)")
+    others(site)
+    (tmp_path / "script.py").write_text(
+        "import torch, torch.distributed as dist, gradring, gradring.torch\n"
+        "dist.init_process_group()\n"
+        "total = torch.arange(50.0)\n"
+        "dist.all_reduce(total)\n"
+        "print(gradring.__file__, total.sum().item())\n"
+        "dist.destroy_process_group()\n")
+
+    def run(*command):
+        ended = subprocess.run([sys.executable, "-P", "-m", "gradring", *command], cwd=tmp_path, text=True,
+                               env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, timeout=600)
+        assert ended.returncode == 0, ended.stderr
+        assert "bit for bit" in ended.stdout
+        return ended.stdout
+
     # Nodes with two state planes, whose library other tests use as well.
-    options = ("--nodes", "2", "--steps", "1", "--state-planes", "2")
-    ended = subprocess.run([sys.executable, "-c", program, "train", *options, str(site)], cwd=tmp_path,
-                           capture_output=True, text=True, timeout=600)
-    assert ended.returncode == 0, ended.stderr
-    assert "bit for bit" in ended.stdout
+    run("train", "--nodes", "2", "--steps", "1", "--state-planes", "2")
+    pytest.importorskip("torch")
+    assert f"{site / 'gradring' / '__init__.py'} 1225.0\n" in run("launch", "-n", "1", "script.py")
+    assert (tmp_path / "build" / "launch" / "report.json").exists()
+
+
+def test_same_builds(wheel, tmp_path):
+    """What has been built for a clone serves an installed wheel of the same sources: digests are equal."""
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path)
+    program = ("from pathlib import Path; import {0}sim.verilated as package; "
+               "from {0}sim.verilated import build, toolchain, verilog; "
+               "print(toolchain.digest(verilog.sources(), toolchain.source(build.build_ring, build.compile_library), "
+               "*map(toolchain.text, sorted(Path(package.__path__[0]).glob('*.py')))))")
+    found = {subprocess.run([sys.executable, "-P", "-c", program.format(prefix)], cwd=folder, check=True, text=True,
+                            env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True).stdout
+             for prefix, folder in (("", ROOT), ("gradring.", tmp_path))}
+    assert len(found) == 1
 
 
 def test_tested_versions():
@@ -77,8 +108,30 @@ def test_tested_versions():
         assert {bound.operator for bound in one.specifier} == {">=", "<"}, one
 
 
+#: What users write, in their types.
+TYPED = """\
+import numpy as np
+import numpy.typing as npt
+
+import gradring
+import gradring.torch
+
+Vector = npt.NDArray[np.float32]
+
+
+def mean(shares: Vector) -> tuple[Vector, int]:
+    node: gradring.NodeConfig = gradring.node_for(shares.shape[1], nodes=4)
+    with gradring.simulate(nodes=4, length=shares.shape[1], optimizer=gradring.AdamW(1e-3), node=node) as job:
+        sums, figures = job.all_reduce(shares)
+        weights, cost = job.step(shares)
+        total: gradring.Figures = figures + cost
+        return sums / np.float32(job.nodes), total.cycles
+"""
+
+
 def test_quick_start(wheel, tmp_path):
-    """In an environment of its own, with the least numpy of the range, outside of the clone."""
+    """In an environment of its own, with the least numpy of the range, outside of the clone, in a project that has
+    packages of the same names; and types as mypy sees them there."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"
     # A node's Verilog has the versions of Amaranth and Yosys in its digest: with those, no library is built anew.
@@ -93,6 +146,7 @@ def test_quick_start(wheel, tmp_path):
     page = (ROOT / "docs" / "quick-start.md").read_text()
     program = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    others(tmp_path)
     site = next((tmp_path / "environment").glob("lib/*/site-packages"))
     before = sorted(path for path in site.rglob("*") if "__pycache__" not in path.parts)
 
@@ -107,6 +161,14 @@ def test_quick_start(wheel, tmp_path):
     assert re.search(r"^[\d,]+ cycles, density 100\.0%$", printed, re.MULTILINE)
     assert run(python.with_name("gradring"), "--version").startswith("gradring 0.1.0\n")
     assert sorted(path for path in site.rglob("*") if "__pycache__" not in path.parts) == before  # nothing is written
+    assert run(python, "-c", "import numpy; print(numpy.__version__)") == f"{least}.0\n"
+    (tmp_path / "typed.py").write_text(TYPED)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", "types", "--python-executable",
+            python, "typed.py")
+    assert run(*mypy) == "Success: no issues found in 1 source file\n"
+    (tmp_path / "typed.py").write_text(TYPED.replace("total.cycles", "figures"))
+    ended = subprocess.run(mypy, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Incompatible return value type" in ended.stdout  # the package has types, and is not Any
 
 
 @pytest.mark.parametrize(("text", "expected"), [

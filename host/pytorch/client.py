@@ -5,9 +5,11 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from host.driver.diagnosis import RingError
-from host.pytorch.messages import ADDRESS, Hello, Leave, Request, Save
+from host.pytorch.messages import ADDRESS, Failed, Hello, Leave, Listen, Request, Save
 
-__all__ = ["RingClient", "client"]
+__all__ = ["RingClient", "client", "wait_for_reason"]
+
+_GONE = "The process that has the ring has ended: its own message says why"
 
 _shared: list["RingClient"] = []
 
@@ -60,6 +62,14 @@ class RingClient:
         calls, before = self.gloo.get(name, (0, 0))
         self.gloo[name] = (calls + 1, before + size)
 
+    def fail(self, failure: Failed) -> RingError | None:
+        """Say that this rank ends by an error; the error of all ranks, if that is another one."""
+        try:
+            self._exchange(failure)
+        except RingError as error:
+            return error
+        return None
+
     def leave(self) -> None:
         """Say that there are no more requests; a second time does nothing."""
         if self._connection is None:
@@ -76,11 +86,20 @@ class RingClient:
             self._connection.send(message)
             well, answer = self._connection.recv()
         except (EOFError, OSError):
-            raise RingError("The process that has the ring has ended: its own message says why", cause=None,
-                            events=[]) from None
+            raise RingError(_GONE, cause=None, events=[]) from None
         if not well:
             raise RingError(answer, cause=None, events=[])
         return answer
+
+
+def wait_for_reason(address: str) -> str:
+    """Wait until the ranks cannot go on, or the server ends, and return the reason."""
+    try:
+        with Client(address, "AF_UNIX") as connection:
+            connection.send(Listen())
+            return str(connection.recv())
+    except (EOFError, OSError):
+        return _GONE
 
 
 def client() -> RingClient:

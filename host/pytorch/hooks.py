@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from host.pytorch.client import client
 from host.pytorch.messages import AllReduce, Open
 
-__all__ = ["Feedback", "install", "local_gradients", "own", "owned", "with_errors"]
+__all__ = ["Feedback", "install", "local_gradients", "mixed", "own", "owned", "with_errors"]
 
 #: Parameters that optimizers on the nodes update.
 _owned = WeakTensorKeyDictionary()
@@ -76,6 +76,22 @@ def with_errors(state: Feedback, bucket: dist.GradBucket) -> Future[torch.Tensor
     return future
 
 
+def mixed(state: Feedback | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    """Leave gradients local whose parameters the nodes update, and average the others over the ring, with the errors
+    of earlier ones added if there is a state: a hook for ``register_comm_hook``."""
+    pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
+    others = [(parameter, gradient) for parameter, gradient in pairs if not owned([parameter])]
+    if others:
+        values = torch.cat([gradient.reshape(-1) for _, gradient in others]) / dist.get_world_size()
+        if state is None:
+            means = torch.from_numpy(client().ask(AllReduce(values=values.numpy())))
+        else:
+            means = state.sum(values, [parameter for parameter, _ in others])
+        for (_, gradient), mean in zip(others, means.split([one.numel() for _, one in others]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+    return local_gradients(None, bucket)
+
+
 def install(*, keeps: bool) -> None:
     """Have every DistributedDataParallel take the hook that fits before its first forward pass, unless the script has
     registered one; and refuse to clip gradients that are not the mean yet.
@@ -95,16 +111,24 @@ def install(*, keeps: bool) -> None:
             handle.remove()
             if module.process_group.name() != "gradring" or getattr(module, "_comm_hooks", []):
                 return
-            if owned(module.parameters()):
+            trained = [parameter for parameter in module.module.parameters() if parameter.requires_grad]
+            others = [parameter for parameter in trained if not owned([parameter])]
+            feedback = Feedback(others) if keeps and others else None
+            if not others:
                 module.register_comm_hook(None, local_gradients)
+            elif len(others) < len(trained):
+                module.register_comm_hook(feedback, mixed)
             elif keeps:
-                module.register_comm_hook(Feedback(module.module.parameters()), with_errors)
+                module.register_comm_hook(feedback, with_errors)
 
         handle = self.register_forward_pre_hook(choose)
 
     DistributedDataParallel.__init__ = initialize
-    for name in ("clip_grad_value_", "clip_grad_norm_"):
-        setattr(torch.nn.utils, name, _refusing(name, getattr(torch.nn.utils, name)))
+    for name in ("clip_grad_value_", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_"):
+        refusing = _refusing(name, getattr(torch.nn.utils, name))
+        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
+            if hasattr(module, name):
+                setattr(module, name, refusing)
 
 
 def _refusing(name: str, clip: Callable[..., Any]) -> Callable[..., Any]:

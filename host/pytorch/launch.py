@@ -13,16 +13,19 @@ from pathlib import Path
 
 from hdl.compression.registry import GRADIENT_CODECS
 from host.pytorch.jobs import Jobs, Options
-from host.pytorch.messages import ADDRESS, KEEPS
+from host.pytorch.messages import ADDRESS, KEEPS, STORE
 from host.pytorch.server import Patience, RingServer
+from host.pytorch.watch import WatchedJobs
+from sim.verilated.processes import EndedError
 
 __all__ = ["MODULE", "LaunchError", "Launched", "launch"]
 
 
 MODULE = "host.pytorch.rank"
 
-#: Seconds between looks at the ranks' processes, and those that ranks have to end by themselves, and by SIGTERM.
-_LOOK, _GRACE, _TERM = 0.1, 0.5, 0.5
+#: Seconds between looks at the ranks' processes, and those that ranks have to end by themselves, and by SIGTERM:
+#: together less than the two seconds within which ranks end after one has failed.
+_LOOK, _GRACE, _TERM = 0.1, 1.0, 0.5
 
 
 class LaunchError(RuntimeError):
@@ -42,12 +45,6 @@ class Launched:
         self.jobs, self.server = jobs, server
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def _ending(code: int) -> str:
     """How a process has ended."""
     if code < 0:
@@ -59,30 +56,34 @@ def _ending(code: int) -> str:
 def _ranks(script: Sequence[str], options: Options, address: Path) -> Iterator[list["subprocess.Popen[bytes]"]]:
     """Processes of all ranks, which end with the block at the latest."""
     keeps = options.density is not None or not GRADIENT_CODECS[options.gradients].exact
-    environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
-                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GROUP_RANK": "0",
-                   ADDRESS: str(address), KEEPS: "1" if keeps else "0"}
-    environment.setdefault("OMP_NUM_THREADS", "1")
     ranks: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(options.nodes):
-            ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script], start_new_session=False,
-                                          env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+        with socket.create_server(("127.0.0.1", 0)) as store:
+            # Rank 0 has PyTorch's store at this very socket: a port that is free now may be taken later. To PyTorch
+            # it is a store of the launcher.
+            environment = {**os.environ, "WORLD_SIZE": str(options.nodes), "LOCAL_WORLD_SIZE": str(options.nodes),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.getsockname()[1]),
+                           "GROUP_RANK": "0", "TORCHELASTIC_USE_AGENT_STORE": str(True), ADDRESS: str(address),
+                           KEEPS: "1" if keeps else "0", STORE: str(store.fileno())}
+            environment.setdefault("OMP_NUM_THREADS", "1")
+            for rank in range(options.nodes):
+                ranks.append(subprocess.Popen([sys.executable, "-P", "-m", MODULE, *script],
+                                              env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                              pass_fds=[] if rank else [store.fileno()]))
         yield ranks
     finally:
-        _end(ranks)
+        _end(ranks, 0)
 
 
-def _end(ranks: list["subprocess.Popen[bytes]"]) -> None:
-    """End processes that are left."""
-    for wait, action in ((_TERM, subprocess.Popen.terminate), (None, subprocess.Popen.kill)):
-        left = [rank for rank in ranks if rank.poll() is None]
-        for rank in left:
-            action(rank)
-        limit = None if wait is None else time.monotonic() + wait
-        for rank in left:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.wait(None if limit is None else max(limit - time.monotonic(), 0))
+def _end(ranks: list["subprocess.Popen[bytes]"], grace: float) -> None:
+    """End processes that are left after some seconds."""
+    _await(ranks, grace)
+    for rank in ranks:
+        rank.terminate()  # which does nothing to one that has ended
+    _await(ranks, _TERM)
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
 
 
 def launch(script: Sequence[str], options: Options, *, patience: Patience | None = None,
@@ -109,32 +110,56 @@ def launch(script: Sequence[str], options: Options, *, patience: Patience | None
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gradring-")))
         jobs = Jobs(options, stack, announce)
-        server = RingServer(folder / "ring", ranks=options.nodes, jobs=jobs,
-                            patience=patience or Patience(), say=say)
+        ranks: list[subprocess.Popen[bytes]] = []
+        watched = WatchedJobs(jobs, ended=lambda: _failure(ranks), tell=lambda reason: server.interrupt(reason),
+                              end=lambda: _end(ranks, _GRACE), look=_LOOK)
+        server = RingServer(folder / "ring", ranks=options.nodes, jobs=watched, patience=patience or Patience(),
+                            say=say)
         stack.callback(server.close)
-        ranks = stack.enter_context(_ranks(script, options, folder / "ring"))
-        _serve(server, ranks)
+        ranks += stack.enter_context(_ranks(script, options, folder / "ring"))
+        try:
+            _serve(server, ranks)
+        except EndedError:
+            if not watched.interrupted:
+                raise
+            server.fail(server.error or "")  # for those that have asked meanwhile
+            _end(ranks, _GRACE)
+        if server.error is not None:
+            raise LaunchError(server.error)
+        if (failure := _failure(ranks)) is not None:
+            raise LaunchError(failure)
         return Launched(jobs, server)
 
 
+def _failure(ranks: list["subprocess.Popen[bytes]"]) -> str | None:
+    """How a rank has ended by an error, if one has; a signal is the cause of other ranks' errors rather than one of
+    them."""
+    codes = [(rank.poll() or 0, number) for number, rank in enumerate(ranks)]
+    code, number = min(codes, key=lambda item: (item[0] == 0, item))
+    return f"Rank {number} has ended {_ending(code)}; the others cannot go on without it" if code else None
+
+
+def _await(ranks: list["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Give ranks time to end by themselves."""
+    limit = time.monotonic() + seconds
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.wait(max(limit - time.monotonic(), 0))
+
+
 def _serve(server: RingServer, ranks: list["subprocess.Popen[bytes]"]) -> None:
-    """Serve requests until all ranks have ended, or one has ended by an error."""
+    """Serve requests until all ranks have ended, or until some time after one has failed."""
     limit: float | None = None
     while any(rank.poll() is None for rank in ranks):
         server.poll(_LOOK)
-        for number, rank in enumerate(ranks):
-            if rank.poll() is not None and limit is None:
-                if rank.returncode:
-                    server.fail(f"Rank {number} has ended {_ending(rank.returncode)}; the others cannot go on "
-                                f"without it")
-                else:
+        if server.error is None:
+            if (failure := _failure(ranks)) is not None:
+                server.fail(failure)
+            for number, rank in enumerate(ranks):
+                if rank.poll() == 0:
                     server.ended(number, "without an error")
         if server.error is not None and limit is None:
             limit = time.monotonic() + _GRACE
         if limit is not None and time.monotonic() > limit:
             break
     server.poll(0)
-    if server.error is not None:
-        raise LaunchError(server.error)
-    if failed := [number for number, rank in enumerate(ranks) if rank.returncode]:
-        raise LaunchError(f"Rank {failed[0]} has ended {_ending(ranks[failed[0]].returncode)}")

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from host.training.optimizers import Optimizer
 
-__all__ = ["ADDRESS", "KEEPS", "AllReduce", "Hello", "Leave", "Open", "Request", "Save", "Step", "Vector"]
+__all__ = ["ADDRESS", "KEEPS", "STORE", "AllReduce", "Failed", "Hello", "Leave", "Listen", "Open", "Request", "Save",
+           "Step", "Vector"]
 
 Vector = npt.NDArray[np.float32]
 
@@ -20,6 +21,10 @@ ADDRESS = "GRADRING_ADDRESS"
 
 KEEPS = "GRADRING_KEEPS"
 """Name of the environment variable that is 1 if nodes keep back parts of gradients, to be added to later ones."""
+
+STORE = "GRADRING_STORE"
+"""Name of the environment variable that has the number of an open file of rank 0: the socket, listening already, of
+PyTorch's store at MASTER_PORT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +138,29 @@ class Save:
     """State of a job, which one rank may ask for alone."""
 
     job: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The rank ends by an error. The answer is the reason, if another rank has failed before.
+
+    Members
+    -------
+    rank : int
+    error : str
+        Kind and message of the error.
+    own : bool
+        Whether the rank itself is the cause; else another one may be, as when gloo has lost a connection.
+    """
+
+    rank: int
+    error: str
+    own: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Listen:
+    """The connection is one on which a rank waits for the reason, if the ranks cannot go on: a text, and no pair."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

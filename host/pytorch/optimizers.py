@@ -4,6 +4,7 @@ They take the arguments of ``torch.optim``. Gradients stay local; ``step()`` has
 of weights at its owner, and bring the new weights to all ranks.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,6 +30,15 @@ def _refuse(**options: Any) -> None:
             raise ValueError(f"{name} must be left out with an optimizer on the nodes, not {value!r}")
 
 
+def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    """A state in which every array has become a tensor, or the other way round."""
+    if isinstance(state, kind):
+        return convert(state)
+    if isinstance(state, dict):
+        return {key: _converted(value, kind, convert) for key, value in state.items()}
+    return state
+
+
 class _NodeOptimizer(torch.optim.Optimizer):
     """Base of the optimizers on the nodes.
 
@@ -47,7 +57,10 @@ class _NodeOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
         for group in self.param_groups:
-            group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+            trained = [parameter.requires_grad for parameter in group["params"]]
+            for key in ("params", "param_names"):  # names, if named_parameters() was given
+                if key in group:
+                    group[key] = list(itertools.compress(group[key], trained))
             for parameter in group["params"]:
                 if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                     raise ValueError(f"Parameters on the nodes must be float32 on the CPU, not {parameter.dtype} on "
@@ -126,14 +139,14 @@ class _NodeOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """State in the form of the optimizer of ``torch.optim``, and under ``gradring`` what nodes keep beside it.
 
-        One rank may call this alone.
+        ``torch.load`` reads it without ``weights_only=False``. One rank may call this alone.
         """
         kept = self._given
         if kept is None and self._job is not None:
             kept = client().ask(Save(job=self._job))
         if kept is not None:
             self._fill(kept)
-        return {**super().state_dict(), "gradring": kept}
+        return {**super().state_dict(), "gradring": _converted(kept, np.ndarray, torch.from_numpy)}
 
     def _fill(self, kept: dict[str, Any]) -> None:
         """Give each parameter the state that it has with ``torch.optim``."""
@@ -157,7 +170,7 @@ class _NodeOptimizer(torch.optim.Optimizer):
             raise ValueError("State must be one that an optimizer of gradring.torch has saved after a step, with "
                              "what its nodes keep")
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "gradring"})
-        self._given = state_dict["gradring"]
+        self._given = _converted(state_dict["gradring"], torch.Tensor, lambda tensor: tensor.numpy().copy())
         self._known = None
 
 
@@ -186,7 +199,8 @@ class SGD(_NodeOptimizer):
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
         return optimizers.SGD(float(group["lr"]), momentum=group["momentum"], dampening=group["dampening"],
-                              weight_decay=group["weight_decay"], nesterov=group["nesterov"], clip=group["clip"])
+                              weight_decay=float(group["weight_decay"]), nesterov=group["nesterov"],
+                              clip=group["clip"])
 
 
 class Adam(_NodeOptimizer):
@@ -206,20 +220,24 @@ class Adam(_NodeOptimizer):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0, amsgrad: bool = False, *, foreach: bool | None = None,
                  maximize: bool = False, capturable: bool = False, differentiable: bool = False,
-                 fused: bool | None = None, clip: float | None = None) -> None:
+                 fused: bool | None = None, decoupled_weight_decay: bool = False, clip: float | None = None) -> None:
         _refuse(amsgrad=amsgrad, maximize=maximize, capturable=capturable, differentiable=differentiable)
+        if decoupled_weight_decay:
+            self._kind = optimizers.AdamW
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "clip": clip})
 
     def _of(self, group: dict[str, Any]) -> optimizers.Optimizer:
-        return self._kind(float(group["lr"]), betas=tuple(group["betas"]), eps=group["eps"],
+        first, second = map(float, group["betas"])
+        return self._kind(float(group["lr"]), betas=(first, second), eps=group["eps"],
                           weight_decay=group["weight_decay"], clip=group["clip"])
 
 
 class AdamW(Adam):
     """``torch.optim.AdamW``, on the nodes; see :class:`Adam`."""
 
-    _kind = optimizers.AdamW
-
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+                 eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
+                 foreach: bool | None = None, capturable: bool = False, differentiable: bool = False,
+                 fused: bool | None = None, clip: float | None = None) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, capturable=capturable,
+                         differentiable=differentiable, decoupled_weight_decay=True, clip=clip)

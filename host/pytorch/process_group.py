@@ -125,7 +125,11 @@ for _name in _DELEGATED:
 def _create(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> RingGroup:
     """Make a process group, as PyTorch asks for it."""
     connection = client()
-    gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    # All ranks are on this machine, whatever its name stands for.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    gloo = dist.ProcessGroupGloo(store, rank, size, options)
     whole = not dist.is_initialized() or size == dist.get_world_size()
     if whole:
         connection.join(rank, size, timeout.total_seconds())

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -20,12 +21,16 @@ from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
 from host.jobs.job import JobError
 from host.pytorch.jobs import Jobs
-from host.pytorch.messages import Hello, Leave, Request, Save
+from host.pytorch.messages import Failed, Hello, Leave, Listen, Request, Save
+from host.pytorch.watch import WatchedJobs
 
 __all__ = ["Patience", "RingServer"]
 
 #: Seconds for which the reason is waited for, when a rank has closed its connection.
 _REASON = 1.0
+
+#: Seconds for which another cause is waited for, when a rank has failed by what may be another one's fault.
+_CAUSE = 0.5
 
 #: Errors of an operation after which the ring serves nobody; others than these and ValueError are faults of the
 #: program, and end it. A ValueError is about a request that was refused, before nodes were given anything.
@@ -89,18 +94,22 @@ class RingServer:
         Calls and bytes of each collective that has gone over gloo, of the ranks that have left.
     """
 
-    def __init__(self, address: Path, *, ranks: int, jobs: Jobs, patience: Patience,
+    def __init__(self, address: Path, *, ranks: int, jobs: Jobs | WatchedJobs, patience: Patience,
                  say: Callable[[str], None] = lambda text: None) -> None:
         self._ranks, self._jobs, self._patience, self._say = ranks, jobs, patience, say
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(os.fspath(address))
-        self._socket.listen(ranks)
+        self._socket.listen(2 * ranks)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._connections: dict[int, Connection] = {}
         self._left: set[int] = set()
         self._lost: dict[int, float] = {}
+        self._failed: dict[int, tuple[float, Failed, Connection]] = {}
         self._asked: dict[int, Request] = {}
+        self._serving: list[int] = []
+        self._listeners: list[Connection] = []
+        self._lock = threading.Lock()
         self._since = 0.0
         self._named = False
         self.error: str | None = None
@@ -126,12 +135,13 @@ class RingServer:
         for rank, since in self._lost.items():
             if time.monotonic() - since > _REASON:
                 self.fail(f"Rank {rank} has ended; the others cannot go on without it")
+        self._blame()
         self._serve()
 
     def fail(self, reason: str) -> None:
         """Give all ranks an error, now or when they ask again."""
-        if self.error is None:
-            self.error = reason
+        with self._lock:
+            self._tell(reason)
         for rank in list(self._asked):
             del self._asked[rank]
             self._answer(rank, (False, self.error))
@@ -140,6 +150,36 @@ class RingServer:
         """Take in that a rank has ended, and why; the others cannot go on, unless it had left."""
         if rank not in self._left and self._connections:
             self.fail(f"Rank {rank} has ended, {reason}; the others cannot go on without it")
+
+    def interrupt(self, reason: str) -> None:
+        """Give an error to all ranks whose operation is being done, in another thread than that of :meth:`poll`."""
+        with self._lock:
+            self._tell(reason)
+            for rank in self._serving:
+                self._answer(rank, (False, self.error))
+            self._serving = []
+
+    def _tell(self, reason: str) -> None:
+        """Note the reason for which ranks cannot go on, unless there is one, and tell those that listen."""
+        if self.error is None:
+            self.error = reason
+        for connection in self._listeners:
+            _send(connection, self.error)
+        self._listeners = []
+
+    def _blame(self) -> None:
+        """Answer ranks that have failed. The first one is the reason, unless another rank may be its cause: that
+        one's end is known soon."""
+        for rank, (since, failure, connection) in sorted(self._failed.items(), key=lambda item: item[1][0]):
+            own = failure.own or (time.monotonic() - since > _CAUSE and not self._lost)
+            if self.error is None and not own:
+                continue
+            del self._failed[rank]
+            if self.error is None:
+                self.fail(f"Rank {rank} has ended by {failure.error}; the others cannot go on without it")
+                _send(connection, (True, None))
+            else:
+                _send(connection, (False, self.error))
 
     def _receive(self, connection: Connection, owner: list[int]) -> None:
         """Take a message; ``owner`` has the rank of the connection, when that is known."""
@@ -155,6 +195,12 @@ class RingServer:
             return
         if isinstance(message, Hello):
             self._greet(connection, owner, message)
+        elif isinstance(message, Listen):
+            self._listeners.append(connection)
+            if self.error is not None:
+                self.fail(self.error)
+        elif isinstance(message, Failed):
+            self._failed[message.rank] = time.monotonic(), message, connection
         elif isinstance(message, Leave):
             self._left.add(owner[0])
             for name, (calls, size) in message.gloo.items():
@@ -190,16 +236,21 @@ class RingServer:
             _send(self._connections[rank], answer)
 
     def _try(self, ranks: list[int], action: Callable[[], Any]) -> None:
-        """Give ranks the result of an action, or its error."""
+        """Give ranks the result of an action, or its error, unless it is interrupted."""
+        self._serving = ranks
+        fatal = False
         try:
             answer = True, action()
         except ValueError as error:
             answer = False, str(error)
         except _FATAL as error:
-            self.error = str(error)
-            answer = False, self.error
-        for rank in ranks:
-            self._answer(rank, answer)
+            fatal, answer = True, (False, str(error))
+        with self._lock:
+            if fatal:
+                self._tell(answer[1])
+            for rank in self._serving:
+                self._answer(rank, answer)
+            self._serving = []
 
     def _serve(self) -> None:
         """Do the operation that all ranks have asked for; or name those that have not."""
@@ -237,7 +288,7 @@ class RingServer:
                       f"{_numbers(missing)}, for {first.title}")
 
 
-def _send(connection: Connection, answer: tuple[bool, Any]) -> None:
+def _send(connection: Connection, answer: Any) -> None:
     """Send an answer to a rank, which may have ended by now."""
     with contextlib.suppress(OSError):
         connection.send(answer)

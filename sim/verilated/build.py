@@ -103,8 +103,8 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
-    patch = (_HERE / "batch.py").read_text() if batched else ""
-    patch += (_HERE / "members.py").read_text()
+    patch = toolchain.text(_HERE / "batch.py") if batched else ""
+    patch += toolchain.text(_HERE / "members.py")
     shim = {path.name: path.read_text() for path in sorted((_HERE / "compression").iterdir())} if traced else {}
     verilate = options("node", "ring_node", "--savable")
     verilate = (*verilate, "--trace-fst") if traced else verilate

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,7 @@ __all__ = [
     "shared_library",
     "source",
     "target",
+    "text",
     "verilator",
     "version",
     "yosys",
@@ -117,9 +119,17 @@ def target() -> str:
     return digest(*parts, *(f"{name}={os.environ[name]}" for name in _READ if name in os.environ))
 
 
+_PREFIX = re.compile(r"\bgradring\.(?=(?:hdl|sim|host|boards)\b)")
+
+
 def source(*functions: type | Callable[..., object]) -> str:
     """Source of the functions and classes that run tools, for digests: arguments of a tool and their order."""
-    return "\n".join(map(inspect.getsource, functions))
+    return "\n".join(_PREFIX.sub("", inspect.getsource(one)) for one in functions)
+
+
+def text(path: Path) -> str:
+    """Source of a module, for digests: the same in a clone as in a wheel, whose modules are within ``gradring``."""
+    return _PREFIX.sub("", path.read_text())
 
 
 @functools.cache

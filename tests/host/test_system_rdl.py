@@ -1,5 +1,6 @@
 """The registers in SystemRDL, as an independent compiler reads them."""
 
+import re
 import subprocess
 import sys
 
@@ -49,11 +50,39 @@ def test_special_fields(node):
     assert flags.get_property("onwrite") == systemrdl.rdltypes.OnWriteType.woset
 
 
-def test_header(tmp_path):
-    """The C header has the addresses as members of a structure, which a compiler agrees with."""
-    subprocess.run([sys.executable, "-m", "peakrdl", "c-header", str(PATH), "-o", "registers.h"], cwd=tmp_path,
-                   check=True, capture_output=True)
-    checks = "\n".join(f'static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
-                       for entry in REGISTERS)
-    (tmp_path / "check.cpp").write_text(f'#include <cstddef>\n#include "registers.h"\n{checks}\nint main() {{}}\n')
-    subprocess.run(["c++", "-std=c++17", "check.cpp", "-o", "check"], cwd=tmp_path, check=True)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folder in which `make registers` has made its files, by the commands that the Makefile has."""
+    folder = tmp_path_factory.mktemp("registers")
+    lines = re.search(r"^registers:.*\n((?:\t.*\n)+)", (documents.ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    for line in lines.splitlines():
+        program, *arguments = line.split()
+        assert program == "$(BIN)/peakrdl"
+        arguments = [text.replace("docs/registers.rdl", str(PATH)) for text in arguments]
+        subprocess.run([sys.executable, "-m", "peakrdl", *arguments], cwd=folder, check=True, capture_output=True)
+    return folder / "build" / "registers"
+
+
+def test_header(made):
+    """The header has each register, and each field, where the table has it: a C compiler agrees."""
+    checks = [f'_Static_assert(offsetof(gradring_node_t, {entry.name}) == {4 * entry.address}, "");'
+              for entry in REGISTERS]
+    for entry in REGISTERS:
+        for name, bit, width in ([(field.name, field.bit, field.width) for field in entry.fields]
+                                 or [("value", 0, entry.width)]):
+            prefix = f"GRADRING_NODE__{entry.name}__{name.upper()}"
+            checks += [f'_Static_assert({prefix}_bp == {bit} && {prefix}_bw == {width}, "");',
+                       f'_Static_assert({prefix}_bm == {(1 << width) - 1 << bit}u, "");']
+    (made / "check.c").write_text("\n".join(["#include <stddef.h>", '#include "gradring_registers.h"', *checks,
+                                             "int main(void) { return 0; }", ""]))
+    compiled = subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "check.c", "-o", "check"], cwd=made,
+                              capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+
+
+def test_pages(made):
+    """The HTML pages have every register."""
+    assert (made / "html" / "index.html").is_file()
+    data = "".join(path.read_text() for path in (made / "html").rglob("*.js*"))
+    for entry in REGISTERS:
+        assert entry.name in data

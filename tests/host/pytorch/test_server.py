@@ -1,6 +1,5 @@
 """The server of ranks' requests: agreement, slow ranks, ranks that end, and time-outs."""
 
-import random
 import re
 import time
 
@@ -9,7 +8,7 @@ import pytest
 
 from host.driver.diagnosis import RingError
 from host.pytorch.client import RingClient, client
-from host.pytorch.messages import ADDRESS, AllReduce, Hello, Open, Save
+from host.pytorch.messages import ADDRESS, AllReduce, Failed, Hello, Open, Save
 from host.pytorch.server import Patience
 from host.training.optimizers import SGD
 from tests.host.pytorch.ranks import serving
@@ -117,27 +116,23 @@ def test_server_that_ends(tmp_path):
         waiting.result(10)
 
 
-def test_slow_ranks(tmp_path):
-    """A rank that is late is named, and no other: in each of 100 sums."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    generator = random.Random(seed)
-    with serving(tmp_path, Sums(), ranks=RANKS, patience=Patience(slow=0.1, timeout=60)) as ranks:
-        right = 0
-        for _ in range(100):
-            late = generator.randrange(RANKS)
-            before = len(ranks.said)
+def test_failure(ranks):
+    """The first rank that fails by itself is the reason, also of one whose error another rank may have caused."""
+    waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
+    borrowed = ranks.pool.submit(ranks.clients[2].fail, Failed(rank=2, error="RuntimeError: closed", own=False))
+    time.sleep(0.1)
+    assert ranks.clients[1].fail(Failed(rank=1, error="KeyError: 'a'", own=True)) is None
+    answers = [waiting.exception(10), borrowed.result(10)]
+    assert same_error(answers) == "Rank 1 has ended by KeyError: 'a'; the others cannot go on without it"
+    assert ranks.server.error == str(answers[0])
 
-            def ask(rank, late=late):
-                time.sleep(0.22 if rank == late else 0.0)
-                return ranks.clients[rank].ask(ones())
 
-            for future in [ranks.pool.submit(ask, rank) for rank in range(RANKS)]:
-                future.result(10)
-            said = ranks.said[before:]
-            right += len(said) == 1 and re.search(rf" for rank {late}, for a sum of 4 elements$", said[0]) is not None
-        assert right >= 95
-        assert sum(ranks.server.slow) >= 95
+def test_failure_alone(ranks):
+    """An error that no other rank has caused is the rank's own in the end."""
+    waiting = ranks.pool.submit(ranks.clients[0].ask, ones())
+    assert ranks.clients[2].fail(Failed(rank=2, error="RuntimeError: shapes", own=False)) is None
+    assert same_error([waiting.exception(10)]) == (
+        "Rank 2 has ended by RuntimeError: shapes; the others cannot go on without it")
 
 
 def test_timeout(tmp_path):

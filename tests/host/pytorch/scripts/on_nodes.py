@@ -110,6 +110,29 @@ def unused():
             together.step)
 
 
+def shared():
+    """A model of which the nodes update a part, and an optimizer of PyTorch the rest, which is averaged for it."""
+    torch.manual_seed(4)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 3)))
+    plain = copy.deepcopy(model.module)
+    optimizers = [gradring.torch.Adam(model.module[0].parameters(), lr=0.01),
+                  torch.optim.SGD(model.module[2].parameters(), lr=0.1)]
+    theirs = [torch.optim.Adam(plain[0].parameters(), lr=0.01), torch.optim.SGD(plain[2].parameters(), lr=0.1)]
+    for step in range(3):
+        every = [torch.randn(5, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+                 for rank in range(dist.get_world_size())]
+        (sum(plain(one).square().sum() for one in every) / len(every)).backward()
+        model(inputs(step)).square().sum().backward()
+        for optimizer in (*optimizers, *theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, parameter in plain.named_parameters():
+        assert torch.allclose(parameter, model.module.get_parameter(name), rtol=1e-4, atol=1e-5), name
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, flat(model.parameters()).tobytes())
+    assert len(set(everyone)) == 1
+
+
 def constructors():
     parameter = [nn.Parameter(torch.ones(3))]
     refused("maximize must be left out", lambda: gradring.torch.SGD(parameter, maximize=True))
@@ -125,4 +148,5 @@ dist.init_process_group("gradring")
 constructors()
 replayed(sys.argv[1])
 unused()
+shared()
 dist.destroy_process_group()

@@ -1,0 +1,40 @@
+"""A ring whose ranks are all this process."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+
+from host.jobs.simulate import simulate
+from host.pytorch import jobs as module
+from host.pytorch.jobs import Jobs, Options
+from host.pytorch.messages import AllReduce, Open, Save
+
+__all__ = ["StandIn", "standing_in"]
+
+
+class StandIn:
+    """A client whose requests each rank makes, with this process's values times a factor of its own."""
+
+    def __init__(self, jobs, factors):
+        self._jobs, self._factors = jobs, factors
+
+    def ask(self, request):
+        if isinstance(request, Save):
+            return self._jobs.save(request)
+        name = "values" if isinstance(request, AllReduce) else "gradients"
+        return self._jobs.answer([
+            request if isinstance(request, Open) else
+            dataclasses.replace(request, **{name: np.float32(factor) * getattr(request, name)})
+            for factor in self._factors])
+
+
+@contextlib.contextmanager
+def standing_in(monkeypatch, node, *factors):
+    """A client of a ring of such nodes, one for each factor."""
+    def simulated(*, gradients, weights, **options):
+        return simulate(node=node, **options)
+
+    monkeypatch.setattr(module, "simulate", simulated)
+    with contextlib.ExitStack() as stack:
+        yield StandIn(Jobs(Options(nodes=len(factors)), stack), factors)

@@ -1,0 +1,141 @@
+"""Optimizers on the nodes beside those of PyTorch, and beside `Job.step`; no rank has a process here."""
+
+import inspect
+import io
+
+import numpy as np
+import pytest
+
+from host.jobs.simulate import simulate
+from host.training import optimizers as nodes
+from tests.host.pytorch.stand_in import standing_in
+from tests.host.rings import CONFIGS
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # as in tests/host/training/test_torch.py
+
+from host.pytorch import optimizers as module  # noqa: E402
+from host.pytorch.optimizers import SGD, Adam, AdamW  # noqa: E402
+
+STEPS = 4
+
+#: Kind, arguments that torch.optim takes as well, and the same optimizer of a job.
+CASES = {
+    "sgd": (SGD, {"lr": 0.1}, nodes.SGD(0.1)),
+    "decay": (SGD, {"lr": 0.1, "weight_decay": 0.01}, nodes.SGD(0.1, weight_decay=0.01)),
+    "momentum": (SGD, {"lr": torch.tensor(0.1), "momentum": 0.9, "dampening": 0.3},
+                 nodes.SGD(float(torch.tensor(0.1)), momentum=0.9, dampening=0.3)),
+    "nesterov": (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}, nodes.SGD(0.1, momentum=0.9, nesterov=True)),
+    "adam": (Adam, {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-6, "foreach": False},
+             nodes.Adam(0.01, betas=(0.8, 0.99), eps=1e-6)),
+    "adam with decay": (Adam, {"weight_decay": 0.1}, nodes.Adam(1e-3, weight_decay=0.1)),
+    "adam, decoupled": (Adam, {"weight_decay": 0.1, "decoupled_weight_decay": True},
+                        nodes.AdamW(1e-3, weight_decay=0.1)),
+    "adamw": (AdamW, {"fused": False}, nodes.AdamW(1e-3, weight_decay=0.01)),
+}
+
+
+@pytest.fixture
+def ring(monkeypatch):
+    """Two ranks, with zeros and with twice the gradients of this process, whose mean is exact."""
+    with standing_in(monkeypatch, CONFIGS["default"], 0, 2) as found:
+        monkeypatch.setattr(module, "client", lambda: found)
+        yield found
+
+
+def parameters():
+    generator = torch.Generator().manual_seed(5)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((7, 9), (9,), (3, 3, 5))]
+
+
+def differentiate(given, step):
+    generator = torch.Generator().manual_seed(100 + step)
+    for parameter in given:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).numpy().copy()
+
+
+def bits(array):
+    return np.ascontiguousarray(array, np.float32).view(np.uint32)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps(ring, case):
+    """Weights are those of `Job.step` bit for bit, and PyTorch's up to a few roundings; so is the state."""
+    kind, options, own = CASES[case]
+    given, plain = parameters(), parameters()
+    optimizer, theirs = kind(given, **options), getattr(torch.optim, kind.__name__)(plain, **options)
+    length = len(flat(given))
+    with simulate(nodes=2, length=length, optimizer=own, node=CONFIGS["default"]) as job:
+        job.load(flat(given))
+        for step in range(STEPS):
+            for side in (given, plain):
+                differentiate(side, step)
+            gradients = flat(parameter.grad for parameter in given)
+            weights, _ = job.step(np.stack([0 * gradients, 2 * gradients]))
+            optimizer.step()
+            theirs.step()
+            np.testing.assert_array_equal(bits(flat(given)), bits(weights))
+    # Weights and terms are below 4: the last place is 2 ** -22, of some roundings per step.
+    np.testing.assert_allclose(flat(given), flat(plain), rtol=0, atol=8 * STEPS * 2 ** -22)
+    state, expected = optimizer.state_dict(), theirs.state_dict()
+    assert state["state"].keys() == expected["state"].keys()
+    for number, ones in expected["state"].items():
+        for name, value in ones.items():
+            if value is not None:  # the momentum of an SGD without any
+                torch.testing.assert_close(state["state"][number][name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [SGD, Adam, AdamW])
+def test_arguments(kind):
+    """Each argument of PyTorch's optimizer is there, with its default."""
+    own, theirs = (inspect.signature(one).parameters for one in (kind, getattr(torch.optim, kind.__name__)))
+    for name, parameter in theirs.items():
+        assert (own[name].default, own[name].kind) == (parameter.default, parameter.kind), name
+    assert set(own) - set(theirs) == {"clip"}
+
+
+def test_clip(ring):
+    """`clip` is what `clip_grad_value_` does to the mean."""
+    given, plain = parameters(), parameters()
+    optimizer, theirs = SGD(given, lr=0.5, clip=0.25), torch.optim.SGD(plain, lr=0.5)
+    for side in (given, plain):
+        differentiate(side, 0)
+    torch.nn.utils.clip_grad_value_(plain, 0.25)
+    optimizer.step()
+    theirs.step()
+    np.testing.assert_allclose(flat(given), flat(plain), rtol=0, atol=2 ** -21)
+
+
+def test_saved(ring):
+    """A state that a file has kept goes on in another optimizer, bit for bit; names and schedules go along."""
+    model, again = (torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)) for _ in range(2))
+    for one in (model, again):
+        one[0].bias.requires_grad_(False)
+    first, second = ([{"params": list(one[0].named_parameters())},
+                      {"params": list(one[1].named_parameters()), "lr": 0.1}] for one in (model, again))
+    optimizer, other = AdamW(first, lr=0.01), AdamW(second, lr=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+    for step in range(3):
+        differentiate([parameter for parameter in model.parameters() if parameter.requires_grad], step)
+        optimizer.step(lambda: torch.tensor(1.0))
+        schedule.step()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    found = torch.load(file)  # weights only, as by default
+    again.load_state_dict(found["model"])
+    other.load_state_dict(found["optimizer"])
+    assert [group["param_names"] for group in other.param_groups] == [["weight"], ["weight", "bias"]]
+    assert [group["lr"] for group in other.param_groups] == pytest.approx([0.001, 0.01])
+    before = flat(model.parameters())
+    for one, by in ((model, optimizer), (again, other)):
+        differentiate([parameter for parameter in one.parameters() if parameter.requires_grad], 9)
+        by.step()
+    np.testing.assert_array_equal(bits(flat(model.parameters())), bits(flat(again.parameters())))
+    assert (bits(flat(model.parameters())) != bits(before)).any()
+    saved = other.state_dict()["gradring"]
+    assert saved["steps"] == [4, 4]

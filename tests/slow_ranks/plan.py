@@ -1,0 +1,63 @@
+"""Plans of late ranks, and what must have been said about them."""
+
+import dataclasses
+import random
+import re
+from collections.abc import Iterable
+
+__all__ = ["KINDS", "Case", "judge", "plan"]
+
+KINDS = ("asleep", "busy", "stopped")
+
+#: Lateness, in units of the time after which ranks are named, of ranks that must be named and of those that must not.
+_LATE, _IN_TIME = 2.0, 0.25
+
+#: Elements of the first case's sum. Each has a length of its own, by which the server's lines are told apart.
+_FIRST = 33
+
+_LINE = re.compile(r"ha(?:s|ve) waited \S+ s for ranks? ([\d, and]+), for a sum of ([\d,]+) elements$")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A sum for which some ranks are late.
+
+    Members
+    -------
+    how : str
+        One of :data:`KINDS`.
+    late : list of int
+        Ranks that are late.
+    named : bool
+        Whether they are late enough to be named.
+    seconds : float
+    elements : int
+    """
+
+    how: str
+    late: list[int]
+    named: bool
+    seconds: float
+    elements: int
+
+
+def plan(cases: int, *, ranks: int, slow: float, seed: int) -> list[Case]:
+    """Cases in which one rank is late, or two, and behind every fourth one more in which none must be named."""
+    generator = random.Random(seed)
+    found: list[Case] = []
+    for number in range(cases):
+        for named in (True, False) if number % 4 == 3 else (True,):
+            late = sorted(generator.sample(range(ranks), generator.choice([1, 1, min(2, ranks - 1)])))
+            found.append(Case(how=generator.choice(KINDS), late=late, named=named, elements=_FIRST + len(found),
+                              seconds=slow * (_LATE if named else _IN_TIME)))
+    return found
+
+
+def judge(cases: Iterable[Case], lines: Iterable[str]) -> list[bool]:
+    """Whether the late ranks of each case were named, once, and no others."""
+    named: dict[int, list[list[int]]] = {}
+    for line in lines:
+        if (match := _LINE.search(line)) is not None:
+            ranks = [int(number) for number in re.findall(r"\d+", match[1])]
+            named.setdefault(int(match[2].replace(",", "")), []).append(ranks)
+    return [named.get(case.elements, []) == ([case.late] if case.named else []) for case in cases]

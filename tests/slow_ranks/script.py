@@ -1,0 +1,42 @@
+"""Sums for which some ranks are late on purpose: ``script.py PLAN [FOLDER]``.
+
+With a folder, each rank leaves the number of its process there, and goes on with large sums until it is ended.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+
+def delay(how, seconds):
+    """Be late: asleep, busy, or stopped by the system's scheduler."""
+    if how == "asleep":
+        time.sleep(seconds)
+    elif how == "busy":
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            torch.ones(64, 64) @ torch.ones(64, 64)
+    else:
+        with subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+dist.init_process_group()
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(32))  # which builds the ring
+for case in json.loads(Path(sys.argv[1]).read_text()):
+    if rank in case["late"]:
+        delay(case["how"], case["seconds"])
+    dist.all_reduce(torch.ones(case["elements"]))
+if len(sys.argv) > 2:
+    Path(sys.argv[2], f"{rank}.pid").write_text(str(os.getpid()))
+    while True:
+        dist.all_reduce(torch.ones(60_000))
+dist.destroy_process_group()
