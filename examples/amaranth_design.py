@@ -1,8 +1,8 @@
 """Use a unit of gradring in an Amaranth design of your own: a stream of floats without its small values, compressed.
 
-``Sparsifier`` makes every element below a threshold zero and hands the rest to the zero-value encoder. It is simulated
-by Amaranth's own simulator, with pauses on both sides, and compared with numpy, bit for bit; then it is written as
-Verilog with AXI4-Stream ports. Run it with ``python examples/amaranth_design.py``.
+``Sparsifier`` makes every element below a threshold zero and hands the rest to the zero-value encoder. It is
+simulated by Amaranth's own simulator, with pauses on both sides, and compared with numpy, bit for bit; then it is
+written as Verilog with AXI4-Stream ports. Run it with ``python examples/amaranth_design.py``.
 """
 
 import pathlib
@@ -93,7 +93,8 @@ def simulate(vectors, threshold, *, seed):
             words, last = [], 0
             while not last:
                 ctx.set(design.o.ready, int(pauses.integers(2)))
-                _, _, valid, ready, payload = await ctx.tick().sample(design.o.valid, design.o.ready, design.o.payload)
+                tick = ctx.tick().sample(design.o.valid, design.o.ready, design.o.payload)
+                _, _, valid, ready, payload = await tick
                 counts["cycles"] += 1
                 if counts["cycles"] > LIMIT:
                     raise RuntimeError(f"Nothing has come out of the design for vector {len(results)}")

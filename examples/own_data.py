@@ -1,8 +1,9 @@
 """Train on a table of your own, and see what codecs of gradients do to the loss, the cycles and the words.
 
-``python examples/own_data.py DATA.csv TARGET`` predicts the column TARGET from all other columns of a CSV file with a
-header and numbers. A target with few whole numbers is a class, any other one a quantity. Without arguments the file is
-a table of 442 patients, which is written first. ``--gradients zero_value,mx9`` and ``--density 1,0.1`` choose the rows.
+``python examples/own_data.py DATA.csv TARGET`` predicts the column TARGET from all other columns of a CSV file with
+a header and numbers. A target with few whole numbers is a class, any other one a quantity. Without arguments the file
+is a table of 442 patients, which is written first. ``--gradients zero_value,mx9`` and ``--density 1,0.1`` choose the
+rows of the result.
 """
 
 import argparse
@@ -82,7 +83,8 @@ def train(model, data, *, steps, batch, **options):
     generator = np.random.default_rng(2)
     with gradring.simulate(nodes=NODES, length=model.length, optimizer=gradring.Adam(0.01),
                            announce=lambda stage: print(f"{stage} …", flush=True), **options) as ring:
-        weights = ring.load(model.first_weights())
+        weights = model.first_weights()
+        ring.load(weights)
         for _ in range(steps):
             rows = generator.choice(len(x), batch, replace=False)
             gradients = [model.loss(weights, x[share], y[share])[1] for share in np.array_split(rows, NODES)]
@@ -94,8 +96,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", nargs="?", type=pathlib.Path)
     parser.add_argument("target", nargs="?", default="progression")
-    parser.add_argument("--gradients", default="zero_value,bf16,mx9,mx6", help="codecs, with commas between them")
-    parser.add_argument("--density", default="1", help="parts of the gradients that are sent, with commas between them")
+    parser.add_argument("--gradients", default="zero_value,bf16,mx9,mx6", help="codecs, with commas")
+    parser.add_argument("--density", default="1", help="parts of the gradients to send, with commas")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64, help="rows in a step, for all nodes")
     values = parser.parse_args()
@@ -119,7 +121,8 @@ def main():
         options = {"gradients": codec, **({"density": density} if density < 1 else {})}
         rows.append((codec, density, *train(model, ((x[:part], y[:part]), (x[part:], y[part:])), steps=values.steps,
                                             batch=values.batch, **options)))
-    print(f"\n{'gradients':<12}{'density':>8}{'loss':>9}{'unseen':>9}{'cycles/step':>13}{'words/step':>12}{'of raw':>9}")
+    print(f"\n{'gradients':<12}{'density':>8}{'loss':>9}{'unseen':>9}{'cycles/step':>13}{'words/step':>12}"
+          f"{'of raw':>9}")
     for codec, density, loss, unseen, figures in rows:
         print(f"{codec:<12}{density:8.0%}{loss:9.4f}{unseen:9.4f}{figures.cycles / values.steps:13,.0f}"
               f"{figures.words / values.steps:12,.0f}{figures.words / figures.words_dense:9.1%}")

@@ -1,8 +1,8 @@
 """Use a unit of gradring in a Verilog design of your own, and simulate it with Verilator.
 
-``verilog/sparsifier.sv`` is written by hand. It has the zero-value encoder between AXI4-Stream ports of its own, behind
-a threshold and beside two counters; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit for bit.
-Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
+``verilog/sparsifier.sv`` is written by hand. It has the zero-value encoder between AXI4-Stream ports of its own,
+behind a threshold and beside two counters; ``verilog/driver.cpp`` drives it. The words are compared with numpy, bit
+for bit. Run it with ``python examples/verilog_design.py``; it needs a C++ compiler, make and perl.
 """
 
 import importlib.util
@@ -57,7 +57,8 @@ def simulate(program, vectors, threshold):
 def main():
     program = build()
     generator = np.random.default_rng(0)
-    vectors = [generator.standard_normal(int(length)).astype(np.float32) for length in generator.integers(1, 1000, 50)]
+    lengths = generator.integers(1, 1000, 50).tolist()
+    vectors = [generator.standard_normal(length).astype(np.float32) for length in lengths]
     print("threshold   elements   words, of raw ones   cycles")
     for threshold in np.float32([0.5, 1, 2]):
         results, (elements, words, cycles) = simulate(program, vectors, threshold)
