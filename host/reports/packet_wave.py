@@ -32,8 +32,8 @@ def _events(packets: Sequence[Seen]) -> list[tuple[int, str, str | float]]:
         events.append((packet.cycles[0], "packet", _label(packet)))
         elements = packet.elements
         for cycle, (role, place) in zip(packet.cycles, packet.roles, strict=True):
-            known = elements is not None and place is not None and place < len(elements)
-            events += [(cycle, "word", role), (cycle, "element", elements[place].item() if known else math.nan)]
+            value = math.nan if elements is None or place is None else float(elements[place])
+            events += [(cycle, "word", role), (cycle, "element", value)]
         events += [(packet.cycles[-1] + 1, name, value) for name, value in
                    (("packet", "-"), ("word", "-"), ("element", math.nan))]
         # A pause within a packet: no word is on the wires.

@@ -134,10 +134,13 @@ class Seen:
     @property
     def elements(self) -> npt.NDArray[np.float32] | None:
         """Elements of the payload; None if they cannot be known: in a damaged packet, or without its codebook."""
-        found: Codec | None = _BY_CODE.get(self.header.codec, (None, None))[1]
-        if found is None or found.codebook_words or self.crc == "wrong" or self.header.type != DATA:
+        header = self.header
+        found: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
+        if found is None or found.codebook_words or self.crc != "right" or header.type != DATA:
             return None
-        return floats(found.decode(self.payload, self.header.length))
+        if found.span(self.payload, header.length) != (len(self.payload), 0, False):
+            return None
+        return floats(found.decode(self.payload, header.length))
 
     @property
     def roles(self) -> list[tuple[str, int | None]]:
