@@ -64,7 +64,8 @@ def test_own_data(tmp_path):
     assert list(found) == [("zero_value", "100%"), ("zero_value", "10%")]
     for values in found.values():
         assert float(values[0]) < 0.7  # 1 is the variance
-    assert float(found["zero_value", "10%"][3].replace(",", "")) < float(found["zero_value", "100%"][3].replace(",", ""))
+    dense, sparse = (int(values[3].replace(",", "")) for values in found.values())
+    assert sparse < dense
     for line in printed.splitlines():
         if line.startswith("zero_value"):
             assert line in PAGE
@@ -78,7 +79,8 @@ def test_own_data_of_another_kind(tmp_path):
         writer.writerow(["kind", "x", "y", "nothing"])
         for _ in range(200):
             kind = int(generator.integers(3))
-            writer.writerow([2 * kind, *(generator.standard_normal(2) + [3 * kind, -kind]).tolist(), 7])
+            place = generator.standard_normal(2) + np.array([3, -1]) * kind
+            writer.writerow([2 * kind, *place.tolist(), 7])
     printed = run(tmp_path, EXAMPLES / "own_data.py", "own.csv", "kind", "--gradients", "zero_value", "--steps", 40)
     assert "own.csv: 200 rows, 3 inputs, 3 classes; 171 parameters on 4 nodes\n" in printed
     ((loss, unseen, *_),) = rows(printed).values()
@@ -113,8 +115,8 @@ def test_verilog_design(tmp_path):
 
 def block(command):
     """Lines of the page's block that shows what a command prints."""
-    return re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1].replace("    ", "", 1) \
-        .replace("\n    ", "\n").splitlines()
+    found = re.search(rf"^    \$ {re.escape(command)}\n((?:    .*\n)+)", PAGE, re.MULTILINE)[1]
+    return [line.removeprefix("    ") for line in found.splitlines()]
 
 
 NODES, LENGTH, SEGMENT = 4, 1024, 256

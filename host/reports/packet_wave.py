@@ -5,7 +5,7 @@ of.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,23 @@ def _label(packet: Seen) -> str:
     return (f"{packet.type}_{header.sequence}:block{header.block}.{header.segment}:{header.length}_{packet.codec}")
 
 
-def _events(packets: Sequence[Seen]) -> list[tuple[int, str, str | float]]:
-    """Changes of the strings and numbers of one link."""
-    events: list[tuple[int, str, str | float]] = []
+#: Signals of a link with their types in VCD, those in GTKWave, and their values while no word is on the wires.
+_SIGNALS: dict[str, tuple[str, str, str | float]] = {
+    "packet": ("string", "ascii", "-"), "word": ("string", "ascii", "-"), "element": ("real", "real", math.nan),
+    "data": ("wire", "hex", "x")}
+
+
+def _events(packets: Sequence[Seen]) -> Iterator[tuple[int, str, str | float]]:
+    """Changes of the signals of one link, by their cycles; of several in a cycle the last one holds."""
     for packet in packets:
-        events.append((packet.cycles[0], "packet", _label(packet)))
+        yield packet.cycles[0], "packet", _label(packet)
         elements = packet.elements
-        for cycle, (role, place) in zip(packet.cycles, packet.roles, strict=True):
+        for cycle, data, (role, place) in zip(packet.cycles, packet.words, packet.roles, strict=True):
             value = math.nan if elements is None or place is None else float(elements[place])
-            events += [(cycle, "word", role), (cycle, "element", value)]
-        events += [(packet.cycles[-1] + 1, name, value) for name, value in
-                   (("packet", "-"), ("word", "-"), ("element", math.nan))]
-        # A pause within a packet: no word is on the wires.
-        events += [(cycle + 1, "word", "-") for cycle, after in zip(packet.cycles, packet.cycles[1:], strict=False)
-                   if after > cycle + 1]
-    return events
+            for name, now in (("word", role), ("element", value), ("data", data)):
+                yield cycle, name, now
+                yield cycle + 1, name, _SIGNALS[name][2]  # unless another word follows
+        yield packet.cycles[-1] + 1, "packet", _SIGNALS["packet"][2]
 
 
 def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings: Sequence[Encoding]) -> Path:
@@ -58,20 +60,22 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
     links = sorted({packet.link for packet in packets})
     shown = [one for one in encodings if one.machine or one.signal.endswith("operation")]
     save = path.with_suffix(".gtkw")
-    changes: list[tuple[int, int, Variable[Any], str | float]] = []
+    changes: list[tuple[int, Variable[Any], str | float]] = []
     with path.open("w") as file, save.open("w") as saved, VCDWriter(file, timescale="1 ps") as writer:
         layout = GTKWSave(saved)
         layout.dumpfile(str(path.resolve()))
         for link in links:
             scope = "link{}to{}".format(*link)
-            variables = {name: writer.register_var(scope, name, kind, init=init) for name, kind, init in (
-                ("packet", "string", "-"), ("word", "string", "-"), ("element", "real", math.nan))}
+            variables = {}
             with layout.group("link {} to {}".format(*link)):
-                layout.trace(f"{scope}.packet", datafmt="ascii")
-                layout.trace(f"{scope}.word", datafmt="ascii")
-                layout.trace(f"{scope}.element", datafmt="real")
+                for name, (kind, shape, init) in _SIGNALS.items():
+                    size = 32 if kind == "wire" else None
+                    variables[name] = writer.register_var(scope, name, kind, size=size, init=init)
+                    layout.trace(f"{scope}.{name}" + ("[31:0]" if size else ""), datafmt=shape)
+            last = {}
             for cycle, name, value in _events([packet for packet in packets if packet.link == link]):
-                changes.append((CYCLE * cycle, len(changes), variables[name], value))
+                last[cycle, name] = value
+            changes += [(CYCLE * cycle, variables[name], value) for (cycle, name), value in last.items()]
         for node in range(wave.nodes):
             with layout.group(f"node {node}", closed=node > 0):
                 for one in shown:
@@ -80,9 +84,9 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
                         continue
                     scope, name = ".".join((f"node{node}", *one.path)), one.signal.replace(".", "_")
                     variable = writer.register_var(scope, name, "string", init="-")
-                    layout.trace(f"{scope}.{name}", datafmt="ascii")
-                    changes += [(time, len(changes), variable, one.values.get(value, f"{value}"))
+                    layout.trace(f"{scope}.{name}", alias=".".join((*one.path, name)), datafmt="ascii")
+                    changes += [(time, variable, one.values.get(value, f"{value}"))
                                 for time, value in wave.changes(source)]
-        for time, _, variable, value in sorted(changes, key=lambda change: change[:2]):
+        for time, variable, value in sorted(changes, key=lambda change: change[0]):
             writer.change(variable, time, value)
     return save

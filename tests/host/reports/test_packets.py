@@ -140,11 +140,14 @@ def test_packet_wave(tmp_path):
         for cycle, word, (role, place) in zip(one.cycles, one.words, one.roles, strict=True):
             assert at(f"{scope}.packet", cycle).startswith(f"DATA_{one.header.sequence}:block{one.header.block}.")
             assert at(f"{scope}.word", cycle) == role
+            assert at(f"{scope}.data", cycle) == word
             shown = at(f"{scope}.element", cycle)
             assert math.isnan(shown) if place is None else bits([shown])[0] == word
         busy = {cycle for other in seen if other.link == one.link for cycle in other.cycles}
         for cycle in set(range(one.cycles[0], one.cycles[-1] + 2)) - busy:
             assert at(f"{scope}.word", cycle) == "-"
+            assert math.isnan(at(f"{scope}.element", cycle))
+            assert at(f"{scope}.data", cycle) == "x" * 32
     assert at("node0.unit.state", 0) == "REST"
     assert at("node0.unit.state", seen[0].cycles[0] + 1) == "SEND"
     text = save.read_text()
