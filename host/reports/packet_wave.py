@@ -58,7 +58,8 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
         Signals whose values have names; the machines and operations among them are shown for each node.
     """
     links = sorted({packet.link for packet in packets})
-    shown = [one for one in encodings if one.machine or one.signal.endswith("operation")]
+    shown = [one for one in encodings if "$" not in one.signal and (
+        one.machine or one.signal.endswith("operation"))]
     save = path.with_suffix(".gtkw")
     changes: list[tuple[int, Variable[Any], str | float]] = []
     with path.open("w") as file, save.open("w") as saved, VCDWriter(file, timescale="1 ps") as writer:
@@ -75,7 +76,8 @@ def write_packet_wave(path: Path, wave: Wave, packets: Sequence[Seen], encodings
             last = {}
             for cycle, name, value in _events([packet for packet in packets if packet.link == link]):
                 last[cycle, name] = value
-            changes += [(CYCLE * cycle, variables[name], value) for (cycle, name), value in last.items()]
+            # From the rising edge on that puts a word on the wires.
+            changes += [(CYCLE * cycle - CYCLE // 2, variables[name], value) for (cycle, name), value in last.items()]
         for node in range(wave.nodes):
             with layout.group(f"node {node}", closed=node > 0):
                 for one in shown:

@@ -26,8 +26,8 @@ _TYPES = {DATA: "DATA", ABORT: "ABORT"}
 _BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
 
 #: Widths of the columns of text; numbers stand on the right.
-_COLUMNS = {"cycle": 7, "link": 7, "type": 6, "codec": 11, "sequence": 9, "block": 6, "segment": 8, "elements": 9,
-            "words": 6, "CRC": 8}
+_COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
+            "words": 6, "CRC": 7}
 
 #: Times and values of a signal from the start of a waveform on.
 Changes = list[tuple[int, Any]]
@@ -180,8 +180,8 @@ def read_packets(wave: Wave) -> list[Seen]:
 
 
 def _line(values: Sequence[object]) -> str:
-    return "".join(f"{value:<{width}}" if name in ("type", "codec", "CRC") else f"{value:>{width}}  "
-                   for value, (name, width) in zip(values, _COLUMNS.items(), strict=True))
+    return "".join(f"  {value:<{width}}" if name in ("type", "codec", "CRC") else f"{value:>{width}}"
+                   for value, (name, width) in zip(values, _COLUMNS.items(), strict=True)) + "  "
 
 
 def column_titles() -> str:
@@ -192,6 +192,6 @@ def column_titles() -> str:
 def describe(packet: Seen, *, first: int = 4) -> str:
     """A packet as a line of text, with so many of its elements."""
     header, elements = packet.header, packet.elements
-    shown = "unknown" if elements is None else "  ".join(f"{one:.5g}" for one in elements[:first].tolist())
+    shown = "unknown" if elements is None else "  ".join(f"{one:.4g}" for one in elements[:first].tolist())
     return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
                   header.block, header.segment, header.length, len(packet.words), packet.crc)) + shown
