@@ -84,7 +84,7 @@ def test_own_data_of_another_kind(tmp_path):
     printed = run(tmp_path, EXAMPLES / "own_data.py", "own.csv", "kind", "--gradients", "zero_value", "--steps", 40)
     assert "own.csv: 200 rows, 3 inputs, 3 classes; 171 parameters on 4 nodes\n" in printed
     ((loss, unseen, *_),) = rows(printed).values()
-    assert max(float(loss), float(unseen)) < 0.3  # 1.1 at first
+    assert max(float(loss), float(unseen)) < 0.5  # 1.1 without any training
     ended = subprocess.run([sys.executable, EXAMPLES / "own_data.py", "own.csv", "none"], cwd=tmp_path, text=True,
                            capture_output=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (1, "own.csv has no column none, only kind, x, y, nothing\n")
