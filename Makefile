@@ -9,7 +9,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs slow-ranks mutate check bench job-speed synth program synth-optimizer verilog registers wave clean
+.PHONY: help setup sim sweep quantize test pairs random-programs slow-ranks mutate check bench job-speed synth \
+  program synth-optimizer verilog registers wave packets clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -46,7 +47,8 @@ help:
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
 	@echo "make registers  HTML pages and a C header of the registers, by PeakRDL from docs/registers.rdl"
-	@echo "make wave   an FST waveform of one all-reduce"
+	@echo "make wave   an FST waveform of one fused update (NODES=)"
+	@echo "make packets  the packets in that waveform, as text and as a waveform of their own"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment); what was built for every clone stays in"
 	@echo "            the cache folder: '.venv/bin/gradring cache' shows it, 'gradring cache clear' removes it"
 
@@ -95,7 +97,7 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
   $(if $(DSP_REGISTERS),--dsp-registers) $(if $(NATIVE),--native))
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
-setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave
 
 sim: $(VENV)/.base
 	$(BIN)/gradring train $(SIM_OPTIONS)
@@ -160,6 +162,9 @@ registers: $(VENV)/.registers
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(WAVE_OPTIONS)
+
+packets: $(VENV)/.wave
+	$(BIN)/gradring packets
 
 clean:
 	rm -rf build $(if $(ALL),$(VENV))

@@ -15,6 +15,9 @@ from setuptools.command.egg_info import egg_info
 
 PACKAGES = ("hdl", "sim", "host", "boards")
 
+#: Files that `gradring examples` hands out, as they are.
+EXAMPLES = "examples"
+
 #: A string that names a module, or something in it.
 _NAME = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+(?::\w+)?")
 _BEGINNING = re.compile(rf"(?:{'|'.join(PACKAGES)})\.")
@@ -63,10 +66,13 @@ class Build(build_py):
             target = root / "gradring" / package
             shutil.rmtree(target, ignore_errors=True)  # of an earlier build
             (root / package).rename(target)
+        examples = root / "gradring" / EXAMPLES
+        shutil.rmtree(examples, ignore_errors=True)
         for path in (root / "gradring").rglob("*.py"):
             text = path.read_text()
             if (changed := within(text)) != text:
                 path.write_text(changed)
+        shutil.copytree(EXAMPLES, examples, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 class Metadata(egg_info):

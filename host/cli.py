@@ -25,9 +25,11 @@ from host.commands.console import (
     shown,
     thread_count,
 )
+from host.commands.examples import examples_command
 from host.commands.info import info_command, show_version
 from host.commands.launch import SETTINGS as LAUNCH_SETTINGS
 from host.commands.launch import launch_command
+from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
 from host.commands.run_options import COUNT, check_range, refuse_unused
@@ -372,6 +374,8 @@ app.command("sweep")(sweep_command)
 app.command("quantize")(quantize_command)
 app.command("info")(info_command)
 app.command("wave")(wave_command)
+app.command("packets")(packets_command)
+app.command("examples")(examples_command)
 app.command("launch", context_settings=LAUNCH_SETTINGS)(launch_command)
 app.add_typer(cache_app, name="cache")
 

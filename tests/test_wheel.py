@@ -38,8 +38,8 @@ def test_one_package(wheel):
         assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gradring"}
         (top,) = (name for name in names if name.endswith("top_level.txt"))
         assert file.read(top) == b"gradring\n"
-        sources = {path.relative_to(ROOT).as_posix() for folder in setup.PACKAGES
-                   for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h", ".v")}
+        sources = {path.relative_to(ROOT).as_posix() for folder in (*setup.PACKAGES, setup.EXAMPLES)
+                   for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h", ".v", ".sv")}
         assert sources == {name.removeprefix("gradring/") for name in names if name.startswith("gradring/") and
                            name.count("/") > 1}
 
@@ -156,6 +156,10 @@ def test_quick_start(wheel, tmp_path):
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
+    run(python.with_name("gradring"), "examples")
+    for path in (path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".sv", ".cpp")):
+        assert (tmp_path / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    run(python, "examples/amaranth_design.py")
     printed = run(python, "-c", program)
     assert re.search(r"^[\d,]+ cycles, at least [\d,]+; [\d,]+ words on the links$", printed, re.MULTILINE)
     assert re.search(r"^[\d,]+ cycles, density 100\.0%$", printed, re.MULTILINE)

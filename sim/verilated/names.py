@@ -19,13 +19,13 @@ from hdl.control.protocol import Operation
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, sources
 
-__all__ = ["Encoding", "encodings", "write_gtkw"]
+__all__ = ["SCOPES", "Encoding", "encodings", "read_encodings", "write_gtkw"]
 
 
 #: Name of the operation in a command. Commands may have any number there, so it is no enumeration.
 _OPERATION_BITS = 8
-#: Between the scope of a node and its component in a waveform.
-_SCOPES = ("ring_node", "node")
+#: Scopes between that of a node and its component in a waveform.
+SCOPES = ("ring_node", "node")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +72,24 @@ def encodings(component: Component, design: Design, *, identity: str | None = No
                                design.text, Path(__file__).read_bytes())
 
         def build(folder: Path) -> None:
-            rows = [dataclasses.asdict(one) for one in _encodings(component, design)]
-            (folder / "names.json").write_text(json.dumps(rows))
+            _save(folder, _encodings(component, design))
 
-        folder = toolchain.cached(toolchain.cache_folder("verilog") / f"{design.name}-names-{key}", build)
-        found = [Encoding(**{**row, "path": tuple(row["path"]),
-                             "values": {int(value): name for value, name in row["values"].items()}})
-                 for row in json.loads((folder / "names.json").read_text())]
+        found = read_encodings(toolchain.cached(
+            toolchain.cache_folder("verilog") / f"{design.name}-names-{key}", build))
     return tuple(found)
+
+
+def _save(folder: Path, found: Iterable[Encoding]) -> Path:
+    path = folder / "names.json"
+    path.write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+    return path
+
+
+def read_encodings(folder: Path) -> list[Encoding]:
+    """The encodings in a folder of names, which :func:`write_gtkw` puts beside a save file."""
+    return [Encoding(**{**row, "path": tuple(row["path"]),
+                        "values": {int(value): name for value, name in row["values"].items()}})
+            for row in json.loads((folder / "names.json").read_text())]
 
 
 def _encodings(component: Component, design: Design) -> list[Encoding]:
@@ -179,8 +189,8 @@ def write_gtkw(path: Path, wave: Path, found: Iterable[Encoding], *, nodes: int)
             with save.group(f"node {node}", closed=node > 0):
                 for one in every:
                     text = _filter(one)
-                    scope = ".".join((f"node{node}", *_SCOPES, *one.path, one.signal))
+                    scope = ".".join((f"node{node}", *SCOPES, *one.path, one.signal))
                     bits = f"[{one.width - 1}:0]" if one.width > 1 else ""
                     save.trace(scope + bits, alias=".".join((*one.path, one.signal)), datafmt="bin",
                                translate_filter_file=str(filters[text].resolve()))
-    return [path, *filters.values()]
+    return [path, *filters.values(), _save(folder, every)]

@@ -1,0 +1,38 @@
+"""The command `gradring packets`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from host.commands.console import make_console, shown
+from host.output import prepare
+from host.reports.packet_wave import write_packet_wave
+from host.reports.packets import Wave, column_titles, describe, read_packets
+from sim.verilated import toolchain
+from sim.verilated.names import read_encodings
+
+__all__ = ["packets_command"]
+
+
+def packets_command(
+    wave: Annotated[Path, typer.Argument(help="The waveform. [default: build/wave/ring.fst]", show_default=False)
+                    ] = toolchain.BUILD / "wave" / "ring.fst",
+    first: Annotated[int, typer.Option(help="Elements of each packet that are shown.")] = 4,
+) -> None:
+    """Show the packets in a waveform of gradring wave, and write them as a waveform of their own."""
+    if first < 0:
+        raise ValueError(f"Elements to show must be 0 or more, not {first:,}")
+    console = make_console()
+    given = Wave(wave)
+    packets = read_packets(given)
+    for line in [column_titles(), *(describe(packet, first=first) for packet in packets)]:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    words = sum(len(packet.words) for packet in packets)
+    console.print(f"{len(packets):,} packets, {words:,} words", soft_wrap=True)
+    path = wave.with_suffix(".packets.vcd")
+    prepare(path.parent, files=(path.name,))
+    names = wave.with_suffix(".names")
+    save = write_packet_wave(path, given, packets, read_encodings(names) if names.is_dir() else [])
+    console.print(f"{shown(path)} has packets, words, floats and states in plain: gtkwave {shown(save)}",
+                  soft_wrap=True)

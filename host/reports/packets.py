@@ -1,0 +1,197 @@
+"""Packets of a ring in a waveform: read from the wires of its links, as text, and as a waveform with words in plain.
+
+The waveform is one of ``gradring wave``, in the FST or VCD format, which is read by pywellen.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.ring.header import HEADER_WORDS
+from hdl.ring.topology import RingTopology
+from sim.golden.codecs import CODECS, Codec
+from sim.golden.packet import ABORT, DATA, STOMP, Header, checksum
+from sim.golden.ring import floats
+
+__all__ = ["CYCLE", "Changes", "Seen", "Wave", "column_titles", "describe", "read_packets"]
+
+#: Time of a cycle in a waveform.
+CYCLE = 10
+
+_TYPES = {DATA: "DATA", ABORT: "ABORT"}
+_BY_CODE = {codec.code: (name, codec) for name, codec in CODECS.items()}
+
+#: Widths of the columns of text; numbers stand on the right.
+_COLUMNS = {"cycle": 7, "link": 8, "type": 5, "codec": 10, "seq": 5, "block": 6, "segment": 8, "elements": 9,
+            "words": 6, "CRC": 7}
+
+#: Times and values of a signal from the start of a waveform on.
+Changes = list[tuple[int, Any]]
+
+
+class Wave:
+    """Signals of a waveform by their names.
+
+    Raises
+    ------
+    ValueError
+        There is no pywellen, or it does not understand the file.
+    FileNotFoundError
+        There is no such file.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            from pywellen import Waveform
+        except ModuleNotFoundError:
+            raise ValueError("Waveforms are read by pywellen, which is not installed: run "
+                             "'pip install gradring[wave]', or 'make .venv/.wave' in a clone") from None
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} must be a waveform, and is not there; 'gradring wave' writes one")
+        try:
+            self._signals = {str(one.full_name): one for one in Waveform(str(path)).all_vars()}
+        except Exception as error:  # of no common class
+            raise ValueError(f"{path} must be a waveform, but pywellen says: {error}") from None
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the ring that the waveform shows.
+
+        Raises
+        ------
+        ValueError
+            There is none.
+        """
+        count = 0
+        while f"node{count}.ring_o__valid" in self._signals:
+            count += 1
+        if not count:
+            raise ValueError("Waveform must be one of a ring, and has no signal node0.ring_o__valid")
+        return count
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._signals
+
+    def changes(self, name: str) -> Changes:
+        """Changes of a signal, the first of them being its value at the start."""
+        return [(int(time), value) for time, value in self._signals[name].tv]
+
+    def cycles(self, name: str, count: int) -> npt.NDArray[np.uint32]:
+        """Value of a signal before the rising edge of each cycle from 0 on; 0 where it is not known."""
+        found = [(time, value) for time, value in self.changes(name) if isinstance(value, int)]
+        times = np.array([time for time, _ in found])
+        values = np.array([0, *(value for _, value in found)], dtype=np.uint32)
+        return values[np.searchsorted(times, CYCLE * np.arange(count), side="right")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A packet that a node has put on its link.
+
+    Members
+    -------
+    link : tuple of int
+        Ranks of the sender and of its successor.
+    cycles : tuple of int
+        Cycle of each word on the sender's wires.
+    words : tuple of int
+    """
+
+    link: tuple[int, int]
+    cycles: tuple[int, ...]
+    words: tuple[int, ...]
+
+    @property
+    def header(self) -> Header:
+        """Header in the first three words."""
+        return Header.parse(self.words)
+
+    @property
+    def payload(self) -> tuple[int, ...]:
+        """Words between header and CRC."""
+        return self.words[HEADER_WORDS:-1]
+
+    @property
+    def crc(self) -> str:
+        """Verdict over the last word: ``right``, ``stomped`` or ``wrong``."""
+        due = checksum(self.words[:-1])
+        return {due: "right", due ^ STOMP: "stomped"}.get(self.words[-1], "wrong")
+
+    @property
+    def type(self) -> str:
+        """Name of the packet's type."""
+        return _TYPES.get(self.header.type, f"{self.header.type}")
+
+    @property
+    def codec(self) -> str:
+        """Name of the payload's codec."""
+        return _BY_CODE[self.header.codec][0] if self.header.codec in _BY_CODE else f"{self.header.codec}"
+
+    @property
+    def elements(self) -> npt.NDArray[np.float32] | None:
+        """Elements of the payload; None if they cannot be known: in a damaged packet, or without its codebook."""
+        header = self.header
+        found: Codec | None = _BY_CODE.get(header.codec, (None, None))[1]
+        if found is None or found.codebook_words or self.crc != "right" or header.type != DATA:
+            return None
+        if found.span(self.payload, header.length) != (len(self.payload), 0, False):
+            return None
+        return floats(found.decode(self.payload, header.length))
+
+    @property
+    def roles(self) -> list[tuple[str, int | None]]:
+        """Meaning of each word, and the place of the element that it is, if it is one."""
+        roles: list[tuple[str, int | None]] = [(f"header{word}", None) for word in range(HEADER_WORDS)]
+        if self.codec == "raw":
+            roles += [(f"element{place}", place) for place in range(len(self.payload))]
+        elif self.codec == "zero_value":
+            places: Iterator[int] = iter(())
+            group = 0
+            for word in self.payload:
+                place = next(places, None)
+                if place is None:
+                    roles.append((f"mask{group}", None))
+                    places = iter([32 * group + bit for bit in range(32) if word >> bit & 1])
+                    group += 1
+                else:
+                    roles.append((f"element{place}", place))
+        else:
+            roles += [(f"payload{word}", None) for word in range(len(self.payload))]
+        return [*roles, (f"CRC_{self.crc}", None)]
+
+
+def read_packets(wave: Wave) -> list[Seen]:
+    """All packets of a waveform that have an end, in the order of their first words."""
+    found = []
+    for sender, receiver in RingTopology(wave.nodes).links:
+        names = [f"node{sender}.ring_o__{wire}" for wire in ("valid", "data", "last")]
+        count = 2 + max(wave.changes(name)[-1][0] for name in names) // CYCLE
+        valid, data, last = (wave.cycles(name, count) for name in names)
+        (when,) = np.nonzero(valid)
+        ends = 1 + np.flatnonzero(last[when])
+        for cycles in np.split(when, ends)[:len(ends)]:
+            found.append(Seen(link=(sender, receiver), cycles=tuple(cycles.tolist()),
+                              words=tuple(data[cycles].tolist())))
+    return sorted(found, key=lambda packet: (packet.cycles[0], packet.link))
+
+
+def _line(values: Sequence[object]) -> str:
+    return "".join(f"  {value:<{width}}" if name in ("type", "codec", "CRC") else f"{value:>{width}}"
+                   for value, (name, width) in zip(values, _COLUMNS.items(), strict=True)) + "  "
+
+
+def column_titles() -> str:
+    """Titles of the columns of :func:`describe`."""
+    return _line(tuple(_COLUMNS)) + "first elements"
+
+
+def describe(packet: Seen, *, first: int = 4) -> str:
+    """A packet as a line of text, with so many of its elements."""
+    header, elements = packet.header, packet.elements
+    shown = "unknown" if elements is None else "  ".join(f"{one:.4g}" for one in elements[:first].tolist())
+    return _line((packet.cycles[0], "{} > {}".format(*packet.link), packet.type, packet.codec, header.sequence,
+                  header.block, header.segment, header.length, len(packet.words), packet.crc)) + shown
