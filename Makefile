@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog registers wave clean
+.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog registers wave docs clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -44,6 +44,7 @@ help:
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
 	@echo "make registers  HTML pages and a C header of the registers, by PeakRDL from docs/registers.rdl"
+	@echo "make docs   the pages of docs/ and of docstrings as a site, in build/site"
 	@echo "make wave   an FST waveform of one all-reduce"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment); what was built for every clone stays in"
 	@echo "            the cache folder: '.venv/bin/gradring cache' shows it, 'gradring cache clear' removes it"
@@ -93,7 +94,8 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
   $(if $(DSP_REGISTERS),--dsp-registers) $(if $(NATIVE),--native))
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
-setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
+  $(VENV)/.tensorboard
 
 sim: $(VENV)/.base
 	$(BIN)/gradring train $(SIM_OPTIONS)
@@ -104,7 +106,7 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
-test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
+test: $(VENV)/.test $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs $(VENV)/.tensorboard
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test
@@ -148,6 +150,9 @@ verilog: $(VENV)/.base
 registers: $(VENV)/.registers
 	$(BIN)/peakrdl html docs/registers.rdl -o build/registers/html
 	$(BIN)/peakrdl c-header docs/registers.rdl -o build/registers/gradring_registers.h
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(WAVE_OPTIONS)
