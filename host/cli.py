@@ -45,7 +45,7 @@ from host.models.widths import widths
 from host.output import prepare, write_json
 from host.pytorch.launch import LaunchError
 from host.reports import measured as schedules
-from host.reports import report
+from host.reports import report, training_page
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
@@ -180,7 +180,7 @@ def train_command(
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
     output: Annotated[Path, typer.Option(
-        help="Folder of report.json, report.png, weights.npz and checkpoint.npz. [default: build/sim]",
+        help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
@@ -259,8 +259,8 @@ def train_command(
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
                              link_latency=link_latency, host_port=host_port, overlap=overlap)
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
-        prepare(output, files=("report.json", "report.png", "weights.npz", "timeline.json", "timeline.png",
-                               checkpoints.NAME),
+        prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
+                               "timeline.png", checkpoints.NAME),
                 space=_space(task, config, nodes))
         kept = keeper.load() if resume else None
         if resume:
@@ -314,7 +314,8 @@ def train_command(
     with Progress(console) as progress:
         progress.stage("report")
         written, picture = report.write_report(result, output)
-    pictures = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        timelines = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        page = training_page.write(result, output, timelines=timelines)
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None
     weights_files.save(weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
@@ -325,7 +326,7 @@ def train_command(
         console.print(line, soft_wrap=True, markup=False)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(" · ".join(map(shown, (written, picture, trained_weights, *pictures))), soft_wrap=True)
+    console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
 
 
 def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
@@ -338,9 +339,9 @@ def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object
 
 
 def _space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, report and picture."""
+    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, and a report."""
     vectors = 8 + config.optimizer.planes + 2 * nodes
-    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (1 << 20)
+    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
 
 def _advice(experiment: Experiment, keeper: Keeper) -> str:
