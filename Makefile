@@ -20,6 +20,7 @@ help:
 	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16,"
 	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
+	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -73,7 +74,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
-  $(if $(filter-out 0 no,$(RESUME)),--resume) \
+  $(if $(filter-out 0 no,$(RESUME)),--resume) $(call option,TENSORBOARD,--tensorboard) \
   $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare)))
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
@@ -97,7 +98,7 @@ PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
   $(VENV)/.tensorboard
 
-sim: $(VENV)/.base
+sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 	$(BIN)/gradring train $(SIM_OPTIONS)
 
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)

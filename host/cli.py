@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import dataclasses
 import enum
 import sys
@@ -44,6 +45,7 @@ from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
 from host.pytorch.launch import LaunchError
+from host.reports import events as event_files
 from host.reports import measured as schedules
 from host.reports import report, training_page
 from host.sweep.jobs import SweepError
@@ -52,7 +54,7 @@ from host.training import weight_files as weights_files
 from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.training.record import NODE, TrainingConfig, TrainingError
+from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
@@ -179,12 +181,17 @@ def train_command(
              "digits every epoch]", show_default=False)] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(
+        help="Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
+             "density of every step. Needs gradring[tensorboard].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(
         help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
+    if tensorboard is not None:
+        event_files.needed()
 
     given = given_options(context)
     if device is not None and not given("transport"):
@@ -262,6 +269,9 @@ def train_command(
         prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
                                "timeline.png", checkpoints.NAME),
                 space=_space(task, config, nodes))
+        events = None if tensorboard is None else event_files.Events(
+            tensorboard, list(map(event_files.run_name, configs)),
+            measure="loss/held_out" if text else "accuracy/test")
         kept = keeper.load() if resume else None
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
@@ -270,7 +280,8 @@ def train_command(
                           host_port=host_port, latency=link_latency,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
-                          persistence=reconnect, say=progress.say, announce=progress.stage) as session:
+                          persistence=reconnect, say=progress.say, announce=progress.stage) as session, \
+                contextlib.nullcontext() if events is None else events:
             total = config.steps(task.examples)
             experiment = Experiment(session, task, configs, keeper=keeper, content=kept)
 
@@ -280,11 +291,18 @@ def train_command(
                 elif number:
                     progress.say(f"{configs[number].optimizer.name if density is None else 'dense'}, for comparison")
                 progress.stage("compare" if number and plain else "train", total, task)
+                if events is not None:
+                    events.begin(number, experiment.trainings)
+
+            def step(training: Training) -> None:
+                progress.step(training)
+                if events is not None:
+                    events.step(training)
 
             stopped = 0
             with watching() as signals:
                 try:
-                    experiment.run(signals, on_run=stage, on_step=progress.step, on_repeat=progress.say)
+                    experiment.run(signals, on_run=stage, on_step=step, on_repeat=progress.say)
                 except Interrupted as interrupted:
                     stopped = interrupted.signal
                 except (DeviceError, RingError):

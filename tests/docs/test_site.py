@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gradring
+from tests import chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +72,16 @@ def test_search(site):
     found = {entry["location"] for entry in json.loads(index.removeprefix("var __index = "))["docs"]}
     assert {"api/library.html#gradring.simulate", "numbers.html"} <= found
     assert not any(place.startswith("sources/hdl") for place in found)
+
+
+def test_search_without_a_server(site, tmp_path):
+    """A page that is opened as a file can be searched."""
+    chromium.needed()
+    loaded = chromium.load(f"{(site / 'index.html').as_uri()}?q=simulate", "--virtual-time-budget=20000",
+                           profile=tmp_path)
+    results = re.findall(r'<a href="([^"]*)" class="md-search-result__link"', loaded.text)
+    assert any(re.search(r"api/library.html.*#gradring.simulate$", address) for address in results)
+    assert loaded.messages == []
 
 
 @pytest.mark.parametrize(("text", "complaint"), [

@@ -178,6 +178,17 @@ def test_faults_are_found(folders, tmp_path):
     assert any("Content Security Policy" in message for message in messages)
 
 
+def test_a_browser_is_needed(monkeypatch):
+    """Without one, tests are skipped with the reason; CI has to have one."""
+    monkeypatch.setattr(chromium, "PROGRAM", None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="there is no Chromium on this machine"):
+        chromium.needed()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="there is no Chromium on this machine"):
+        chromium.needed()
+
+
 def test_one_file(folders):
     """No page names another file, and each has its picture in it."""
     for name, folder in folders.items():
