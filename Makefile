@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 option = $(if $($(1)),$(2) $($(1)))
 
 .PHONY: help setup sim sweep quantize test pairs random-programs slow-ranks mutate check bench job-speed synth \
-  program synth-optimizer verilog registers wave packets clean
+  program synth-optimizer verilog registers wave docs packets clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -21,6 +21,7 @@ help:
 	@echo "            COMPUTE=node for nodes that differentiate, each its share of a batch, MACS=16,"
 	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
+	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -47,6 +48,7 @@ help:
 	@echo "make verilog  units as Verilog files with AXI4-Stream ports (UNIT=node, or several; LANES=, and parameters as in"
 	@echo "            OPTIONS=\"weight_codec=mx9 masking=False\")"
 	@echo "make registers  HTML pages and a C header of the registers, by PeakRDL from docs/registers.rdl"
+	@echo "make docs   the pages of docs/ and of docstrings as a site, in build/site"
 	@echo "make wave   an FST waveform of one fused update (NODES=)"
 	@echo "make packets  the packets in that waveform, as text and as a waveform of their own"
 	@echo "make clean  remove build/ (and, with ALL=1, the virtual environment); what was built for every clone stays in"
@@ -76,7 +78,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
-  $(if $(filter-out 0 no,$(RESUME)),--resume) \
+  $(if $(filter-out 0 no,$(RESUME)),--resume) $(call option,TENSORBOARD,--tensorboard) \
   $(if $(COMPARE),$(if $(filter 0 no,$(COMPARE)),--no-compare,--compare)))
 SWEEP_OPTIONS = $(strip $(if $(filter full,$(SWEEP)),--full) $(call option,FORMATS,--formats) \
   $(call option,NODES,--nodes) $(call option,WORKLOAD,--workload) $(call option,EPOCHS,--epochs) \
@@ -97,9 +99,10 @@ SYNTH_OPTIONS = $(strip $(foreach unit,$(UNIT),--unit $(unit)) $(call option,SEE
   $(if $(DSP_REGISTERS),--dsp-registers) $(if $(NATIVE),--native))
 PROGRAM_OPTIONS = $(strip $(call option,CABLE,--cable) $(if $(NATIVE),--native))
 
-setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave
+setup: $(VENV)/.base $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.wave \
+  $(VENV)/.docs $(VENV)/.tensorboard
 
-sim: $(VENV)/.base
+sim: $(VENV)/.base $(if $(TENSORBOARD),$(VENV)/.tensorboard)
 	$(BIN)/gradring train $(SIM_OPTIONS)
 
 sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
@@ -108,7 +111,8 @@ sweep: $(VENV)/.base $(if $(filter 0 no,$(SYNTH)),,$(VENV)/.synth)
 quantize: $(VENV)/.base $(VENV)/.synth $(if $(ONNX),$(VENV)/.onnx)
 	$(BIN)/gradring quantize $(QUANTIZE_OPTIONS)
 
-test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers
+test: $(VENV)/.test $(VENV)/.check $(VENV)/.synth $(VENV)/.onnx $(VENV)/.registers $(VENV)/.docs \
+  $(VENV)/.tensorboard
 	$(strip $(BIN)/python -m pytest -n $(or $(WORKERS),auto) --dist worksteal $(TESTS))
 
 pairs: $(VENV)/.test
@@ -159,6 +163,9 @@ verilog: $(VENV)/.base
 registers: $(VENV)/.registers
 	$(BIN)/peakrdl html docs/registers.rdl -o build/registers/html
 	$(BIN)/peakrdl c-header docs/registers.rdl -o build/registers/gradring_registers.h
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wave: $(VENV)/.base
 	$(BIN)/gradring wave $(WAVE_OPTIONS)

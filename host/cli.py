@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import dataclasses
 import enum
 import sys
@@ -46,15 +47,16 @@ from host.models.transformer import TransformerConfig
 from host.models.widths import widths
 from host.output import prepare, write_json
 from host.pytorch.launch import LaunchError
+from host.reports import events as event_files
 from host.reports import measured as schedules
-from host.reports import report
+from host.reports import report, training_page
 from host.sweep.jobs import SweepError
 from host.training import checkpoint as checkpoints
 from host.training import weight_files as weights_files
 from host.training.engine import engine_node
 from host.training.experiment import Experiment, Interrupted, Keeper, watching
 from host.training.optimizers import LEARNING_RATES, SGD, OptimizerName, create
-from host.training.record import NODE, TrainingConfig, TrainingError
+from host.training.record import NODE, Training, TrainingConfig, TrainingError
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
@@ -181,12 +183,17 @@ def train_command(
              "digits every epoch]", show_default=False)] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Go on from checkpoint.npz in the output folder, if there is one.")] = False,
+    tensorboard: Annotated[Path | None, typer.Option(
+        help="Folder of events for TensorBoard, with a folder in it for each run: loss, accuracy, cycles, words and "
+             "density of every step. Needs gradring[tensorboard].", show_default=False)] = None,
     output: Annotated[Path, typer.Option(
-        help="Folder of report.json, report.png, weights.npz and checkpoint.npz. [default: build/sim]",
+        help="Folder of report.json, report.png, report.html, weights.npz and checkpoint.npz. [default: build/sim]",
         show_default=False)] = toolchain.BUILD / "sim",
 ) -> None:
     """Train on a ring, and compare every node with the golden model after every step."""
     text = workload is WorkloadName.TEXT
+    if tensorboard is not None:
+        event_files.needed()
 
     given = given_options(context)
     if device is not None and not given("transport"):
@@ -261,9 +268,12 @@ def train_command(
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
                              link_latency=link_latency, host_port=host_port, overlap=overlap)
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
-        prepare(output, files=("report.json", "report.png", "weights.npz", "timeline.json", "timeline.png",
-                               checkpoints.NAME),
+        prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
+                               "timeline.png", checkpoints.NAME),
                 space=_space(task, config, nodes))
+        events = None if tensorboard is None else event_files.Events(
+            tensorboard, list(map(event_files.run_name, configs)),
+            measure="loss/held_out" if text else "accuracy/test")
         kept = keeper.load() if resume else None
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
@@ -272,7 +282,8 @@ def train_command(
                           host_port=host_port, latency=link_latency,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
-                          persistence=reconnect, say=progress.say, announce=progress.stage) as session:
+                          persistence=reconnect, say=progress.say, announce=progress.stage) as session, \
+                contextlib.nullcontext() if events is None else events:
             total = config.steps(task.examples)
             experiment = Experiment(session, task, configs, keeper=keeper, content=kept)
 
@@ -282,11 +293,18 @@ def train_command(
                 elif number:
                     progress.say(f"{configs[number].optimizer.name if density is None else 'dense'}, for comparison")
                 progress.stage("compare" if number and plain else "train", total, task)
+                if events is not None:
+                    events.begin(number, experiment.trainings)
+
+            def step(training: Training) -> None:
+                progress.step(training)
+                if events is not None:
+                    events.step(training)
 
             stopped = 0
             with watching() as signals:
                 try:
-                    experiment.run(signals, on_run=stage, on_step=progress.step, on_repeat=progress.say)
+                    experiment.run(signals, on_run=stage, on_step=step, on_repeat=progress.say)
                 except Interrupted as interrupted:
                     stopped = interrupted.signal
                 except (DeviceError, RingError):
@@ -316,7 +334,8 @@ def train_command(
     with Progress(console) as progress:
         progress.stage("report")
         written, picture = report.write_report(result, output)
-    pictures = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        timelines = schedules.write(result, output, nodes=nodes) if overlap is not None else []
+        page = training_page.write(result, output, timelines=timelines)
     trained_weights = output / "weights.npz"
     assert experiment.parameters is not None
     weights_files.save(weights_files.TrainedWeights(workload=workload, hidden=config.hidden, seed=seed,
@@ -327,7 +346,7 @@ def train_command(
         console.print(line, soft_wrap=True, markup=False)
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
-    console.print(" · ".join(map(shown, (written, picture, trained_weights, *pictures))), soft_wrap=True)
+    console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
 
 
 def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
@@ -340,9 +359,9 @@ def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object
 
 
 def _space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, report and picture."""
+    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, and a report."""
     vectors = 8 + config.optimizer.planes + 2 * nodes
-    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (1 << 20)
+    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
 
 
 def _advice(experiment: Experiment, keeper: Keeper) -> str:

@@ -39,7 +39,8 @@ def test_one_package(wheel):
         (top,) = (name for name in names if name.endswith("top_level.txt"))
         assert file.read(top) == b"gradring\n"
         sources = {path.relative_to(ROOT).as_posix() for folder in (*setup.PACKAGES, setup.EXAMPLES)
-                   for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h", ".v", ".sv")}
+                   for path in (ROOT / folder).rglob("*")
+                   if path.suffix in (".py", ".cpp", ".h", ".html", ".v", ".sv")}
         assert sources == {name.removeprefix("gradring/") for name in names if name.startswith("gradring/") and
                            name.count("/") > 1}
 

@@ -61,7 +61,7 @@ def launch_command(
     link_latency: Link = LATENCY,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every operation.")
                      ] = True,
-    output: Annotated[Path, typer.Option(help=f"Folder of {' and '.join(FILES)}. [default: build/launch]",
+    output: Annotated[Path, typer.Option(help=f"Folder of {', '.join(FILES)}. [default: build/launch]",
                                          show_default=False)] = toolchain.BUILD / "launch",
 ) -> None:
     """Run a PyTorch script, one process for each node, with its sums over a simulated ring."""

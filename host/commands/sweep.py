@@ -12,7 +12,7 @@ from rich.progress import Progress as Bars
 from host.commands.console import duration, make_console, shown
 from host.commands.run_options import COUNT, check_range
 from host.output import prepare
-from host.sweep import execution
+from host.sweep import execution, page
 from host.sweep import plan as sweep
 from host.sweep.jobs import Job
 from host.training.workloads import WorkloadName
@@ -89,7 +89,8 @@ def sweep_command(
     steps: Annotated[int | None, typer.Option(
         help=f"Steps of text. [default: {sweep.STEPS[0]}, full {sweep.STEPS[1]}]", show_default=False)] = None,
     synth: Annotated[bool, typer.Option(help="Place the codecs, for their area and speed.")] = True,
-    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png and jobs. [default: build/sweep]",
+    output: Annotated[Path, typer.Option(help="Folder of sweep.json, sweep.png, sweep.html and jobs. [default: "
+                                               "build/sweep]",
                                           show_default=False)
                       ] = toolchain.BUILD / "sweep",
 ) -> None:
@@ -108,7 +109,7 @@ def sweep_command(
     count = (os.cpu_count() or 1) if jobs is None else jobs
     console = make_console()
     planned = sweep.plan(config)
-    prepare(output, files=("sweep.json", "sweep.png"))
+    prepare(output, files=("sweep.json", "sweep.png", "sweep.html"))
     folder = prepare(output / "jobs")
     left = execution.pending(planned.jobs, folder)
     seconds = execution.estimate(left, folder, count)
@@ -126,7 +127,9 @@ def sweep_command(
     if rows:
         for table in sweep.tables(rows):
             console.print(table)
-        console.print(" · ".join(shown(path) for path in sweep.write(rows, output)), soft_wrap=True)
+        written, picture = sweep.write(rows, output)
+        paths = (written, picture, page.write(rows, picture))
+        console.print(" · ".join(map(shown, paths)), soft_wrap=True)
     for failure in failures:
         console.print(f"failed: {failure.job.name}: {failure.message}", soft_wrap=True, markup=False)
     if failures:

@@ -46,8 +46,10 @@ def node_for(length: int, *, nodes: int, optimizer: Optimizer | None = None, pac
         Whether state is stored as bfloat16.
     density : float, optional
         Part of the elements that nodes send.
-    gradients, weights : str
-        Codecs of gradients and of new weights.
+    gradients : str
+        Codec of gradients.
+    weights : str
+        Codec of new weights.
     """
     node = NodeConfig(gradient_codec=gradients, weight_codec=weights)
     planes = 0 if optimizer is None else optimizer.planes
@@ -73,8 +75,10 @@ def simulate(*, nodes: int = 4, length: int | Sequence[int], optimizer: Optimize
         Elements of the job's vector, or of each of its groups.
     optimizer : Optimizer or sequence of Optimizer, optional
         The nodes' optimizer, for all groups or one for each; without one, the job only sums.
-    gradients, weights : str
-        Codecs of gradients and of new weights: ``mx9``, for instance.
+    gradients : str
+        Codec of gradients: ``mx9``, for instance.
+    weights : str
+        Codec of new weights.
     density : float, optional
         Part of the elements that nodes send.
     packed_state : bool

@@ -1,4 +1,4 @@
-"""The report of a PyTorch script on a simulated ring: a table, report.json and report.png."""
+"""The report of a PyTorch script on a simulated ring: a table, report.json, report.png and report.html."""
 
 import dataclasses
 import pathlib
@@ -11,7 +11,10 @@ from rich.table import Table
 from host.jobs.figures import Figures
 from host.output import replacing, write_json
 from host.pytorch.jobs import Jobs, Operation, Options
+from host.reports.notes import simulation_notes
+from host.reports.page import Note, Picture, settings_table, table_of, write_page
 from host.reports.style import FAINT, INK, STYLE
+from host.transports.session import TransportName
 from host.versions import program
 
 __all__ = ["FILES", "build_report", "table", "write_report"]
@@ -19,7 +22,7 @@ __all__ = ["FILES", "build_report", "table", "write_report"]
 #: Of report.json; docs/pytorch.md lists its fields.
 SCHEMA, VERSION = "gradring.pytorch", 1
 
-FILES = ("report.json", "report.png")
+FILES = ("report.json", "report.png", "report.html")
 
 _NAMES = {"all_reduce": "sums", "step": "optimizer steps", "others": "other operations"}
 
@@ -67,8 +70,8 @@ def build_report(options: Options, jobs: Jobs, *, gloo: dict[str, tuple[int, int
         "options": {**dataclasses.asdict(options), "arithmetic": options.arithmetic.value},
         "checked": options.check,
         "jobs": len(jobs),
-        "cycles": jobs.cycles,
         **total,
+        "elapsed_cycles": jobs.cycles,
         "groups": _groups(jobs.operations),
         "gloo": {name: {"calls": calls, "bytes": size} for name, (calls, size) in sorted(gloo.items())},
         "slow_ranks": list(slow),
@@ -113,18 +116,15 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
              for name, figures in report["gloo"].items()]
     rows += [(f"rank {rank} was slow", f"{count:,} times") for rank, count in enumerate(report["slow_ranks"])
              if count]
-    rows.append(("cycles in all", f"{report['cycles']:,}"))
+    rows.append(("cycles in all", f"{report['elapsed_cycles']:,}"))
     rows.append(("stages", " · ".join(f"{name} {value:.1f} s" for name, value in report["stage_seconds"].items())))
     return rows
 
 
 def table(report: dict[str, Any]) -> Table:
     """The report as a table."""
-    found = Table(title="on the simulated ring", title_justify="left", show_header=False, border_style="dim")
-    found.add_column()
-    found.add_column(justify="right")
-    for row in _rows(report):
-        found.add_row(*row)
+    found = table_of("on the simulated ring", _rows(report))
+    found.title_justify, found.border_style = "left", "dim"
     return found
 
 
@@ -140,14 +140,36 @@ def verdict(report: dict[str, Any]) -> str:
 
 
 def write_report(report: dict[str, Any], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write report.json and, if anything went over the ring, report.png; their paths."""
-    written, picture = (folder / name for name in FILES)
+    """Write report.json and report.html and, if anything went over the ring, report.png; their paths."""
+    written, picture, page = (folder / name for name in FILES)
     write_json(written, report)
-    if not report["per_operation"]:
+    pictures = []
+    if report["per_operation"]:
+        _draw(report, picture)
+        pictures.append(Picture(picture, "Charts of the cycles of each operation, of commands and of host ports, and "
+                                         "of the words on all links; the table has sums of them."))
+    else:
         picture.unlink(missing_ok=True)
-        return [written]
-    _draw(report, picture)
-    return [written, picture]
+    write_page(page, title=f"gradring: a PyTorch script on {report['nodes']} nodes", verdict=verdict(report),
+               tables=[table(report)], settings=[settings_table("Options", report["options"])], pictures=pictures,
+               notes=_notes(report), program=report["program"])
+    return [written, *(one.path for one in pictures), page]
+
+
+def _notes(report: dict[str, Any]) -> list[Note]:
+    options = report["options"]
+    return [
+        *simulation_notes(TransportName.VERILATED, latency=options["link_latency"], arithmetic=options["arithmetic"]),
+        Note("Ranks compute the gradients, which takes no cycles here; operations run one after the other.",
+             ("… cycles each", "cycles in all")),
+        *([] if options["host_port"] else [Note(
+            "Host ports are modelled: values have gone round them, and the cycles that they would have taken are "
+            "computed.", ("… cycles of the host ports", "cycles in all"))]),
+        *([Note("The link-cycle bound, the words of raw payloads and the density come of the golden model of the "
+                "ring, for the same values.", ("… … of the link-cycle bound", "… … of raw words", "… density"))]
+          if report["checked"] else []),
+        Note("Seconds are those of the computer that has simulated the ring.", ("stages",)),
+    ]
 
 
 def _draw(report: dict[str, Any], path: pathlib.Path) -> None:

@@ -10,7 +10,7 @@ from hdl.compression.registry import RAW, ZERO_VALUE
 from host.output import replacing
 from host.reports.style import FAINT, INK, STYLE
 
-__all__ = ["compresses_alone", "draw"]
+__all__ = ["compresses_alone", "draw", "heading"]
 
 _SENT, _DENSE, _SCATTER = "#0b7a75", "#e4a53a", "#d1495b"
 _OTHER, _ATTENTION = "#5b6f8a", "#7353ba"
@@ -36,11 +36,11 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11 if columns == 2 else 15.5, 7.4), layout="constrained")
         FigureCanvasAgg(figure)
-        title = _title(report)
+        shown = heading(report)
         # A title that names codecs and a comparison is long: it gets smaller letters in the same place.
         room = 6.9 * figure.get_size_inches()[0]
         figure.suptitle(" \n", fontsize=15)
-        figure.text(0.012, 0.99, title, fontsize=15 * min(1, room / len(title)), fontweight="bold", va="top")
+        figure.text(0.012, 0.99, shown, fontsize=15 * min(1, room / len(shown)), fontweight="bold", va="top")
         figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
@@ -58,7 +58,8 @@ def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]],
     return [[_draw_loss, _draw_accuracy], [_draw_words, _draw_density]]
 
 
-def _title(report: dict[str, Any]) -> str:
+def heading(report: dict[str, Any]) -> str:
+    """The run and its result, in a line."""
     nodes = "1 node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
     run = f"{nodes}, {report['parameters']:,} parameters, {report['training']['label']}{_codecs(report)}"
     if report["workload"] == "text":

@@ -19,6 +19,7 @@ from sim.verilated.ring import VerilatedRing
 from sim.verilated.toolchain import ToolError
 from tests import mx5
 from tests.sim.verilated.modes import hostile
+from tests.tensorboard_events import scalars
 
 
 class TestTrain:
@@ -45,7 +46,7 @@ class TestTrain:
     def test_compared_with_sgd(self, run, tmp_path):
         code, out, err = run("train", "--nodes", 2, "--epochs", 2, "--hidden", "none", "--batch", 500,
                              "--optimizer", "adamw", "--weight-decay", 0.1, "--clip", 0.5, "--moments", "bf16",
-                             "--output", tmp_path)
+                             "--tensorboard", tmp_path / "events", "--output", tmp_path)
         assert (code, err) == (0, "")
         assert "sgd, for comparison" in out
         assert out.count("epoch   2   loss") == 2
@@ -58,6 +59,12 @@ class TestTrain:
         other = result["comparison"]
         assert result["bit_exact"] is other["bit_exact"] is True
         assert other["training"]["optimizer"] == "sgd"
+        for figures, name in ((result, "adamw"), (other, "sgd")):
+            found = scalars(tmp_path / "events" / name)
+            for tag, column in (("loss/training", "loss"), ("cycles/update", "cycles"), ("words/sent", "words_sent")):
+                assert found[tag] == {step["number"]: np.float32(step[column]) for step in figures["per_step"]}
+            assert list(found["accuracy/test"].values()) == [np.float32(one) for one in figures["accuracy_per_epoch"]]
+        assert "adamw: " in (tmp_path / "report.html").read_text()
         assert [len(curve) for curve in (other["loss_per_epoch"], other["accuracy_per_epoch"])] == [2, 2]
         assert "comparison" in result["stage_seconds"]
 

@@ -1,0 +1,124 @@
+"""Scalars of training runs as events for TensorBoard, written by tensorboardX as the runs go on.
+
+Example
+-------
+::
+
+    with Events(folder, ["adam", "sgd"], measure="accuracy/test") as events:
+        events.begin(0, [])
+        ...
+        events.step(training)  # after each step and each measurement
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from host.output import prepare
+from host.training.record import Step, Training, TrainingConfig
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
+
+__all__ = ["Events", "needed", "run_name"]
+
+
+def needed() -> None:
+    """Raise ValueError if events cannot be written."""
+    if importlib.util.find_spec("tensorboardX") is None:
+        raise ValueError("tensorboardX must be installed for TensorBoard's events: pip install "
+                         "gradring[tensorboard], or make .venv/.tensorboard in a clone")
+
+
+def run_name(config: TrainingConfig) -> str:
+    """Name of a run among those of one command, which is also that of its folder."""
+    parts = [config.optimizer.name, *([] if config.density is None else [f"{config.density:.0%}"]),
+             *([] if config.overlap is None else [config.overlap])]
+    return re.sub(r"[^\w.%]+", "-", "-".join(parts))
+
+
+def _scalars(step: Step) -> Iterator[tuple[str, float | None]]:
+    """Names and values of one step; None for what it has not."""
+    yield "loss/training", step.loss
+    yield "cycles/update", step.cycles
+    yield "cycles/bound", step.bound or None
+    yield "cycles/sparsify", step.sparsify_cycles or None
+    yield "words/sent", step.words_sent
+    yield "words/raw", step.words_dense
+    yield "density/mean", sum(step.density) / len(step.density) if step.density else None
+    yield "density/threshold", step.threshold
+
+
+class Events:
+    """Event files of some runs, a folder for each, in a context.
+
+    Each run takes the place of an earlier one in the same folder: TensorBoard drops the earlier steps.
+
+    Parameters
+    ----------
+    folder : Path
+    names : sequence of str
+        Name of each run.
+    measure : str
+        Name of what is measured after an epoch or an interval.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], *, measure: str):
+        needed()
+        self._folder = prepare(folder)
+        self._names, self._measure = names, measure
+        self._begun: set[int] = set()
+        self._writer: SummaryWriter | None = None
+        self._steps = self._measures = 0
+
+    def __enter__(self) -> "Events":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+    def begin(self, number: int, trainings: Sequence[Training]) -> None:
+        """End the run so far, and begin another; first write those that a checkpoint has brought.
+
+        Parameters
+        ----------
+        number : int
+            Number of the run, from 0.
+        trainings : sequence of Training
+            Those before it.
+        """
+        for earlier in range(number):
+            if earlier not in self._begun:
+                self._open(earlier)
+                self.step(trainings[earlier])
+        self._open(number)
+
+    def _open(self, number: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._close()
+        self._writer = SummaryWriter(str(self._folder / self._names[number]), purge_step=1, flush_secs=10)
+        self._begun.add(number)
+        self._steps = self._measures = 0
+
+    def step(self, training: Training) -> None:
+        """Write all steps and measurements that a run has made since the last time."""
+        assert self._writer is not None
+        for step in training.steps[self._steps:]:
+            for name, value in _scalars(step):
+                if value is not None:
+                    self._writer.add_scalar(name, value, step.number)
+        measures = zip(training.measured, training.losses, training.measures, strict=True)
+        for at, loss, measure in list(measures)[self._measures:]:
+            self._writer.add_scalar("loss/mean", loss, at)
+            self._writer.add_scalar(self._measure, measure, at)
+        self._steps, self._measures = len(training.steps), len(training.measures)

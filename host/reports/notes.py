@@ -1,0 +1,35 @@
+"""Notes to reports: what their cycles are those of."""
+
+from host.reports.page import Note
+from host.transports.session import TransportName
+
+__all__ = ["simulation_notes"]
+
+_CYCLES = {
+    TransportName.VERILATED: "Cycles are those of a simulation, cycle by cycle, of the Verilog that is synthesised "
+                             "for boards; no board has taken part.",
+    TransportName.PYSIM: "Cycles are those of a simulation of the gateware by Amaranth's simulator; no board has "
+                         "taken part.",
+    TransportName.BOARD: "The board and its serial port are simulated; cycles are those of the simulated nodes.",
+    TransportName.SERIAL: "Cycles are those that the nodes on the board have counted.",
+}
+
+
+def simulation_notes(transport: TransportName, *, latency: int, arithmetic: str) -> list[Note]:
+    """Notes on the simulation that figures come of.
+
+    Parameters
+    ----------
+    transport : TransportName
+    latency : int
+        Cycles of each link.
+    arithmetic : str
+        How floating-point units were simulated.
+    """
+    found = [Note(_CYCLES[transport])]
+    if transport in (TransportName.VERILATED, TransportName.PYSIM):
+        found.append(Note(f"Links between nodes are modelled: a word, and a credit, arrives after {latency} cycles."))
+    if arithmetic == "native":
+        found.append(Note("Floating-point units are simulated by instructions of the computer, with the same bits "
+                          "and cycles.", ("floating-point units",)))
+    return found

@@ -1,0 +1,48 @@
+"""Pages in a headless Chromium, without network: their contents, and whatever the browser complains of."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+
+import pytest
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+#: A new profile, nothing in the background, and no name that can be found.
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+           "--disable-background-networking", "--disable-component-update", "--disable-sync",
+           "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--hide-scrollbars")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A page that was loaded.
+
+    Members
+    -------
+    text : str
+        Its HTML, after its scripts have run.
+    messages : list of str
+        Lines of the browser's console.
+    """
+
+    text: str
+    messages: list[str]
+
+
+def needed():
+    """Skip the test, with the reason, where there is no Chromium; where CI is set there has to be one."""
+    if PROGRAM is None:
+        reason = "pages are not looked at: there is no Chromium on this machine (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def load(address, *options, profile):
+    """Load a page, given by the address of a file or of a server, with an empty folder as profile."""
+    ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
+                           capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return Loaded(text=ended.stdout, messages=[line for line in ended.stderr.splitlines() if "CONSOLE" in line])

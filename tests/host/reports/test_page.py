@@ -1,0 +1,236 @@
+"""Reports as HTML pages, as they are written and as a browser shows them."""
+
+import contextlib
+import html
+import json
+import re
+
+import matplotlib.image
+import numpy as np
+import pytest
+from rich.table import Table
+
+from host.jobs.figures import Figures
+from host.pytorch import report as pytorch_report
+from host.pytorch.jobs import Jobs, Operation, Options
+from host.reports import page, report, training_page
+from host.sweep import page as sweep_page
+from host.sweep import plan as sweep
+from tests import chromium
+from tests.host.reports.test_report import build, build_comparison, build_sparse, build_text
+from tests.host.sweep.results_of_plan import store_all
+
+#: Widths of windows: a phone's, and a computer's.
+WIDTHS = (390, 1280)
+
+#: A page with pages in frames of every width. It says what is in them, and how they fit.
+HARNESS = """<!doctype html><title>frames</title>{frames}<script>
+function decoded(image) {{  // to its last row
+  if (!image.complete || !image.naturalWidth) return false
+  const context = document.createElement("canvas").getContext("2d")
+  context.drawImage(image, 0, image.naturalHeight - 1, 1, 1, 0, 0, 1, 1)
+  return context.getImageData(0, 0, 1, 1).data[3] === 255
+}}
+onload = () => {{
+  const found = []
+  for (const frame of document.querySelectorAll("iframe")) {{
+    const page = frame.contentDocument
+    found.push({{
+      name: frame.name, width: page.documentElement.clientWidth, needed: page.documentElement.scrollWidth,
+      decoded: [...page.images].map(decoded), title: page.title, language: page.documentElement.lang,
+      scripts: page.scripts.length,
+      alternatives: [...page.images].map(one => one.alt),
+      tables: Object.fromEntries([...page.querySelectorAll("section:has(table)")].map(section => [
+        section.querySelector("h2").textContent,
+        [...section.querySelectorAll("tr")].map(row => [...row.children].map(
+          cell => (cell.querySelector("span") ?? cell).textContent))])),
+      notes: [...page.querySelectorAll("li")].map(note => note.textContent),
+      marks: [...page.querySelectorAll("sup a")].map(mark => page.querySelector(mark.getAttribute("href")) !== null),
+    }})
+  }}
+  const result = document.body.appendChild(document.createElement("pre"))
+  result.id = "result"
+  result.textContent = JSON.stringify(found)
+}}
+</script>"""
+
+
+def pytorch(folder, count=40):
+    """The report of a script on four ranks."""
+    generator = np.random.default_rng(5)
+    jobs = Jobs(Options(nodes=4), contextlib.ExitStack())
+    jobs.cycles = 500_000
+    jobs.operations = [Operation(kind="all_reduce", job=0, figures=Figures(
+        elements=2410, commands=1, cycles=2900 + int(generator.integers(90)), bound=2700, sparsify_cycles=0,
+        host_cycles=5000, words=10_000 + number, words_dense=14_000, sent=7000, nonzeros=5000, seconds=0.1))
+        for number in range(count)]
+    built = pytorch_report.build_report(Options(nodes=4), jobs, gloo={"broadcast": (4, 99_000)}, slow=[0] * 4,
+                                        seconds=9.0)
+    return pytorch_report.write_report(built, folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of reports by name, each with JSON, picture and page."""
+    folder = tmp_path_factory.mktemp("pages")
+    runs = {"plain": build(), "comparison": build_comparison(), "sparse": build_sparse(), "text": build_text()}
+    for name, result in runs.items():
+        (folder / name).mkdir()
+        report.write_report(result, folder / name)
+        training_page.write(result, folder / name)
+    (folder / "launch").mkdir()
+    pytorch(folder / "launch")
+    planned = sweep.plan(sweep.SweepConfig(formats=("mx9",), nodes=(2, 4)))
+    (folder / "jobs").mkdir()
+    store_all(planned, folder / "jobs")
+    _, picture = sweep.write(sweep.collect(planned, folder / "jobs"), folder / "sweep")
+    sweep_page.write(json.loads((folder / "sweep" / "sweep.json").read_text())["rows"], picture)
+    return {name: folder / name for name in (*runs, "launch", "sweep")}
+
+
+def frames(pages, folder):
+    """Show pages, given by name, in frames of all widths; what the harness says, and the browser's messages."""
+    shown = "".join(f'<iframe name="{name}" width="{width}" height="900" srcdoc="{html.escape(text)}"></iframe>'
+                    for name, text in pages.items() for width in WIDTHS)
+    (folder / "frames.html").write_text(HARNESS.format(frames=shown))
+    loaded = chromium.load((folder / "frames.html").as_uri(), profile=folder / "profile")
+    said = re.search(r'<pre id="result">(.*?)</pre>', loaded.text, re.DOTALL)
+    return json.loads(html.unescape(said[1])), loaded.messages
+
+
+@pytest.fixture(scope="module")
+def shown(folders, tmp_path_factory):
+    """What a browser shows of every page, at every width."""
+    chromium.needed()
+    pages = {name: next(folder.glob("*.html")).read_text() for name, folder in folders.items()}
+    found, messages = frames(pages, tmp_path_factory.mktemp("browser"))
+    assert messages == []
+    assert [(one["name"], one["width"]) for one in found] == [(name, width) for name in pages for width in WIDTHS]
+    return {name: [one for one in found if one["name"] == name] for name in pages}
+
+
+def cells(table):
+    """Cells of a printed table, row by row."""
+    return [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)]
+
+
+def test_pages_fit_and_are_whole(shown):
+    for name, widths in shown.items():
+        for one in widths:
+            assert one["needed"] <= one["width"], (name, one["width"])
+            assert one["decoded"] == [True], name
+            assert all(len(text) > 40 for text in one["alternatives"])
+            assert one["title"].startswith("gradring: ")
+            assert one["language"] == "en"
+            assert one["scripts"] == 0
+            assert all(one["marks"])
+
+
+@pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text"])
+def test_figures_of_training(shown, folders, name):
+    """The figures of the page are those of report.json."""
+    result = json.loads((folders[name] / "report.json").read_text())
+    for one in shown[name]:
+        figures = one["tables"]["Figures"]
+        rows = list(map(list, report.summary(result)))
+        assert [[cell for cell in row if cell] for row in figures[-len(rows):]] == rows
+        by_name = {row[0]: row[1] for row in figures}
+        assert by_name["link words per step"] == f"{result['words_sent'] / result['steps']:,.0f}"
+        assert by_name["simulated cycles"] == f"{result['cycles_simulated']:,}"
+        measures = result["held_out_loss_per_interval" if name == "text" else "accuracy_per_epoch"]
+        losses = result["loss_per_interval" if name == "text" else "loss_per_epoch"]
+        assert [row[:3] for row in one["tables"]["Measurements"][1:]] == [
+            [f"{step:,}", f"{loss:.4f}", f"{measure:.4f}" if name == "text" else f"{measure:.2%}"]
+            for step, loss, measure in zip(result["measured_at"], losses, measures, strict=True)]
+        settings = dict(one["tables"]["Training"])
+        assert settings["learning rate"] == str(result["training"]["learning_rate"])
+        assert settings["hidden"] == "64"
+        assert dict(one["tables"]["Every node"])["configuration hash"] == "0x00001234"
+        assert any("Host ports are modelled" in note for note in one["notes"])
+
+
+def test_figures_of_a_script(shown, folders):
+    result = json.loads((folders["launch"] / "report.json").read_text())
+    for one in shown["launch"]:
+        rows = dict(one["tables"]["on the simulated ring"])
+        assert list(map(list, rows.items())) == cells(pytorch_report.table(result))
+        assert rows["cycles in all"] == f"{result['elapsed_cycles']:,}" == "500,000"
+        assert rows["… cycles each"] == f"{result['groups'][0]['cycles'] / 40:,.0f}"
+
+
+def test_figures_of_a_sweep(shown, folders):
+    rows = json.loads((folders["sweep"] / "sweep.json").read_text())["rows"]
+    for one in shown["sweep"]:
+        for table in sweep.tables(rows):
+            assert one["tables"][table.title] == [[str(column.header) for column in table.columns], *cells(table)]
+
+
+def test_faults_are_found(folders, tmp_path):
+    """The check of the pages sees what is too wide, what comes from elsewhere, and pictures that are none."""
+    chromium.needed()
+    good = (folders["plain"] / "report.html").read_text()
+    pages = {"wide": good.replace("</main>", '<p style="width: 1500px">wide</p></main>'),
+             "elsewhere": good.replace("data:image", "https://example.org/image"),
+             "cut": re.sub("(base64,.{20000}).*?\"", r'\1"', good)}
+    found, messages = frames(pages, tmp_path)
+    faults = {(one["name"], one["needed"] > one["width"], all(one["decoded"])) for one in found}
+    assert faults == {("wide", True, True), ("elsewhere", False, False), ("cut", False, False)}
+    assert any("Content Security Policy" in message for message in messages)
+
+
+def test_a_browser_is_needed(monkeypatch):
+    """Without one, tests are skipped with the reason; CI has to have one."""
+    monkeypatch.setattr(chromium, "PROGRAM", None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="there is no Chromium on this machine"):
+        chromium.needed()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="there is no Chromium on this machine"):
+        chromium.needed()
+
+
+def test_one_file(folders):
+    """No page names another file, and each has its picture in it."""
+    for name, folder in folders.items():
+        written, = folder.glob("*.html")
+        text = written.read_text()
+        named = set(re.findall(r"""(?:src|href)\s*=\s*["']?([^"':]*)""", text))
+        assert named <= {"data", *re.findall("#note-.", text)}, name
+        assert not re.search(r"url\(|@import", text), name
+        assert "Content-Security-Policy" in text
+        assert text.count("data:image/png;base64,") == 1
+
+
+def test_notes_say_what_is_modelled(tmp_path):
+    result = build()
+    changes = {"plain": {}, "modelled": {"compute": "modelled", "arithmetic": "native"},
+               "board": {"transport": "serial", "host_port": {**result["host_port"], "simulated": True}}}
+    report.write_report(result, tmp_path)
+    texts = {name: training_page.write({**result, **change}, tmp_path).read_text()
+             for name, change in changes.items()}
+    assert "Links between nodes are modelled: a word, and a credit, arrives after 16 cycles." in texts["plain"]
+    assert "500,000 words have gone round them" in texts["plain"]
+    assert "Computing is modelled: nodes wait for the cycles that an engine of 16" in texts["modelled"]
+    assert "instructions of the computer" in texts["modelled"]
+    assert "modelled" not in re.sub(r"<style>.*?</style>", "", texts["board"], flags=re.DOTALL)
+
+
+def test_text_is_escaped(tmp_path):
+    matplotlib.image.imsave(tmp_path / "picture.png", np.zeros((4, 4)))
+    table = Table(title="a < b", show_header=False)
+    table.add_column()
+    table.add_column()
+    table.add_row("<script>", "&")
+    written = page.write_page(
+        tmp_path / "page.html", title="1 < 2", verdict='"so"', tables=[table], notes=[page.Note("<b>", ("<scr",))],
+        pictures=[page.Picture(tmp_path / "picture.png", 'a "picture"')],
+        program={"name": "n", "version": "1", "commit": None})
+    text = written.read_text()
+    assert "<script>" not in text
+    for part in ("1 &lt; 2", "a &lt; b", "&lt;script&gt;", "a &#34;picture&#34;", "&lt;b&gt;", 'href="#note-1"'):
+        assert part in text
+
+
+def test_settings():
+    table = page.settings_table("Some", {"a_b": None, "c": True, "d": [64, 32], "e": [], "f": 0.5})
+    assert cells(table) == [["a b", "-"], ["c", "yes"], ["d", "64, 32"], ["e", "none"], ["f", "0.5"]]

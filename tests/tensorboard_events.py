@@ -1,0 +1,40 @@
+"""Scalars in event files of TensorBoard, read as TensorBoard reads them: a start drops what came at later steps."""
+
+import struct
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+
+def _crc32c(data):
+    """Castagnoli's checksum, masked as in files of records."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    value ^= 0xFFFFFFFF
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _records(path):
+    data = path.read_bytes()
+    while data:
+        length, check = struct.unpack("<QI", data[:12])
+        assert check == _crc32c(data[:8])
+        record, (check,) = data[12:12 + length], struct.unpack("<I", data[12 + length:16 + length])
+        assert check == _crc32c(record)
+        yield Event.FromString(record)
+        data = data[16 + length:]
+
+
+def scalars(folder):
+    """Values by step, by name."""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in _records(path):
+            if event.session_log.status == SessionLog.START:
+                found = {name: {step: value for step, value in values.items() if step < event.step}
+                         for name, values in found.items()}
+            for value in event.summary.value:
+                found.setdefault(value.tag, {})[event.step] = value.simple_value
+    return {name: values for name, values in found.items() if values}
