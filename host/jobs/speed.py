@@ -94,11 +94,11 @@ def train(steps: int, *, inputs: int = 784, hidden: int = 128, batch: int = 128
 def main(steps: int = 10) -> None:
     for length, (modelled, simulated) in measure().items():
         print(f"all-reduce of {length:,} elements on {NODES} nodes: {modelled:.2f} CPU s, at most {BARS[length]:g}; "
-              f"{simulated:.2f} with simulated host ports")
+              f"{simulated:.2f} with simulated host ports", flush=True)
     losses, figures, seconds = train(steps)
     print(f"step of Adam on {figures.elements // steps:,} parameters, 784-128-10, on {NODES} nodes: "
-          f"{seconds / steps:.2f} CPU s, {figures.cycles / steps:,.0f} cycles, at least {figures.bound / steps:,.0f}; "
-          f"loss {losses[0]:.3f} to {losses[-1]:.3f} in {steps} steps")
+          f"{seconds / steps:.2f} CPU s, {figures.cycles / steps:,.0f} cycles, at least "
+          f"{figures.bound / steps:,.0f}; loss {losses[0]:.3f} to {losses[-1]:.3f} in {steps} steps")
 
 
 if __name__ == "__main__":
