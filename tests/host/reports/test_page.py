@@ -215,6 +215,16 @@ def test_notes_say_what_is_modelled(tmp_path):
     assert "modelled" not in re.sub(r"<style>.*?</style>", "", texts["board"], flags=re.DOTALL)
 
 
+def test_script_without_sums(tmp_path):
+    """There is nothing to draw, and a picture of an earlier run is not left."""
+    (tmp_path / "report.png").touch()
+    assert [path.name for path in pytorch(tmp_path, count=0)] == ["report.json", "report.html"]
+    assert not (tmp_path / "report.png").exists()
+    text = (tmp_path / "report.html").read_text()
+    assert "No sum went over the ring" in text
+    assert "<img" not in text
+
+
 def test_text_is_escaped(tmp_path):
     matplotlib.image.imsave(tmp_path / "picture.png", np.zeros((4, 4)))
     table = Table(title="a < b", show_header=False)
