@@ -17,6 +17,7 @@ FP32, INT16 = "fp32", "int16"
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
+    "replay": ("replay", False),
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
@@ -87,6 +88,8 @@ class NodeConfig:
         added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
+    replay : bool
+        Whether links repeat words that were damaged or lost: docs/ring/replay.md. Such a link has nine more wires.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -114,6 +117,7 @@ class NodeConfig:
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
+    replay: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -135,7 +139,7 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
