@@ -17,13 +17,13 @@ class Checks(Component):
 
     word: In(34)
     check: Out(8)
-    old: In(8)
-    more: In(1)
-    new: Out(8)
+    held: In(8)
+    entering: In(1)
+    shifted: Out(8)
 
     def elaborate(self, platform):
         m = Module()
-        m.d.comb += [self.check.eq(check_of(self.word)), self.new.eq(after_bit(self.old, self.more))]
+        m.d.comb += [self.check.eq(check_of(self.word)), self.shifted.eq(after_bit(self.held, self.entering))]
         return m
 
 
@@ -32,10 +32,10 @@ def test_check():
                             np.random.default_rng(1).integers(1 << 34, size=500)]).astype(np.uint64)
     registers = np.arange(len(words)) % 256
     bits = np.arange(len(words)) // 256 % 2
-    found = Unit(Checks()).run({"word": words, "old": registers, "more": bits})
+    found = Unit(Checks()).run({"word": words, "held": registers, "entering": bits})
     due = [word_check(word & 0xffffffff, word >> 32 & 1, word >> 33, 0) for word in words.tolist()]
     assert found["check"].tolist() == due
-    assert found["new"].tolist() == [crc8([bit], register) for register, bit in zip(registers, bits, strict=True)]
+    assert found["shifted"].tolist() == [crc8([bit], register) for register, bit in zip(registers, bits, strict=True)]
 
 
 def test_golden_check():
