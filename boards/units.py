@@ -271,6 +271,9 @@ UNITS = {
     "ring.depacketizer": Unit("hdl.ring.depacketizer:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
+        "segments": 4, "egress_words": 268}),
+    "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
