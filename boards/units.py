@@ -274,6 +274,8 @@ UNITS = {
     "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
         "segments": 4, "egress_words": 268}),
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
+    "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
@@ -301,6 +303,7 @@ UNITS = {
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "node": Unit("hdl.node:Node", {}),
+    "node.replay": Unit("hdl.node:Node", {"replay": True}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
     "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
     "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),

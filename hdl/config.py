@@ -27,6 +27,9 @@ _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_len
 #: Commands of the longest program: counts of commands are compared modulo 2^16.
 _MOST_COMMANDS = 1024
 
+#: Segments of an ingress whose packets the messages of a link with replay can count.
+_MOST_REPLAYED = 15
+
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
 _MOST_REDUCED = 1 << 14
 
@@ -133,6 +136,9 @@ class NodeConfig:
             raise ValueError(f"State plane count must be 0, 1 or 2, not {self.state_planes!r}")
         if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
+        if self.replay and self.ingress_segments > _MOST_REPLAYED:
+            raise ValueError(f"Ingress must hold at most {_MOST_REPLAYED} segments with replay, not "
+                             f"{self.ingress_segments!r}")
         if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.update_interval not in (1, 2, 4, 8):

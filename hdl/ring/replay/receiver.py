@@ -40,6 +40,8 @@ class ReplayReceiver(wiring.Component):
         As those of :class:`~hdl.ring.link.LinkReceiver`.
     control : Out(stream of unsigned(32))
         Control words other than RESTART, in order.
+    arrived, ended : Out(1)
+        A pulse of one cycle for each word of a packet that has come, once, and for the last one of a packet.
     failed : Out(1)
         A pulse of one cycle for each word that makes the receiver wait for a restart.
     """
@@ -57,6 +59,8 @@ class ReplayReceiver(wiring.Component):
             "o": Out(stream.Signature(word_layout())),
             **levels(segments, packet_words),
             "control": Out(stream.Signature(unsigned(32))),
+            "arrived": Out(1),
+            "ended": Out(1),
             "failed": Out(1),
             "reset_link": In(1),
         })
@@ -121,6 +125,8 @@ class ReplayReceiver(wiring.Component):
         m.d.sync += [
             expect.eq(expect + delivered),
             given.eq(given + ingress.leaves),
+            self.arrived.eq(ingress.i.valid),
+            self.ended.eq(ingress.i.valid & word.last),
             self.failed.eq(valid & ~recover & ~restarts & ~follows),
         ]
         with m.If(self.control.ready):
