@@ -92,7 +92,7 @@ class NodeConfig:
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
     replay : bool
-        Whether links repeat words that were damaged or lost: docs/ring/replay.md. Such a link has nine more wires.
+        Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
