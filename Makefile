@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs mutate check bench synth program synth-optimizer verilog registers wave clean
+.PHONY: help setup sim sweep quantize test pairs random-programs faults mutate check bench synth program synth-optimizer verilog registers wave clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -34,6 +34,7 @@ help:
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=)"
+	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
@@ -116,6 +117,9 @@ pairs: $(VENV)/.test
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
 	  $(call option,JOBS,--jobs)
+
+faults: $(VENV)/.test
+	$(BIN)/python -m tests.faults $(call option,FAULTS,--faults) $(call option,SEED,--seed) $(call option,JOBS,--jobs)
 
 mutate: $(VENV)/.test
 	$(BIN)/python -m tests.mutation $(call option,FILES,--files) $(call option,MUTANTS,--mutants) \
