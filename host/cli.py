@@ -56,7 +56,7 @@ from host.training.record import NODE, TrainingConfig, TrainingError
 from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, programmed
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
-from host.transports.session import LATENCY, TransportName, open_session
+from host.transports.session import LATENCY, LONGEST_REPLAYED, TransportName, open_session
 from sim.link_faults import RandomFaults
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.native import Arithmetic
@@ -216,7 +216,7 @@ def train_command(
                   board=board, overlap=overlap, compute=compute, faults=faults)
     if damage is not None:
         node = dataclasses.replace(node, replay=True)
-    check_range("Link latency", link_latency, 1, 1_000_000)
+    check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
     check_range("Seconds to reconnect", reconnect, 0, COUNT)

@@ -19,10 +19,13 @@ from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
-__all__ = ["LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
+__all__ = ["LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName", "open_session"]
 
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
+
+#: Most cycles of a link that repeats words: the answer to its first word comes before that is sent again.
+LONGEST_REPLAYED = 100
 
 
 class TransportName(enum.Enum):
@@ -181,6 +184,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     config.check_ring(nodes)
     if latency < 1:
         raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
+    if config.replay and latency > LONGEST_REPLAYED:
+        raise ValueError(f"Latency of links with replay must be at most {LONGEST_REPLAYED} cycles, not {latency!r}")
     if not host_port and transport is not TransportName.VERILATED:
         raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
     if arithmetic is not Arithmetic.GATEWARE and transport is not TransportName.VERILATED:

@@ -220,6 +220,8 @@ class TestTrain:
         (("--faults", "nan"), "error: Fault rate must be between 0 and 1, not nan\n"),
         (("--faults", "1e-4", "--fault-seed", "-1"),
          "error: Seed of faults must be between 0 and 2^64 - 1, not -1\n"),
+        (("--faults", "1e-4", "--link-latency", "101"),
+         "error: Link latency must be between 1 and 100, not 101\n"),
         (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults: leave it out\n"),
         (("--faults", "1e-4", "--board", "icebreaker"),
          "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),

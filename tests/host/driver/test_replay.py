@@ -5,6 +5,7 @@ import pytest
 
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
+from host.transports.session import TransportName, open_session
 from sim.link_faults import RandomFaults
 from tests.host import rings
 from tests.host.rings import Reference, random
@@ -119,3 +120,14 @@ def test_a_fault_while_the_link_is_reset():
         ring.recover()
         simulation.run(3000)
         update(ring, reference, generator)
+
+
+def test_sessions():
+    """What links with replay, or faults, cannot be had with is refused before anything is built."""
+    with pytest.raises(ValueError, match=r"^Latency of links with replay must be at most 100 cycles, not 101$"), \
+            open_session(CONFIG, nodes=2, latency=101):
+        pass
+    message = r"^Transport must be verilated or pysim for faults of links, not board$"
+    with pytest.raises(ValueError, match=message), \
+            open_session(CONFIG, nodes=2, transport=TransportName.BOARD, faults=RandomFaults(rate=0.1)):
+        pass
