@@ -119,7 +119,7 @@ private:
             source_of256 = random.chance(128) ? 256 : 40 + random.below(200);
             sink_of256 = random.chance(128) ? 256 : 60 + random.below(190);
         }
-        control_of256 = part.stalls ? random.below(12) : 0;
+        control_of256 = part.stalls ? 1 + random.below(12) : 0;
         top.t___05Fi___05Fvalid = top.t___05Fcontrol___05Fvalid = 0;
         top.rst = 1;
         top.clk = 0;
@@ -137,7 +137,7 @@ private:
     std::size_t following() const { return at + 1 == forward.size() ? 0 : at + 1; }
 
     // Words from one fault to the next: all that a fault costs comes before.
-    std::int64_t gap() { return part.latency + 70 + random.below(64); }
+    std::int64_t gap() { return 40 + random.below(64); }
 
     void fault_done() {
         ++out.faults;

@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 
 
 class Fault(enum.IntEnum):
-    """Kinds of faults. Single ones come when the link has mended the last one, 70 to 260 words later."""
+    """Kinds of faults. Single ones come when the link has mended the last one, 40 to 103 words later."""
 
     FLIP = 0
     """A wrong bit on any of the 44 wires in any cycle."""

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.verilated.replay import Fault, FaultyLink
-from tests.faults.__main__ import is_wrong
+from tests.faults.parts import is_wrong
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hdl.ring.replay.check import check_of
 from hdl.ring.replay.control_word import ControlType, restart_layout
 from hdl.ring.replay.line import Speaker
 from hdl.ring.replay.signature import ReplayLinkSignature
-from hdl.ring.replay.transmitter import NUMBER_BITS
+from hdl.ring.replay.window import NUMBER_BITS
 from hdl.streams.stream import connect_stream, word_layout
 
 __all__ = ["ReplayReceiver"]

@@ -9,12 +9,11 @@ from hdl.ring.replay.check import check_of
 from hdl.ring.replay.control_word import ControlType
 from hdl.ring.replay.line import MESSAGE_BITS, Listener, message_layout
 from hdl.ring.replay.signature import ReplayLinkSignature
+from hdl.ring.replay.window import NUMBER_BITS, Window
 from hdl.streams.stream import word_layout
 
-__all__ = ["NUMBER_BITS", "ReplayTransmitter"]
+__all__ = ["ReplayTransmitter"]
 
-#: Bits of the number of a word.
-NUMBER_BITS = 10
 #: Cycles from the first word, START, on the wires to its answer, with wires that take none.
 _ENDS = 35
 #: Cycles without news, beyond twice the latency of the wires, after which a restart is sent: four messages in all.
@@ -106,16 +105,22 @@ class ReplayTransmitter(wiring.Component):
             shape=_row_layout(), depth=self._rows, init=[], attrs={"no_rw_check": 1}
         )
         m.submodules.listener = listener = Listener()
-        write, send, highest, acknowledged = (
-            Signal(NUMBER_BITS, name=name) for name in ("write", "send", "highest", "acknowledged"))
+        m.submodules.window = window = Window(rows=self._rows, window=self._window)
         id = Signal(2)
         started = Signal()
         restart_due = Signal(init=1)  # the first one is START
         timer, round_trip = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1)
+        said = Signal(message_layout())
 
-        enters, spend = self._take(m, memory, write, acknowledged)
-        fetch, new = self._send(m, memory, write, send, highest, acknowledged, id, started, restart_due)
-        judged, said, differs = self._listen(m, listener, highest, acknowledged, started)
+        spend = self._take(m, memory, window)
+        self._send(m, memory, window, id, started, restart_due)
+        m.d.comb += [
+            listener.line.eq(self.ring_o.line),
+            window.complete.eq(listener.complete & listener.good),
+            window.expect.eq(listener.message.expect),
+            window.count.eq(started),
+        ]
+        m.d.sync += said.eq(listener.message)
 
         # What a message says.
         confirmed = Signal()  # the receiver has seen the last restart
@@ -123,20 +128,15 @@ class ReplayTransmitter(wiring.Component):
         latest, demanded, confirms = Signal(), Signal(), Signal()
         balance = Signal(range(self._segments + 16))
         m.d.comb += [
-            latest.eq(judged & (said.id == id)),
+            latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
             confirms.eq(latest & ~said.recover & ~confirmed),
-            balance.eq(self.credits + Mux(judged, said.given - given, 0)[:4] - spend),
-            self.settled.eq(write == acknowledged),
+            balance.eq(self.credits + Mux(window.judged, said.given - given, 0)[:4] - spend),
+            self.settled.eq(window.settled),
             self.delay.eq(round_trip >> 1),
         ]
-        m.d.sync += [
-            write.eq(write + enters),
-            send.eq(send + fetch),
-            highest.eq(highest + new),
-            self.credits.eq(Mux(balance > self._segments, self._segments, balance)),
-        ]
-        with m.If(judged):
+        m.d.sync += self.credits.eq(Mux(balance > self._segments, self._segments, balance))
+        with m.If(window.judged):
             m.d.sync += given.eq(said.given)
         with m.If(confirms):
             m.d.sync += confirmed.eq(1)
@@ -158,31 +158,26 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == round_trip)):
-            m.d.sync += [
-                restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE), id.eq(id + 1),
-                send.eq(Mux(demanded, said.expect, acknowledged)),
-            ]
-        with m.Elif((judged & differs) | confirms | ((highest == acknowledged) & confirmed)):
+            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1)]
+            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE), id.eq(id + 1)]
+        with m.Elif((window.judged & window.differs) | confirms | (~window.flying & confirmed)):
             m.d.sync += timer.eq(-_PATIENCE)
         return ResetInserter(self.reset_link)(m)
 
-    def _take(self, m, memory, write, acknowledged):
-        """Words on their way in; returns whether one enters, and whether it spends a credit."""
+    def _take(self, m, memory, window):
+        """Words on their way in; returns whether one spends a credit."""
         port = memory.write_port()
         first = Signal(init=1)  # the next word at i starts a packet
-        room, enters, spend, taken = Signal(), Signal(), Signal(), Signal()
-        level = Signal(NUMBER_BITS)
-        row = port.data
+        spend, taken = Signal(), Signal()
+        room, row = window.room, port.data
         m.d.comb += [
-            level.eq(write - acknowledged),
-            room.eq(~level[self._rows.bit_length() - 1]),
             taken.eq(self.i.valid & room & ~self.control.valid),
-            enters.eq(room & (self.i.valid | self.control.valid)),
+            window.enters.eq(room & (self.i.valid | self.control.valid)),
             spend.eq(taken & first),
             self.i.ready.eq((room & ~self.control.valid) | self.reset_link),
             self.control.ready.eq(room | self.reset_link),
             self.may_start.eq((self.credits != 0) & ~self.reset_link),
-            port.addr.eq(write),
+            port.addr.eq(window.write),
             port.en.eq(room),  # a free row may hold anything
             row.kind.eq(self.control.valid),
             row.data.eq(Mux(row.kind, self.control.payload, self.i.payload.data)),
@@ -191,31 +186,26 @@ class ReplayTransmitter(wiring.Component):
         ]
         with m.If(taken):
             m.d.sync += first.eq(self.i.payload.last)
-        return enters, spend
+        return spend
 
-    def _send(self, m, memory, write, send, highest, acknowledged, id, started, restart_due):
-        """Words on their way out, through the memory's latch and the wires' register; returns whether one is
-        fetched, and whether it is a new one."""
+    def _send(self, m, memory, window, id, started, restart_due):
+        """Words on their way out, through the memory's latch and the wires' register."""
         port = memory.read_port()
-        fetch, new, again = Signal(), Signal(), Signal()
-        flying = Signal(NUMBER_BITS)
-        open = Signal(init=1)  # the window had room for two words a cycle ago
+        fetch = Signal()
         fetched, is_restart, is_new = Signal(), Signal(), Signal()
         number = Signal(NUMBER_BITS)
         restart = Cat(ControlType.RESTART, number, id, ~started, ~number, ~id, started, 0, 0)
         m.d.comb += [
-            flying.eq(highest - acknowledged),
-            again.eq(send != highest),
-            fetch.eq(started & ~restart_due & (send != write) & (again | open)),
-            new.eq(fetch & ~again),
-            port.addr.eq(send),
+            fetch.eq(started & ~restart_due & window.pending),
+            window.fetches.eq(fetch),
+            port.addr.eq(window.send),
             port.en.eq(fetch),
         ]
         m.d.sync += [
-            open.eq(~flying[1:self._window.bit_length()].all()),
-            fetched.eq(fetch | restart_due), is_restart.eq(restart_due), is_new.eq(new), number.eq(send),
+            fetched.eq(fetch | restart_due), is_restart.eq(restart_due), is_new.eq(~window.repeats),
+            number.eq(window.send),
             self.ring_o.valid.eq(fetched),
-            self.fresh.eq(fetched & is_new),
+            self.fresh.eq(fetched & is_new & ~is_restart),
             self.repeated.eq(fetched & ~is_new & ~is_restart),
             self.restarted.eq(fetched & is_restart & started),
         ]
@@ -227,33 +217,3 @@ class ReplayTransmitter(wiring.Component):
                 self.ring_o.check.eq(
                     Mux(is_restart, check_of(Cat(restart, 1, 1)), port.data.check) ^ number[:8]),
             ]
-        return fetch, new
-
-    def _listen(self, m, listener, highest, acknowledged, started):
-        """Messages are judged with their last bit and count a cycle later, once the link is started.
-
-        Returns whether one counts, the message, and whether its number is another than that of the last one.
-        """
-        judged, forward, differs = Signal(), Signal(), Signal()
-        said = Signal(message_layout())
-        announced = Signal(NUMBER_BITS)  # the last message's number
-        expect = listener.message.expect
-
-        def reaches(first, last):
-            """Whether ``last`` is less than 256 words ahead of ``first``, or the same."""
-            return (last - first)[8:NUMBER_BITS] == 0
-
-        m.d.comb += [listener.line.eq(self.ring_o.line), differs.eq(said.expect != announced)]
-        heard = Signal()
-        m.d.comb += judged.eq(heard & started)
-        m.d.sync += [
-            heard.eq(listener.complete & listener.good & reaches(acknowledged, expect) & reaches(expect, highest)),
-            said.eq(listener.message),
-            forward.eq(reaches(announced, expect)),
-        ]
-        with m.If(judged):
-            m.d.sync += announced.eq(said.expect)
-            # Words are given up when two messages in a row have said that they have arrived.
-            with m.If(forward):
-                m.d.sync += acknowledged.eq(announced)
-        return judged, said, differs
