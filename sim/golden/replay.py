@@ -215,7 +215,7 @@ class Receiver:
         self.held: collections.deque[tuple[int, int, int]] = collections.deque()  # data, last, cycle of the offer
         self._cycle = 0
         self.control: int | None = None
-        self.packets = self.overrun = self.failed = 0
+        self.packets = self.overrun = self.failed = self.arrived = self.ended = 0
         self.expect = self.number = 0
         self.given = self.id = 0
         self.recover = False
@@ -246,7 +246,7 @@ class Receiver:
         if self.control is not None and control_ready:
             self.control = None
 
-        self.failed = 0
+        self.failed = self.arrived = self.ended = 0
         start, enters = False, 0
         if arrived.valid:
             restart = self._restart(arrived)
@@ -260,6 +260,7 @@ class Receiver:
                     if arrived.kind:
                         self.control = arrived.data
                     else:
+                        self.arrived, self.ended = 1, arrived.last
                         enters = self._enter(arrived)
                 self.number = (self.number + 1) % NUMBERS
             elif not self.recover:

@@ -130,7 +130,7 @@ class Play:
              r_o__ready=takes, r_control__ready=control_takes, r_o__valid=got is not None,
              r_o__payload=0 if got is None else got[0] | got[1] << 32, r_control__valid=receiver.control is not None,
              r_control__payload=receiver.control or 0, r_level=len(receiver.held), r_packets=receiver.packets,
-             r_overrun=receiver.overrun, r_failed=receiver.failed)
+             r_overrun=receiver.overrun, r_failed=receiver.failed, r_arrived=receiver.arrived, r_ended=receiver.ended)
         self.restarts += transmitter.restarted
         self.repeated += transmitter.repeated
         self.fresh += transmitter.fresh
