@@ -9,8 +9,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # $(call option,NAME,--flag): the flag with the variable's value, where the variable is set.
 option = $(if $($(1)),$(2) $($(1)))
 
-.PHONY: help setup sim sweep quantize test pairs random-programs slow-ranks mutate check bench job-speed synth \
-  program synth-optimizer verilog registers wave docs packets clean
+.PHONY: help setup sim sweep quantize test pairs random-programs faults slow-ranks mutate check bench job-speed \
+  synth program synth-optimizer verilog registers wave docs packets clean
 
 help:
 	@echo "make sim    train on a simulated ring: WORKLOAD=digits, a classifier, or text, a character model (NODES="
@@ -22,6 +22,7 @@ help:
 	@echo "            OVERLAP=none, strict, layers, chunks:2, search or all to compute and communicate by a program,"
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
+	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -36,6 +37,7 @@ help:
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
 	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=)"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
+	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
 	@echo "            SEED= BUDGET=120 WORKERS=2); it goes on where an earlier run has ended"
 	@echo "make check  lint, types, layers, lines that files share, and generated documents up to date"
@@ -75,6 +77,7 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,LEARNING_RATE,--learning-rate) $(call option,WEIGHT_DECAY,--weight-decay) \
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
+  $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) \
   $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \
@@ -126,6 +129,9 @@ random-programs: $(VENV)/.test
 slow-ranks: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python -m tests.slow_ranks $(call option,CASES,--cases) $(call option,RANKS,--ranks) \
 	  $(call option,SLOW,--slow) $(call option,SEED,--seed)
+
+faults: $(VENV)/.test
+	$(BIN)/python -m tests.faults $(call option,FAULTS,--faults) $(call option,SEED,--seed) $(call option,JOBS,--jobs)
 
 mutate: $(VENV)/.test
 	$(BIN)/python -m tests.mutation $(call option,FILES,--files) $(call option,MUTANTS,--mutants) \

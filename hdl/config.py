@@ -17,6 +17,7 @@ FP32, INT16 = "fp32", "int16"
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
+    "replay": ("replay", False),
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
@@ -25,6 +26,9 @@ _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_len
 
 #: Commands of the longest program: counts of commands are compared modulo 2^16.
 _MOST_COMMANDS = 1024
+
+#: Segments of an ingress whose packets the messages of a link with replay can count.
+_MOST_REPLAYED = 15
 
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
 _MOST_REDUCED = 1 << 14
@@ -87,6 +91,8 @@ class NodeConfig:
         added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
+    replay : bool
+        Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -114,6 +120,7 @@ class NodeConfig:
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
+    replay: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -129,13 +136,16 @@ class NodeConfig:
             raise ValueError(f"State plane count must be 0, 1 or 2, not {self.state_planes!r}")
         if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
+        if self.replay and self.ingress_segments > _MOST_REPLAYED:
+            raise ValueError(f"Ingress must hold at most {_MOST_REPLAYED} segments with replay, not "
+                             f"{self.ingress_segments!r}")
         if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.update_interval not in (1, 2, 4, 8):
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):

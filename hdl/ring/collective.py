@@ -10,12 +10,13 @@ from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
-from hdl.ring.header import PacketType, packet_words
-from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
+from hdl.ring.header import PacketType
+from hdl.ring.link_ends import LinkEnds, repairs_layout
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
 from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
+from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.ring.walks import Situation
@@ -24,8 +25,8 @@ from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 __all__ = ["CollectiveEngine", "counts_layout"]
 
 
-def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+def counts_layout(config):
+    """Increments of the counters in a cycle, by the names of the registers, of a node of this configuration."""
     return data.StructLayout(
         {
             "words_sent": 1,
@@ -47,6 +48,7 @@ def counts_layout():
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
+            **repairs_layout(config).members,
         }
     )
 
@@ -93,10 +95,11 @@ class CollectiveEngine(wiring.Component):
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
                 # What counters are increased by.
-                "count": Out(counts_layout()),
+                "count": Out(counts_layout(config)),
+                # Cycles of a word to the successor, as the link has measured it; zero without replay.
+                "link_delay": Out(32),
                 # Links from the predecessor and to the successor.
-                "ring_i": In(LinkSignature()),
-                "ring_o": Out(LinkSignature()),
+                **port_members(config),
                 # Memory ports, arrays as those of the datapath.
                 **memory_ports(config, parts(config)),
             }
@@ -105,7 +108,6 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        longest_packet = packet_words(config.segment)
 
         m.submodules.control = control = CollectiveControl()
         planner = Planner(elements=longest_vector(config), segment=config.segment)
@@ -116,22 +118,19 @@ class CollectiveEngine(wiring.Component):
         # Weights are gathered as they are by the commands without an update.
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
-        m.submodules.transmitter = transmitter = LinkTransmitter(
-            segments=config.ingress_segments, egress_words=longest_packet
-        )
-        m.submodules.receiver = receiver = LinkReceiver(segments=config.ingress_segments, packet_words=longest_packet)
+        m.submodules.link = link = LinkEnds(config=config)
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
-        connect_stream(m, packetizer.o, transmitter.i)
+        connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
         # What the depacketizer takes is known late, and much follows from it in the receiver.
         m.submodules.arriving = arriving = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
-        connect_stream(m, receiver.o, arriving.i)
+        connect_stream(m, link.o, arriving.i)
         connect_stream(m, arriving.o, depacketizer.i)
-        wiring.connect(m, link=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
-        wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
+        wiring.connect(m, node=wiring.flipped(self.ring_o), link=link.ring_o)
+        wiring.connect(m, node=wiring.flipped(self.ring_i), link=link.ring_i)
         for name in memory_ports(config, parts(config)):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
@@ -232,11 +231,11 @@ class CollectiveEngine(wiring.Component):
             control.kind.updates.eq(~setup.sum),
             control.planned.eq(planner.done),
             control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
-            fault.found.eq(depacketizer.error | receiver.overrun | pulses.malformed),
+            fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),
             fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
-            control.moved.eq(self.ring_o.valid | word_taken),
-            control.packet_sent.eq(self.ring_o.valid & self.ring_o.last),
+            control.moved.eq(link.sent.word | word_taken),
+            control.packet_sent.eq(link.sent.packet),
             control.packet_received.eq(word_taken & arriving.o.payload.last),
             control.egress_stalled.eq(packetizer.stalled),
             control.local_nan.eq(pulses.local_nan),
@@ -248,28 +247,29 @@ class CollectiveEngine(wiring.Component):
             abort_header.destination.eq(setup.successor),
             abort_header.epoch.eq(setup.epoch),
             abort_header.collective.eq(setup.collective),
-            packetizer.may_start.eq(transmitter.may_start),
+            packetizer.may_start.eq(link.may_start),
             packetizer.give_up.eq(control.give_up),
             packetizer.clear.eq(self.link_reset | control.stranded),
             depacketizer.epoch.eq(setup.epoch),
             depacketizer.active.eq(running),
             depacketizer.drain.eq(control.drain),
             depacketizer.clear.eq(self.link_reset),
-            transmitter.reset_link.eq(self.link_reset),
-            receiver.reset_link.eq(self.link_reset),
+            link.reset_link.eq(self.link_reset),
+            self.link_delay.eq(link.delay),
         ]
         m.d.comb += [
-            self.count.words_sent.eq(self.ring_o.valid),
-            self.count.packets_sent.eq(self.ring_o.valid & self.ring_o.last),
-            self.count.words_received.eq(self.ring_i.valid),
-            self.count.packets_received.eq(self.ring_i.valid & self.ring_i.last),
+            self.count.words_sent.eq(link.sent.word),
+            self.count.packets_sent.eq(link.sent.packet),
+            self.count.words_received.eq(link.received.word),
+            self.count.packets_received.eq(link.received.packet),
             self.count.scatter_reduce_cycles.eq(running & pulses.scatter_reduce),
             self.count.command_cycles.eq(control.busy),
             self.count.stall_no_credit.eq(running & packetizer.stalled),
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for name in pulses.shape().members:
-            if name in self.count.shape().members:
-                m.d.comb += self.count[name].eq(pulses[name])
+        for source in (pulses, link.repairs):
+            for name in source.shape().members:
+                if name in self.count.shape().members:
+                    m.d.comb += self.count[name].eq(source[name])
         return m

@@ -46,7 +46,7 @@ def describe(config):
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
-        outputs={"weight_version": "weight_version"},
+        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {})},
         links={"ring_i": "ring_i", "ring_o": "ring_o"},
     )
 

@@ -28,6 +28,8 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"state_words": "64"}, r"^state_words must be a multiple of 32 between 32 and 16777216, not '64'$"),
         ({"state_planes": 3}, r"^State plane count must be 0, 1 or 2, not 3$"),
         ({"ingress_segments": 1}, r"^Ingress must hold at least 2 segments, not 1$"),
+        ({"ingress_segments": 16, "replay": True}, r"^Ingress must hold at most 15 segments with replay, not 16$"),
+        ({"replay": 1}, r"^replay must be True or False, not 1$"),
         ({"update_interval": 3}, r"^Update interval must be 1, 2, 4 or 8, not 3$"),
         ({"update_lanes": 8}, r"^Update lanes must be 1, 2, 4 or 8, and at most the lanes, not 8$"),
         ({"multiplier_dsps": 3}, r"^DSP blocks per multiplier must be 1, 2 or 4, not 3$"),
@@ -102,7 +104,7 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
-               "activation_words": 64, "scale_mask": True}
+               "activation_words": 64, "scale_mask": True, "replay": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}

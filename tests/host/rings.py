@@ -41,16 +41,17 @@ with mx5.registered():
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
                                error_feedback=False, stand_in=True, queues=2, program_depth=20, compute=1,
                                activation_words=2048),
-        # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients.
+        # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
+        # repeat words.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=3, masking=False, error_feedback=False, stand_in=True, queues=2,
-                           program_depth=32),
+                           program_depth=32, replay=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
-        # COMPUTE in the only queue.
+        # COMPUTE in the only queue; links that repeat words, with the least room.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True),
+                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

@@ -68,6 +68,33 @@ class TestTrain:
         assert [len(curve) for curve in (other["loss_per_epoch"], other["accuracy_per_epoch"])] == [2, 2]
         assert "comparison" in result["stage_seconds"]
 
+    def test_faults(self, run, nodes_of, tmp_path):
+        """Damaged words are repeated: the bits are those of links without faults, and nothing is done again."""
+        nodes_of("narrow")
+        results, trained = [], []
+        for rate in (0, 1e-3):
+            with mx5.registered():
+                code, out, err = run("train", "--nodes", 3, "--epochs", 3, "--hidden", "none", "--batch", 200,
+                                     "--weights", "bf16", "--gradients", mx5.NAME, "--faults", rate,
+                                     "--fault-seed", 2, "--threads", 2, "--output", tmp_path)
+            assert (code, err) == (0, "")
+            results.append(json.loads((tmp_path / "report.json").read_text()))
+            trained.append(weights.load(tmp_path / "weights.npz").parameters.tobytes())
+            assert "restarts of links" in out
+            assert (tmp_path / "report.png").stat().st_size > 10_000
+        clean, faulty = results
+        assert trained[0] == trained[1]
+        assert clean["bit_exact"] is faulty["bit_exact"] is True
+        assert clean["repeats"] == faulty["repeats"] == 0
+        assert faulty["faults"] == {"rate": 1e-3, "seed": 2}
+        assert faulty["wires_per_link"] == [43, 1]
+        names = ("faults_injected", "checks_failed", "link_restarts", "words_repeated")
+        assert [clean[name] for name in names] == [0, 0, 0, 0]
+        assert 0 < faulty["link_restarts"] <= faulty["words_repeated"]
+        assert 0 < faulty["checks_failed"] <= faulty["faults_injected"]
+        assert clean["words_sent"] == faulty["words_sent"]
+        assert clean["cycles_fused_update"] < faulty["cycles_fused_update"] < 1.3 * clean["cycles_fused_update"]
+
     @pytest.mark.parametrize(("arguments", "compared"), [
         (["--optimizer", "adam", "--no-compare"], False),
         (["--optimizer", "momentum", "--dampening", 0.1], False),
@@ -196,6 +223,17 @@ class TestTrain:
         (["--compute", "fpga"], "error: Compute must be host or node, not 'fpga'\n"),
         (["--overlap", "layers", "--board", "ulx3s-85f"],
          "error: Option --overlap is for simulated nodes, which have room to stage gradients: leave it out\n"),
+        (("--faults", "1.5"), "error: Fault rate must be between 0 and 1, not 1.5\n"),
+        (("--faults", "nan"), "error: Fault rate must be between 0 and 1, not nan\n"),
+        (("--faults", "1e-4", "--fault-seed", "-1"),
+         "error: Seed of faults must be between 0 and 2^64 - 1, not -1\n"),
+        (("--faults", "1e-4", "--link-latency", "101"),
+         "error: Link latency must be between 1 and 100, not 101\n"),
+        (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults: leave it out\n"),
+        (("--faults", "1e-4", "--board", "icebreaker"),
+         "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
+        (("--faults", "1e-4", "--transport", "board"),
+         "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
         (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "

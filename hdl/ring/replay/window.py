@@ -1,0 +1,105 @@
+"""The numbers of a transmitter's words: taken, sent, to be sent again, and arrived."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["NUMBER_BITS", "Window"]
+
+#: Bits of the number of a word.
+NUMBER_BITS = 10
+
+
+class Window(wiring.Component):
+    """Keep count of words that are numbered modulo 1,024, and judge what the receiver says of them.
+
+    The number in a message can be true if it is one of those from ``acknowledged`` to the highest that was ever sent.
+    It is not compared with ``send``, which goes back with each restart: a receiver that knows more than the
+    transmitter would then never be believed. Words are given up when two messages in a row have said that they have
+    arrived.
+
+    Parameters
+    ----------
+    rows : int
+        Words that are kept, a power of two.
+    window : int
+        Words that may be sent and not acknowledged: a power of two less 1, from 3 to 255, and less than ``rows``.
+
+    Members
+    -------
+    enters : In(1)
+        A word is taken; only with ``room``.
+    room : Out(1)
+    fetches : In(1)
+        Word ``send`` is fetched; only with ``pending``.
+    pending : Out(1)
+        There is a word to send.
+    send, write, highest, acknowledged : Out(10)
+        Number of the next word to send, to take, to send for the first time, and to be acknowledged.
+    repeats : Out(1)
+        Word ``send`` has been sent before.
+    complete : In(1)
+        A message has come, and ``expect`` is its number. It counts in the next cycle, if ``count`` is set then.
+    expect : In(10)
+    count : In(1)
+    judged : Out(1)
+        A message counts in this cycle.
+    differs : Out(1)
+        With ``judged``: its number is another than that of the last one.
+    demanded, goes_back : In(1)
+        Next, send the word that the message expects, or the first that is not acknowledged.
+    flying : Out(1)
+        There are words that were sent and are not acknowledged.
+    settled : Out(1)
+        All words that were taken are acknowledged.
+    """
+
+    def __init__(self, *, rows, window):
+        self._rows = rows
+        self._window = window
+        super().__init__({
+            "enters": In(1), "room": Out(1), "fetches": In(1), "pending": Out(1),
+            "send": Out(NUMBER_BITS), "write": Out(NUMBER_BITS), "repeats": Out(1),
+            "complete": In(1), "expect": In(NUMBER_BITS), "count": In(1), "judged": Out(1), "differs": Out(1),
+            "demanded": In(1), "goes_back": In(1), "flying": Out(1), "settled": Out(1),
+            "acknowledged": Out(NUMBER_BITS), "highest": Out(NUMBER_BITS),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        level, sent = Signal(NUMBER_BITS), Signal(NUMBER_BITS)
+        open = Signal(init=1)  # the window had room for two words a cycle ago
+        possible, forward = Signal(), Signal()
+        said, announced = Signal(NUMBER_BITS), Signal(NUMBER_BITS)  # numbers of this message and of the last one
+
+        def reaches(first, last):
+            """Whether ``last`` is less than 256 words ahead of ``first``, or the same."""
+            return (last - first)[8:NUMBER_BITS] == 0
+
+        m.d.comb += [
+            level.eq(self.write - self.acknowledged),
+            sent.eq(self.highest - self.acknowledged),
+            self.room.eq(~level[self._rows.bit_length() - 1]),
+            self.repeats.eq(self.send != self.highest),
+            self.pending.eq((self.send != self.write) & (self.repeats | open)),
+            self.judged.eq(possible & self.count),
+            self.differs.eq(said != announced),
+            self.flying.eq(self.highest != self.acknowledged),
+            self.settled.eq(self.write == self.acknowledged),
+        ]
+        m.d.sync += [
+            open.eq(~sent[1:self._window.bit_length()].all()),
+            self.write.eq(self.write + self.enters),
+            self.send.eq(self.send + self.fetches),
+            self.highest.eq(self.highest + (self.fetches & ~self.repeats)),
+            possible.eq(self.complete & reaches(self.acknowledged, self.expect) & reaches(self.expect, self.highest)),
+            said.eq(self.expect),
+            forward.eq(reaches(announced, self.expect)),
+        ]
+        with m.If(self.judged):
+            m.d.sync += announced.eq(said)
+            with m.If(forward):
+                m.d.sync += self.acknowledged.eq(announced)
+        with m.If(self.demanded | self.goes_back):
+            m.d.sync += self.send.eq(Mux(self.demanded, said, self.acknowledged))
+        return m

@@ -1,0 +1,122 @@
+"""Both ends of a link that repeats words on Verilator, with wires that can be damaged: millions of cycles per second.
+
+Example
+-------
+::
+
+    outcome = FaultyLink().run(Fault.FLIP, latency=16, faults=1000, seed=1)
+    assert outcome["silent"] == outcome["hanging"] == 0
+"""
+
+import ctypes
+import enum
+from pathlib import Path
+
+from amaranth.hdl import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import Out
+
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
+from sim.verilated import toolchain
+from sim.verilated.verilog import convert, with_loops
+
+__all__ = ["Ends", "Fault", "FaultyLink"]
+
+_HERE = Path(__file__).parent
+
+
+class Fault(enum.IntEnum):
+    """Kinds of faults. Single ones come when the link has mended the last one, 40 to 103 words later."""
+
+    FLIP = 0
+    """A wrong bit on any of the 44 wires in any cycle."""
+    START = 1
+    """The same while the link starts."""
+    STORM = 2
+    """The same every 1 to 100 cycles."""
+    DROP = 3
+    """A word that does not arrive."""
+    DOUBLE = 4
+    """A word that is there for two cycles, in the place of the next one where there is one."""
+    SWAP = 5
+    """Two words in the wrong order."""
+    CUT = 6
+    """Neither words nor bits of the line, for 1 to 200 cycles."""
+    NOISE = 7
+    """A word of random bits in the place of another one."""
+
+
+class Ends(wiring.Component):
+    """Both ends of a link with all their ports; the wires are joined by no one.
+
+    Members
+    -------
+    t : Out(signature of ReplayTransmitter)
+    r : Out(signature of ReplayReceiver)
+    """
+
+    def __init__(self) -> None:
+        self._transmitter = ReplayTransmitter(segments=4, egress_words=268)
+        self._receiver = ReplayReceiver(segments=4, packet_words=268)
+        super().__init__({"t": Out(self._transmitter.signature), "r": Out(self._receiver.signature)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.transmitter = self._transmitter
+        m.submodules.receiver = self._receiver
+        wiring.connect(m, wiring.flipped(self.t), self._transmitter)
+        wiring.connect(m, wiring.flipped(self.r), self._receiver)
+        return m
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int32), ("latency", ctypes.c_int32), ("stalls", ctypes.c_int32),
+                ("faults", ctypes.c_int64), ("seed", ctypes.c_uint64)]
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in (
+        "faults", "cycles", "words", "controls", "restarts", "repeated", "failed", "lost", "most", "measured",
+        "escaped", "refused", "invented", "silent", "hanging", "overrun")]
+
+
+class FaultyLink:
+    """A link whose wires are damaged, with packets of random words that are compared one by one."""
+
+    def __init__(self) -> None:
+        design = convert(Ends(), name="replay_ends")
+        path = toolchain.shared_library(design.name, with_loops(design.text), harness=[_HERE / "replay.cpp"],
+                                        headers={}, level="-O2")
+        self.digest = path.parent.name
+        self._library = ctypes.CDLL(str(path))
+        self._library.replay_run.restype = None
+
+    def run(self, kind: Fault, *, latency: int, faults: int, seed: int, stalls: bool = False) -> dict[str, int]:
+        """Run a part of a campaign and return its counts.
+
+        Parameters
+        ----------
+        kind : Fault
+        latency : int
+            Cycles of the wires, at least 1, and 2 for words that are doubled or swapped; with ``stalls`` those of
+            the line are chosen from 1 to 64 instead.
+        faults : int
+            Number of faults.
+        seed : int
+        stalls : bool
+            Both sides stall, and control words are sent too. Otherwise each cycle without a word counts as lost.
+
+        Returns
+        -------
+        dict
+            ``faults``, ``cycles``, ``words``, ``controls``, ``restarts``, ``repeated``, ``failed``; ``lost`` and
+            ``most``, cycles lost in all and most by one of the ``measured`` faults; ``escaped``, words that came
+            wrong; ``refused``, packets in which the CRC-32 found it; ``silent``, those in which it did not;
+            ``invented``, control words that came wrong; ``hanging`` and ``overrun``, links that stood still or were
+            sent packets without room.
+        """
+        outcome = _Outcome()
+        self._library.replay_run(ctypes.byref(_Part(int(kind), latency, int(stalls), faults, seed)),
+                                 ctypes.byref(outcome))
+        return {name: getattr(outcome, name) for name, *_ in _Outcome._fields_}

@@ -1,0 +1,88 @@
+"""``make faults``: a million single faults on a link, and many others, in parts whose results are kept.
+
+A part is not played again as long as neither the ends of the link nor its harness have changed.
+"""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sim.verilated import toolchain
+from sim.verilated.replay import Fault
+from tests.faults.parts import is_wrong, link, parts_of, play_part
+
+
+def main(
+    faults: Annotated[int, typer.Option(min=128, help="Wrong bits; a tenth as many of each other kind.")] = 20_000,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1)] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+) -> None:
+    """Damage the wires of a link, and compare what arrives with what was sent."""
+    began = time.monotonic()
+    folder = toolchain.BUILD / "faults" / link().digest
+    folder.mkdir(parents=True, exist_ok=True)
+    results, missing = [], []
+    for part in parts_of(faults, seed):
+        path = folder / ("-".join(str(int(field)) for field in part) + ".json")
+        if path.exists():
+            results.append(json.loads(path.read_text()))
+        else:
+            missing.append((part, path))
+    if results:
+        print(f"{len(results)} of {len(results) + len(missing)} parts have been played before", flush=True)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = {pool.submit(play_part, part): path for part, path in missing}
+        for done in concurrent.futures.as_completed(waiting):
+            results.append(done.result())
+            path = waiting[done]
+            path.with_suffix(".part").write_text(json.dumps(results[-1]))
+            path.with_suffix(".part").rename(path)
+            if len(results) % 64 == 0:
+                print(f"{len(results)} parts have been played", flush=True)
+    rows = report(results)
+    wrong = [result for result in results if is_wrong(result)]
+    summary = {"rows": rows, "wrong": wrong, "wall_seconds": time.monotonic() - began}
+    (toolchain.BUILD / "faults" / "faults.json").write_text(json.dumps(summary, indent=2))
+    print(f"{sum(row['faults'] for row in rows):,} faults, {len(wrong)} parts with one that was not found or mended, "
+          f"{summary['wall_seconds']:.0f} s")
+    if wrong:
+        sys.exit(1)
+
+
+def report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print and return a row for each kind."""
+    table = Table("kind", "faults", "restarts", "words repeated", "cycles at 1", "at 16", "at 64", "most at 16",
+                  "passed the check", "CRC-32", "invented", "silent", "hanging", title="faults on a link")
+    rows = []
+    for kind in Fault:
+        mine = [result for result in results if result["kind"] == kind.name]
+        row: dict[str, Any] = {"kind": kind.name.lower()}
+        for name in ("faults", "cycles", "words", "controls", "restarts", "repeated", "failed", "escaped", "refused",
+                     "invented", "silent", "hanging", "overrun"):
+            row[name] = sum(result[name] for result in mine)
+        for latency in (1, 2, 16, 64):
+            measured = [result for result in mine if result["latency"] == latency and result["measured"]]
+            count = sum(result["measured"] for result in measured)
+            row[f"mean_{latency}"] = sum(result["lost"] for result in measured) / count if count else None
+            row[f"most_{latency}"] = max((result["most"] for result in measured), default=None)
+        rows.append(row)
+        means = [row[f"mean_{latency}"] for latency in (1, 16, 64)]
+        table.add_row(row["kind"], f"{row['faults']:,}", f"{row['restarts']:,}", f"{row['repeated']:,}",
+                      *("-" if mean is None else f"{mean:.1f}" for mean in means), str(row["most_16"] or "-"),
+                      *(str(row[name]) for name in ("escaped", "refused", "invented", "silent")),
+                      str(row["hanging"] + row["overrun"]))
+    Console(width=140).print(table)
+    return rows
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,50 @@
+"""Parts of a campaign of faults."""
+
+import functools
+from typing import Any
+
+from sim.verilated.replay import Fault, FaultyLink
+
+#: Latencies of the wires.
+LATENCIES = range(1, 65)
+#: Share of each kind, of the number of wrong bits.
+SHARES = {kind: 1.0 if kind is Fault.FLIP else 0.1 for kind in Fault}
+
+Part = tuple[int, int, bool, int, int]  # kind, latency, stalls, faults, seed
+
+
+@functools.cache
+def link() -> FaultyLink:
+    """The link of this process."""
+    return FaultyLink()
+
+
+def play_part(part: Part) -> dict[str, Any]:
+    """Play one part."""
+    kind, latency, stalls, faults, seed = part
+    found = link().run(Fault(kind), latency=latency, faults=faults, seed=seed, stalls=stalls)
+    return {"kind": Fault(kind).name, "latency": latency, "stalls": stalls, "seed": seed, **found}
+
+
+def parts_of(faults: int, seed: int) -> list[Part]:
+    """Parts of a campaign: each kind, on wires of every latency, at full rate and with stalls."""
+    parts = []
+    for kind in Fault:
+        each = -(-int(faults * SHARES[kind]) // (2 * len(LATENCIES)))
+        for latency in LATENCIES:
+            for stalls in (False, True):
+                least = 2 if kind in (Fault.DOUBLE, Fault.SWAP) else 1
+                number = seed << 20 | int(kind) << 12 | latency << 4 | stalls
+                parts.append((int(kind), max(latency, least), stalls, each, number))
+    return parts
+
+
+def is_wrong(result: dict[str, Any]) -> bool:
+    """Whether something came wrong that nothing found, or a link stood still.
+
+    Of a word of random bits a check of 8 bits lets every 256th pass: the packet's CRC-32 finds those of packets, and
+    nothing those that are control words.
+    """
+    noise = result["kind"] == Fault.NOISE.name
+    return bool(result["silent"] or (not noise and (
+        result["hanging"] or result["overrun"] or result["escaped"] or result["invented"])))

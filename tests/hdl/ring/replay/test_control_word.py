@@ -1,0 +1,21 @@
+"""Formats of control words: hdl/ring/replay/control_word.py."""
+
+from hdl.ring.replay.control_word import ControlType, close_layout, control_layout, restart_layout, signal_layout
+from sim.golden.replay import restart_word
+
+
+def test_words():
+    layouts = [control_layout(), restart_layout(), signal_layout()]
+    assert [layout.size for layout in (*layouts, close_layout())] == [32] * 4
+    assert {(layout["type"].offset, layout["type"].width) for layout in layouts} == {(0, 4)}
+
+
+def test_restart():
+    word = restart_layout().const({"type": ControlType.RESTART, "number": 0x2A5, "id": 2, "start": 1,
+                                   "inverse": 0x2A5 ^ 0x3FF | (2 ^ 3) << 10})
+    assert word.as_bits() == restart_word(0x2A5, 2, 1).data
+
+
+def test_signal():
+    word = signal_layout().const({"type": ControlType.SIGNAL, "source": 0xA5, "queue": 2, "done": 0x1234})
+    assert word.as_bits() == 2 | 0xA5 << 4 | 2 << 12 | 0x1234 << 14
