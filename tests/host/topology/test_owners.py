@@ -1,10 +1,13 @@
 """Owners in the rings of a plan, and changes of them: host/topology/owners.py."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.owners import hand_over, moved, owners, reslice
+from sim.golden import grid
 from sim.golden import ring as golden
 
 OWNING = (Shape.FLAT, Shape.GRID)
@@ -45,14 +48,17 @@ class TestOwners:
             expected = [element for element in range(32 * 13 + 5) if element // 32 in groups]
             assert index.tolist() == expected
 
-    def test_grid_by_the_commands_of_an_update(self):
-        """Owners are those of a reduce-scatter in rows, and of one in columns on the groups that remain."""
-        for rows, columns in ((2, 4), (3, 2), (4, 4)):
-            found = owners(plan_of(rows, columns, shape=Shape.GRID), 1000)
-            for node, index in found.items():
-                row, column = divmod(node, columns)
-                mine = golden.block_indices(1000, columns)[(column + 1) % columns]
-                assert np.array_equal(index, mine[golden.block_indices(len(mine), rows)[(row + 1) % rows]])
+    def test_grid_of_the_golden_model(self):
+        """Owners are those that the golden update in two dimensions has, also where a column is bypassed."""
+        for rows, columns, disabled in ((2, 4, ""), (3, 2, ""), (4, 4, "card2 node1 node5 node13")):
+            plan = plan_of(rows, columns, disabled, Shape.GRID)
+            left = sorted({node // columns for node in plan.active}), sorted({node % columns for node in plan.active})
+            expected = grid.owned(1000, len(left[0]), len(left[1]))
+            found = owners(plan, 1000)
+            assert len(found) == len(left[0]) * len(left[1])
+            for row, column in itertools.product(range(len(left[0])), range(len(left[1]))):
+                node = left[0][row] * columns + left[1][column]
+                assert np.array_equal(found[node], expected[row][column])
 
     @pytest.mark.parametrize("shape", [Shape.HORIZONTAL, Shape.VERTICAL])
     def test_rings_apart(self, shape):
