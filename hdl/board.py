@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.config import NodeConfig
 from hdl.int16_node.node import Int16Node
 from hdl.node import Node
+from hdl.ring.ports import joined
 from hdl.ring.topology import RingTopology
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
@@ -87,8 +88,8 @@ BOARDS = {
 class BoardTop(wiring.Component):
     """One or more nodes in a ring, and two wires to the host.
 
-    The nodes are numbered in the order of the ring. Words and credits spend a cycle in a register between two nodes,
-    so that these may be placed apart.
+    The nodes are numbered in the order of the ring. All wires of a link have a register between two nodes, so that
+    these may be placed apart.
 
     Parameters
     ----------
@@ -137,13 +138,7 @@ class BoardTop(wiring.Component):
             m.submodules[f"node_{n}"] = node
             connect_stream(m, getattr(link, f"to_node_{n}"), node.host_i)
             connect_stream(m, node.host_o, getattr(link, f"from_node_{n}"))
-            following = nodes[topology.successor(n)]
-            m.d.sync += [
-                following.ring_i.valid.eq(node.ring_o.valid),
-                following.ring_i.data.eq(node.ring_o.data),
-                following.ring_i.last.eq(node.ring_o.last),
-                node.ring_o.credit.eq(following.ring_i.credit),
-            ]
+            m.d.sync += joined(node.ring_o, nodes[topology.successor(n)].ring_i)
         shown = Cat(link.busy, link.receiving, link.sending, Cat(node.ring_o.valid for node in nodes).any())
         for light, signal in zip(self.lights, shown, strict=True):
             left = Signal(range(self._flash + 1), name="left")

@@ -5,7 +5,6 @@ import operator
 
 from amaranth.hdl import Cat, Const, Module
 from amaranth.lib import wiring
-from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_queue import CommandQueue
 from hdl.control.engine import at, check_engines, operations_of
@@ -18,7 +17,7 @@ from hdl.control.registers import register
 from hdl.engines import engines as engines_of
 from hdl.host_access import HostAccess
 from hdl.memory import LanedMemory
-from hdl.ring.link import LinkSignature
+from hdl.ring.ports import port_members
 from hdl.streams.stream import connect_stream
 
 __all__ = ["Node"]
@@ -45,7 +44,7 @@ class Node(wiring.Component):
     -------
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
-    ring_i, ring_o : In, Out(LinkSignature())
+    ring_i, ring_o : In, Out(link_signature(config))
         Links from the predecessor and to the successor.
     """
 
@@ -58,8 +57,7 @@ class Node(wiring.Component):
         super().__init__(
             {
                 **host_members(),
-                "ring_i": In(LinkSignature()),
-                "ring_o": Out(LinkSignature()),
+                **port_members(config),
             }
         )
 

@@ -1,4 +1,4 @@
-"""A ring of nodes in Amaranth's own simulator: slow, but every signal of the gateware can be looked at by name.
+"""Nodes and their links in Amaranth's own simulator: slow, but every signal of the gateware can be looked at by name.
 
 Example
 -------
@@ -11,16 +11,19 @@ Example
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component
+from amaranth.lib.wiring import Component, In, Out
 from amaranth.sim import Simulator
 
+from hdl.ring.ports import ports_of
 from hdl.ring.topology import RingTopology
 from host.driver.words import Words
+from sim.link_faults import RandomFaults, wires
+from sim.verilated.links import End, check_wiring
 
 __all__ = ["PysimRing", "PysimTransport"]
 
@@ -29,19 +32,23 @@ _STEP = 16
 
 
 class PysimRing:
-    """Nodes in a ring, simulated cycle by cycle. Link k leads from node k to its successor.
+    """Nodes in a ring, or in another wiring, simulated cycle by cycle.
 
-    A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and a credit
-    likewise.
+    A word on the wires of its sender in cycle t is on those of the receiver in cycle t + ``latency``, and what leads
+    back likewise.
 
     Parameters
     ----------
     node : callable
         Makes a node, with the ports of :class:`hdl.node.Node`. Called once for each.
     nodes : int
-        Ring size, 1 to 16.
+        Number of nodes; 1 to 16 in a ring.
     latency : int
-        Cycles that words and credits take from one node to the next; at least 1.
+        Cycles of each link; at least 1.
+    wiring : sequence, optional
+        Links, as of :class:`~sim.verilated.ring.VerilatedRing`. By default, link k leads from node k to the next.
+    faults : RandomFaults, optional
+        Random faults of all links, the same as those of a Verilated ring.
 
     Members
     -------
@@ -50,10 +57,14 @@ class PysimRing:
         The way to each node.
     cycle : int
         Cycles since reset.
+    faults : list of dict
+        Faults so far of each link, by the name of the wire; those of words and of the wire back count.
     """
 
-    def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16) -> None:
-        self._topology = RingTopology(nodes)
+    def __init__(self, node: Callable[[], Component], *, nodes: int = 4, latency: int = 16,
+                 wiring: Sequence[tuple[End, End]] | None = None, faults: RandomFaults | None = None) -> None:
+        if wiring is None:
+            wiring = [((source, 0), (target, 0)) for source, target in RingTopology(nodes).links]
         if latency < 1:
             raise ValueError(f"Link latency must be at least 1 cycle, not {latency!r}")
         self.nodes = nodes
@@ -69,6 +80,12 @@ class PysimRing:
             part = node()
             module.submodules[f"node_{n}"] = part
             self._ports.append(part)
+        ports = [ports_of(part) for part in self._ports]
+        check_wiring(wiring, nodes=nodes, ports=len(ports[0]))
+        random = RandomFaults(rate=0) if faults is None else faults
+        self._links = [_Link(index, ports[source][port][1], ports[target][other][0], latency, random)
+                       for index, ((source, port), (target, other)) in enumerate(wiring)]
+        self.faults = [link.faults for link in self._links]
         self._simulator = Simulator(module)
         self._simulator.add_clock(_PERIOD)
         self._simulator.add_testbench(self._drive, background=True)
@@ -110,18 +127,16 @@ class PysimRing:
         """Drive the nodes, one turn per cycle: sample their outputs, then set their inputs for the next cycle."""
         sampled = []
         for port in self._ports:
-            sampled += [port.host_i.ready, port.host_o.valid, port.host_o.payload.as_value(), port.ring_i.credit,
-                        port.ring_o.valid, port.ring_o.data, port.ring_o.last]
+            sampled += [port.host_i.ready, port.host_o.valid, port.host_o.payload.as_value()]
             context.set(port.host_o.ready, 1)
-        on_the_way = self._latency - 1
-        words = [deque([(0, 0, 0)] * on_the_way) for _ in self._ports]
-        credits = [deque([0] * on_the_way) for _ in self._ports]
+        for link in self._links:
+            sampled += link.sampled
         offered = [False] * self.nodes
         tick = context.tick().sample(*sampled)
+        cycle = 0
         async for _, _, *values in tick:
             for n, port in enumerate(self._ports):
-                following = self._ports[self._topology.successor(n)].ring_i
-                taken, given, payload, credit, *word = itertools.islice(values, 7 * n, 7 * n + 7)
+                taken, given, payload = itertools.islice(values, 3 * n, 3 * n + 3)
                 if offered[n] and taken:
                     self._requests[n].popleft()
                 if given:
@@ -134,13 +149,43 @@ class PysimRing:
                 if offered[n]:
                     data, last = self._requests[n][0]
                     context.set(port.host_i.payload.as_value(), data | last << 32)
-                words[n].append(tuple(word))
-                valid, data, end = words[n].popleft()
-                context.set(following.valid, valid)
-                context.set(following.data, data)
-                context.set(following.last, end)
-                credits[n].append(credit)
-                context.set(self._ports[self._topology.predecessor(n)].ring_o.credit, credits[n].popleft())
+            wires = iter(values[3 * self.nodes:])
+            for link in self._links:
+                link.carry(context, cycle, list(itertools.islice(wires, len(link.sampled))))
+            cycle += 1
+
+
+class _Link:
+    """Wires from the port of one node to the port of another, of equal length in both directions."""
+
+    def __init__(self, index: int, source: Any, target: Any, latency: int, faults: RandomFaults) -> None:
+        self._index = index
+        self._random = faults
+        members = source.signature.members
+        self._replay = "check" in members
+        self._forward = [name for name, member in members.items() if member.flow == Out]
+        back, = (name for name, member in members.items() if member.flow == In)
+        self._names = wires(replay=self._replay)
+        self.sampled = [*(getattr(source, name) for name in self._forward), getattr(target, back)]
+        self._ends = [*(getattr(target, name) for name in self._forward), getattr(source, back)]
+        self._on_the_way = deque([[0] * len(self._ends)] * (latency - 1))
+        self.faults: dict[str, int] = {}
+
+    def carry(self, context: Any, cycle: int, values: list[int]) -> None:
+        """Take what one end has driven in a cycle, and drive the other end for the next one."""
+        number = self._random.wire(self._index, cycle, replay=self._replay)
+        if number is not None:
+            self._flip(self._names[number], values)
+        self._on_the_way.append(values)
+        for end, value in zip(self._ends, self._on_the_way.popleft(), strict=True):
+            context.set(end, value)
+
+    def _flip(self, wire: str, values: list[int]) -> None:
+        name, _, bit = wire.partition("[")
+        place = self._forward.index(name) if name in self._forward else -1
+        if values[self._forward.index("valid")] or name == "valid" or place < 0:
+            self.faults[wire] = self.faults.get(wire, 0) + 1
+        values[place] ^= 1 << int(bit.removesuffix("]") or 0)
 
 
 class PysimTransport:

@@ -20,7 +20,7 @@ from typing import Any
 
 import cocotb
 import numpy as np
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from cocotb.utils import get_sim_time
@@ -29,6 +29,7 @@ from hdl.config import NodeConfig
 from hdl.control.protocol import DESCRIPTOR_WORDS, Opcode, Operation, Space, command_layout, header_layout
 from hdl.control.registers import register
 from hdl.node import Node
+from hdl.ring.ports import joined
 from hdl.ring.topology import RingTopology
 from hdl.streams.stream import word_layout
 from sim import regression
@@ -103,19 +104,13 @@ class ClosedRing(wiring.Component):
             m.submodules[f"node_{index}"] = node
             wiring.connect(m, host=wiring.flipped(getattr(self, f"host_i_{index}")), node=node.host_i)
             wiring.connect(m, node=node.host_o, host=wiring.flipped(getattr(self, f"host_o_{index}")))
-            before, after = node.ring_o, nodes[RingTopology(self._nodes).successor(index)].ring_i
-            self._delay(m, before.valid, after.valid)
-            self._delay(m, before.data, after.data)
-            self._delay(m, before.last, after.last)
-            self._delay(m, after.credit, before.credit)
+            source, target = node.ring_o, nodes[RingTopology(self._nodes).successor(index)].ring_i
+            for _ in range(self._latency - 1):
+                between = source.signature.create()
+                m.d.sync += joined(source, between)
+                source = between
+            m.d.sync += joined(source, target)
         return m
-
-    def _delay(self, m: Module, value: Any, later: Any) -> None:
-        for _ in range(self._latency):
-            delayed = Signal.like(value)
-            m.d.sync += delayed.eq(value)
-            value = delayed
-        m.d.comb += later.eq(value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,8 @@ from sim.verilated import toolchain
 from sim.verilated.batch import batch
 from sim.verilated.members import find_members
 from sim.verilated.native import FUNCTIONS, HEADER, Arithmetic
+from sim.verilated.ports import HEADER as PORTS
+from sim.verilated.ports import describe_ports
 from sim.verilated.verilog import Design, convert, with_loops
 
 __all__ = ["FLAGS", "Library", "build_ring", "compile_library", "options"]
@@ -96,12 +98,14 @@ def build_ring(node: Component, *, traced: bool = False, batched: bool = True, i
         return time.monotonic()
 
     begun = stage("Verilog")
-    verilog = _ring_node(convert(node, name="node", identity=identity, arithmetic=arithmetic))
+    design = convert(node, name="node", identity=identity, arithmetic=arithmetic)
+    verilog = _ring_node(design)
     seconds["Verilog"] = time.monotonic() - begun
 
     memories: Sequence[str] = getattr(node, "memories", ())
     batched = batched and not traced
     harness = {path.name: path.read_text() for path in (*sorted(_HERE.glob("ring*.h")), _HERE / "ring.cpp")}
+    harness[PORTS] = describe_ports(port.name for port in design.ports)
     functions = {HEADER: FUNCTIONS} if arithmetic is Arithmetic.NATIVE else {}
     patch = (_HERE / "batch.py").read_text() if batched else ""
     patch += (_HERE / "members.py").read_text()

@@ -1,8 +1,9 @@
-// A ring of Verilated nodes and the links between them, stepped without Python.
+// Verilated nodes and the links between them, stepped without Python.
 //
-// Link k leads from node k to node k + 1 and carries words forward and credits backward. Nothing that enters a link comes
-// out of it in the same quantum, a quantum being at most the smallest latency of any link; within one, nodes share nothing
-// and each may be stepped by its own thread. What they put on the links is staged, and moved on between quanta.
+// A link leads from a port of one node to a port of another, or of the same, and carries words forward and credits, or the
+// level of a line, backward. Nothing that enters a link comes out of it in the same quantum, a quantum being at most the
+// smallest latency of any link; within one, nodes share nothing and each may be stepped by its own thread. What they put on
+// the links is staged, and moved on between quanta.
 
 #include "ring.h"
 
@@ -56,14 +57,20 @@ struct Ring {
     std::unique_ptr<VerilatedFstC> wave;
 #endif
 
-    // Link k leads away from node k, and link incoming[k] to it.
-    Ring(uint32_t count, uint32_t threads, const uint32_t* incoming) : crew(new Crew{threads}) {
+    // Four numbers for each link: node and port that send its words, node and port that receive them.
+    Ring(uint32_t count, uint32_t threads, const uint32_t* ends, uint32_t link_count) : crew(new Crew{threads}) {
 #ifdef NATIVE_ARITHMETIC
         if (const char* rule = native::broken()) {
             throw std::runtime_error(std::string("native arithmetic must ") + rule + ", and as it was compiled it "
                                      "does not; CXX must name a compiler without options such as -ffast-math");
         }
 #endif
+        std::vector<Links> from(count, Links{}), to(count, Links{});
+        for (uint32_t index = 0; index < link_count; ++index, ends += 4) {
+            links.emplace_back(new Link);
+            to[ends[0]][ends[1]] = links.back().get();
+            from[ends[2]][ends[3]] = links.back().get();
+        }
         for (uint32_t index = 0; index < count; ++index) {
             // Nodes run ahead of each other, so each has its own time; a waveform has only one.
             if (contexts.empty() || !VM_TRACE) {
@@ -71,11 +78,7 @@ struct Ring {
                 contexts.back()->fatalOnError(false);
                 if (VM_TRACE) contexts.back()->traceEverOn(true);
             }
-            links.emplace_back(new Link);
-        }
-        for (uint32_t index = 0; index < count; ++index) {
-            nodes.emplace_back(new Node{contexts[index % contexts.size()].get(), "node" + std::to_string(index),
-                                        *links[incoming[index]], *links[index]});
+            nodes.emplace_back(new Node{contexts.back().get(), "node" + std::to_string(index), from[index], to[index]});
         }
         Saver os{initial};
         nodes.front()->save_model(os);
@@ -95,7 +98,7 @@ struct Ring {
     uint64_t smallest_latency() const {
         uint64_t smallest = NEVER;
         for (const auto& link : links) {
-            smallest = std::min<uint64_t>({smallest, link->settings.data_latency, link->settings.credit_latency});
+            smallest = std::min<uint64_t>({smallest, link->settings.data_latency, link->settings.back_latency});
         }
         return smallest;
     }
@@ -225,10 +228,13 @@ extern "C" {
 const char* ring_error() { return error.c_str(); }
 int32_t ring_batched() { return RING_BATCHED; }
 
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* incoming) {
+uint32_t ring_ports() { return RING_PORTS; }
+int32_t ring_replay() { return RING_REPLAY; }
+
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links) {
     Ring* ring = nullptr;
     guarded([&] {
-        ring = new Ring{nodes, threads, incoming};
+        ring = new Ring{nodes, threads, ends, links};
         return 0;
     });
     return ring;
@@ -289,8 +295,7 @@ int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values) {
 }
 
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit) {
-    ring->links[link]->settings.data_latency = data;
-    ring->links[link]->settings.credit_latency = credit;
+    ring->links[link]->set_latency(data, credit);
 }
 
 void ring_link_rate(Ring* ring, uint32_t link, uint32_t numerator, uint32_t denominator) {
@@ -305,17 +310,26 @@ void ring_link_cut(Ring* ring, uint32_t link, uint64_t from, uint64_t until) {
     ring->links[link]->settings.cut_until = until;
 }
 
-void ring_link_corrupt(Ring* ring, uint32_t link, uint64_t word, uint64_t mask) {
-    std::vector<Corruption>& corruptions = ring->links[link]->corruptions;
-    const auto later = [](uint64_t index, const Corruption& corruption) { return index < corruption.word; };
-    corruptions.insert(std::upper_bound(corruptions.begin(), corruptions.end(), word, later), {word, mask});
+void ring_link_fault(Ring* ring, uint32_t link, uint32_t scope, uint64_t at, uint32_t action, uint32_t wire) {
+    ring->links[link]->add({at, action, wire}, scope);
+}
+
+void ring_link_random(Ring* ring, uint32_t link, uint64_t threshold, uint64_t seed) {
+    ring->links[link]->set_random({threshold, splitmix64(splitmix64(seed) ^ link)});
+}
+
+void ring_link_faults(const Ring* ring, uint32_t link, RingLinkFaults* faults) {
+    const Link& from = *ring->links[link];
+    *faults = from.forward.faults;
+    faults->back = from.backward.faults;
 }
 
 void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status) {
     const Link& from = *ring->links[link];
-    *status = {from.settings.data_latency, from.settings.credit_latency,
+    *status = {from.settings.data_latency, from.settings.back_latency,
                from.settings.rate_numerator, from.settings.rate_denominator,
                from.settings.cut_from, from.settings.cut_until,
+               from.forward.sent, from.forward.packets,
                from.forward.carried, from.forward.dropped, from.forward.corrupted, from.words.size(),
                from.backward.carried, from.backward.dropped, from.credits.size(),
                from.forward.last, from.backward.last};

@@ -35,11 +35,13 @@ typedef struct {
 
 typedef struct {
     uint32_t data_latency;
-    uint32_t credit_latency;
+    uint32_t credit_latency;   // of the wire back, whatever it carries
     uint32_t rate_numerator;
     uint32_t rate_denominator;
     uint64_t cut_from;         // first cycle whose words and credits are lost
     uint64_t cut_until;        // first cycle after it whose words and credits are carried again
+    uint64_t words_sent;       // words and packets that the node has sent since reset
+    uint64_t packets_sent;
     uint64_t words_carried;    // words and credits since reset that entered the link and were kept
     uint64_t words_dropped;
     uint64_t words_corrupted;
@@ -51,9 +53,31 @@ typedef struct {
     uint64_t last_credit;
 } RingLinkStatus;
 
+typedef struct {
+    uint64_t data;             // flips since reset, by wire; of words, and of idle cycles that a flip has made words
+    uint64_t last;
+    uint64_t valid;            // words lost and invented
+    uint64_t kind;
+    uint64_t check;
+    uint64_t back;             // credits lost and invented, or levels of the line
+    uint64_t words_dropped;
+    uint64_t words_doubled;
+    uint64_t words_swapped;    // with the next word
+    uint64_t packets_dropped;
+    uint64_t packets_doubled;
+    uint64_t packets_swapped;
+} RingLinkFaults;
+
+enum { RING_FLIP, RING_DROP, RING_DOUBLE, RING_SWAP };  // what happens
+enum { RING_WORD, RING_PACKET, RING_CYCLE };            // to what
+
 const char* ring_error(void);
 int32_t ring_batched(void);  // whether the nodes of a thread are evaluated together
-Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* incoming);
+uint32_t ring_ports(void);   // of a node: pairs of a way in and a way out
+int32_t ring_replay(void);   // whether links have the wires of replay
+
+// Four numbers for each link: node and port that send its words, node and port that receive them.
+Ring* ring_create(uint32_t nodes, uint32_t threads, const uint32_t* ends, uint32_t links);
 void ring_destroy(Ring* ring);
 void ring_reset(Ring* ring);
 void ring_set_threads(Ring* ring, uint32_t threads);
@@ -75,7 +99,9 @@ int32_t ring_counters(const Ring* ring, uint32_t node, uint32_t* values);
 void ring_link_latency(Ring* ring, uint32_t link, uint32_t data, uint32_t credit);
 void ring_link_rate(Ring* ring, uint32_t link, uint32_t numerator, uint32_t denominator);
 void ring_link_cut(Ring* ring, uint32_t link, uint64_t from, uint64_t until);
-void ring_link_corrupt(Ring* ring, uint32_t link, uint64_t word, uint64_t mask);
+void ring_link_fault(Ring* ring, uint32_t link, uint32_t scope, uint64_t at, uint32_t action, uint32_t wire);
+void ring_link_random(Ring* ring, uint32_t link, uint64_t threshold, uint64_t seed);  // threshold: rate times 2^64
+void ring_link_faults(const Ring* ring, uint32_t link, RingLinkFaults* faults);
 void ring_link_status(const Ring* ring, uint32_t link, RingLinkStatus* status);
 
 int64_t ring_save(Ring* ring);

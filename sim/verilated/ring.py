@@ -1,4 +1,4 @@
-"""Ring of Verilated nodes.
+"""Verilated nodes, in a ring or in any other wiring of their ports.
 
 Example
 -------
@@ -14,6 +14,8 @@ Example
 
 import ctypes
 import dataclasses
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,39 +24,23 @@ import numpy as np
 
 from hdl.control.registers import COUNTERS
 from hdl.ring.topology import RingTopology
+from sim.link_faults import RandomFaults
 from sim.verilated.build import Library
+from sim.verilated.links import NEVER, End, LinkStatus, RingLink, Struct, check_wiring
 
 __all__ = ["NEVER", "LinkStatus", "NodeStatus", "RingLink", "VerilatedRing"]
-
-#: A cycle that no simulation reaches.
-NEVER = (1 << 64) - 1
 
 _MAGIC = b"gradring state\n"
 
 
-class _Struct(ctypes.Structure):
-    def values(self) -> dict[str, int]:
-        return {field[0]: getattr(self, field[0]) for field in self._fields_}
-
-
-class _NodeStatus(_Struct):
+class _NodeStatus(Struct):
     _fields_ = [(name, ctypes.c_uint64) for name in (
         "input_words", "input_packets", "output_words", "output_packets", "words_taken", "words_given", "waits",
         "last_taken", "last_given")]
 
 
-class _Memory(_Struct):
+class _Memory(Struct):
     _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("element", ctypes.c_uint32)]
-
-
-class _LinkStatus(_Struct):
-    _fields_ = [
-        *((name, ctypes.c_uint32) for name in (
-            "data_latency", "credit_latency", "rate_numerator", "rate_denominator")),
-        *((name, ctypes.c_uint64) for name in (
-            "cut_from", "cut_until", "words_carried", "words_dropped", "words_corrupted", "words_in_flight",
-            "credits_carried", "credits_dropped", "credits_in_flight", "last_word", "last_credit")),
-    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,45 +72,6 @@ class NodeStatus:
     last_given: int
 
 
-@dataclasses.dataclass(frozen=True)
-class LinkStatus:
-    """Settings of one link, its counters since reset, and the words on their way.
-
-    Members
-    -------
-    data_latency, credit_latency : int
-        Cycles from one end to the other.
-    rate_numerator, rate_denominator : int
-        Words per cycle.
-    cut_from, cut_until : int
-        Cycles in which all that enters is lost: from the first and before the second.
-    words_carried, words_dropped, words_corrupted : int
-        Words that entered and were kept, those that were lost, and those among the kept that were changed.
-    credits_carried, credits_dropped : int
-        Credits likewise.
-    words_in_flight, credits_in_flight : int
-        Entered, and not yet arrived.
-    last_word, last_credit : int
-        Cycles in which the last ones entered; 0 where there were none.
-    """
-
-    data_latency: int
-    credit_latency: int
-    rate_numerator: int
-    rate_denominator: int
-    cut_from: int
-    cut_until: int
-    words_carried: int
-    words_dropped: int
-    words_corrupted: int
-    words_in_flight: int
-    credits_carried: int
-    credits_dropped: int
-    credits_in_flight: int
-    last_word: int
-    last_credit: int
-
-
 class _Closed(ctypes.CDLL):
     """Stands for the library once the simulation is freed."""
 
@@ -135,67 +82,8 @@ class _Closed(ctypes.CDLL):
         raise ValueError("Simulation must be used before it is closed")
 
 
-class RingLink:
-    """The link from one node to the next: words forward, credits backward.
-
-    A word on the sender's wires in cycle t is on the receiver's in cycle t + latency. Settings change between runs
-    and act on words that enter from then on; none overtakes another.
-    """
-
-    def __init__(self, library: ctypes.CDLL, ring: ctypes.c_void_p, index: int) -> None:
-        self._library = library
-        self._ring = ring
-        self.index = index
-
-    def set_latency(self, *, data: int | None = None, credit: int | None = None) -> None:
-        """Cycles that words and credits take, each at least 1; 16 after creation."""
-        status = self.status()
-        data = status.data_latency if data is None else data
-        credit = status.credit_latency if credit is None else credit
-        for kind, latency in (("Data", data), ("Credit", credit)):
-            if not 1 <= latency < 1 << 32:
-                raise ValueError(f"{kind} latency must be between 1 and 4294967295 cycles, not {latency!r}")
-        self._library.ring_link_latency(self._ring, self.index, data, credit)
-
-    def set_rate(self, numerator: int, denominator: int) -> None:
-        """Words per cycle, as a fraction of at most 1. Words that come faster are delayed, in order."""
-        if not 1 <= numerator <= denominator < 1 << 16:
-            raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
-        self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
-
-    def cut(self, start: int | None = None, stop: int = NEVER) -> None:
-        """Lose all words and credits that enter in cycles from ``start``, by default now, and before ``stop``.
-
-        Words that have entered before still arrive. A link has one cut at a time.
-        """
-        start = self._library.ring_cycle(self._ring) if start is None else start
-        if not 0 <= start <= stop <= NEVER:
-            raise ValueError(f"A cut must be of cycles in ascending order, not from {start!r} to {stop!r}")
-        self._library.ring_link_cut(self._ring, self.index, start, stop)
-
-    def mend(self) -> None:
-        """End a cut."""
-        self._library.ring_link_cut(self._ring, self.index, NEVER, NEVER)
-
-    def corrupt(self, *, word: int, bit: int) -> None:
-        """Flip a bit of a word to come, by its number since reset: 0 to 31 of its data, or 32, which is last."""
-        status = self.status()
-        sent = status.words_carried + status.words_dropped
-        if not sent <= word <= NEVER:
-            raise ValueError(f"Word to corrupt must be one of those to come, from {sent}, not {word!r}")
-        if not 0 <= bit <= 32:
-            raise ValueError(f"Bit to corrupt must be between 0 and 32, not {bit!r}")
-        self._library.ring_link_corrupt(self._ring, self.index, word, 1 << bit)
-
-    def status(self) -> LinkStatus:
-        """Settings, counters and the words on their way."""
-        result = _LinkStatus()
-        self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
-        return LinkStatus(**result.values())
-
-
 class VerilatedRing:
-    """Nodes in a ring, simulated cycle by cycle.
+    """Nodes in a ring, or in another wiring, simulated cycle by cycle.
 
     The nodes start in cycle 0, as configured. All threads and quanta give the same cycles.
 
@@ -204,35 +92,49 @@ class VerilatedRing:
     library : Library
         Library that :func:`~sim.verilated.build.build_ring` has built.
     nodes : int
-        Ring size, 1 to 16.
+        Number of nodes; 1 to 16 in a ring.
     threads : int
         Threads that step the nodes, at most one per node: more are not started.
+    wiring : sequence, optional
+        Links: the (node, port) that sends words and the (node, port) that receives them. A port that no link leads to
+        sees no words, and one that none leads away from loses them. By default, port 0 of each node leads to port 0
+        of the next one.
 
     Members
     -------
     nodes : int
-        Ring size.
-    topology : RingTopology
-        Neighbours of each node.
+        Number of nodes.
+    ports : int
+        Ports of each node.
+    replay : bool
+        Whether links have the wires of replay.
     batched : bool
         Whether the nodes of a thread are evaluated together, function by function.
     links : tuple of RingLink
-        Link k leads from node k to its successor.
+        Links in the order of the wiring; by default, link k leads from node k to its successor.
     memories : int
         Memory spaces of each node that :meth:`memory` reaches; 0 where the library knows none.
     """
 
-    def __init__(self, library: Library, *, nodes: int = 4, threads: int = 1) -> None:
-        self.topology = RingTopology(nodes)
+    def __init__(self, library: Library, *, nodes: int = 4, threads: int = 1,
+                 wiring: Sequence[tuple[End, End]] | None = None) -> None:
+        if wiring is None:
+            wiring = [((source, 0), (target, 0)) for source, target in RingTopology(nodes).links]
+        elif nodes < 1:
+            raise ValueError(f"Node count must be at least 1, not {nodes!r}")
         self.nodes = nodes
         self._digest = library.digest
         self._library = _load(library.path)
+        self.ports: int = self._library.ring_ports()
+        self.replay = bool(self._library.ring_replay())
+        check_wiring(wiring, nodes=nodes, ports=self.ports)
         self.batched = bool(self._library.ring_batched())
+        ends = [number for link in wiring for end in link for number in end]
         self._ring = ctypes.c_void_p(self._library.ring_create(
-            nodes, self._threads(threads), (ctypes.c_uint32 * nodes)(*self.topology.incoming)))
+            nodes, self._threads(threads), (ctypes.c_uint32 * len(ends))(*ends), len(wiring)))
         if not self._ring:
             raise RuntimeError(f"The ring could not be created: {self._error()}")
-        self.links = tuple(RingLink(self._library, self._ring, index) for index in range(nodes))
+        self.links = tuple(RingLink(self._library, self._ring, index, *link) for index, link in enumerate(wiring))
         self.memories: int = self._library.ring_memories(self._ring)
 
     def _threads(self, threads: int) -> int:
@@ -292,6 +194,11 @@ class VerilatedRing:
         if cycles < 1:
             raise ValueError(f"Quantum must be at least 1 cycle, not {cycles!r}")
         self._library.ring_set_quantum(self._ring, cycles)
+
+    def set_faults(self, faults: RandomFaults | None) -> None:
+        """Random faults of all links from now on; a reset keeps them."""
+        for link in self.links:
+            link.set_faults(faults)
 
     def run(self, cycles: int, *, until_packet_at: int | None = None) -> int:
         """Run for some cycles, or until there is a packet from a node; return how many cycles it took.
@@ -367,14 +274,7 @@ class VerilatedRing:
                 f"words of {n.output_packets} whole packets have come out; {n.words_taken} taken (last in cycle "
                 f"{n.last_taken}), {n.words_given} given (last in cycle {n.last_given}), "
                 f"refused for {n.waits} cycles")
-        for link in self.links:
-            k = link.status()
-            cut = k.cut_from <= self.cycle < k.cut_until
-            lines.append(
-                f"link {link.index} -> {self.topology.successor(link.index)}{' (CUT)' if cut else ''}: "
-                f"{k.words_in_flight} words in flight, {k.words_carried} carried, {k.words_dropped} lost "
-                f"(last in cycle {k.last_word}); {k.credits_in_flight} credits in flight, {k.credits_carried} "
-                f"carried, {k.credits_dropped} lost (last in cycle {k.last_credit})")
+        lines += [link.describe(self.cycle) for link in self.links]
         return "\n".join(lines)
 
     def save(self) -> bytes:
@@ -393,8 +293,9 @@ class VerilatedRing:
 
     @property
     def header(self) -> bytes:
-        """Header of a saved state: the library and the number of nodes that it belongs to."""
-        return _MAGIC + f"{self._digest} {self.nodes}\n".encode()
+        """Header of a saved state: the library, the number of nodes and the wiring that it belongs to."""
+        wiring = hashlib.sha256(repr([(link.source, link.target) for link in self.links]).encode()).hexdigest()[:16]
+        return _MAGIC + f"{self._digest} {self.nodes} {wiring}\n".encode()
 
     def start_wave(self, path: Path) -> None:
         """Write all signals of all nodes to an FST file from here on; needs a traced library."""
@@ -413,7 +314,9 @@ def _load(path: Path) -> ctypes.CDLL:
     u32, u64, i32, i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64
     functions: dict[str, tuple[Any, list[Any]]] = {
         "error": (ctypes.c_char_p, []),
-        "create": (ring, [u32, u32, words]),
+        "ports": (u32, []),
+        "replay": (i32, []),
+        "create": (ring, [u32, u32, words, u32]),
         "destroy": (None, [ring]),
         "reset": (None, [ring]),
         "set_threads": (None, [ring, u32]),
@@ -430,7 +333,9 @@ def _load(path: Path) -> ctypes.CDLL:
         "link_latency": (None, [ring, u32, u32, u32]),
         "link_rate": (None, [ring, u32, u32, u32]),
         "link_cut": (None, [ring, u32, u64, u64]),
-        "link_corrupt": (None, [ring, u32, u64, u64]),
+        "link_fault": (None, [ring, u32, u32, u64, u32, u32]),
+        "link_random": (None, [ring, u32, u64, u64]),
+        "link_faults": (None, [ring, u32, ctypes.c_void_p]),
         "link_status": (None, [ring, u32, ctypes.c_void_p]),
         "save": (i64, [ring]),
         "saved": (None, [ring, words]),

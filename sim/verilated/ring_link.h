@@ -1,9 +1,12 @@
-// A link: words forward and credits backward, each with its latency; rate, cuts and damage.
+// A link: words forward, and credits or the level of a line backward, each with its latency; rate, cuts and faults.
 //
 // A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
 
 #pragma once
 
+#include "ports.h"
+#include "ring.h"
+#include "ring_faults.h"
 #include "ring_queue.h"
 #include "ring_state.h"
 
@@ -15,38 +18,38 @@ namespace {
 
 constexpr uint64_t NEVER = UINT64_MAX;
 
-struct Word {
-    uint64_t arrival;
-    uint32_t data;
-    uint32_t last;
-};
-
-struct Corruption {
-    uint64_t word;
-    uint64_t mask;  // bits 31:0 of data; bit 32 is last
-};
-
-// Words come from node k, whose thread uses the first part; credits come from node k + 1, whose thread uses the second.
+// Words come from one node, whose thread uses the first part; what leads back comes from the other node, whose thread uses
+// the second.
 struct Link {
     struct Settings {
         uint32_t data_latency = 16;
-        uint32_t credit_latency = 16;
+        uint32_t back_latency = 16;
         uint32_t rate_numerator = 1;
         uint32_t rate_denominator = 1;
         uint64_t cut_from = NEVER;
         uint64_t cut_until = NEVER;
+        RandomFaults random;
     } settings;
-    std::vector<Corruption> corruptions;  // of words to come, ascending
 
     struct Forward {
+        uint64_t sent = 0;     // words of the node
+        uint64_t packets = 0;  // whole packets among them
         uint64_t carried = 0;
         uint64_t dropped = 0;
         uint64_t corrupted = 0;
         uint64_t last = 0;
         uint64_t arrival = 0;
         uint64_t slot = 0;  // arrival of the last word in units of 1/numerator cycles, before it is rounded up
+        RingLinkFaults faults{};
+        Word swapped;  // waits for the next word to pass
+        uint32_t swapping = 0;
+        uint32_t packet = 0;         // RING_DROP, RING_DOUBLE or RING_SWAP while one of these happens to a packet
+        uint32_t packet_passes = 0;  // a packet passes the one that is kept
+        uint32_t watched = 0;        // a word may be changed
     };
     alignas(64) Forward forward;
+    Faults faulty_words, faulty_packets, faulty_cycles;
+    std::vector<Word> kept;  // a packet that is doubled or swapped
     std::vector<Word> staged_words;
 
     struct Backward {
@@ -54,48 +57,67 @@ struct Link {
         uint64_t dropped = 0;
         uint64_t last = 0;
         uint64_t arrival = 0;
+        uint64_t faults = 0;
+        uint64_t watched = 0;  // a credit or a level may be changed
     };
     alignas(64) Backward backward;
+    Faults faulty_backs;
     std::vector<uint64_t> staged_credits;
+    std::vector<uint8_t> staged_levels;
 
-    alignas(64) Queue<Word> words;        // popped by node k + 1
-    alignas(64) Queue<uint64_t> credits;  // popped by node k
+    alignas(64) Queue<Word> words;        // popped by the receiver of words
+    alignas(64) Queue<uint64_t> credits;  // popped by their sender
+    Queue<uint8_t> levels;                // likewise: one for each cycle of the latency
+
+    Link() { reset(); }
 
     bool is_cut(uint64_t cycle) const { return settings.cut_from <= cycle && cycle < settings.cut_until; }
 
-    void put_word(uint64_t cycle, uint32_t data, uint32_t last) {
-        const uint64_t index = forward.carried + forward.dropped;
-        forward.last = cycle;
-        uint64_t mask = 0;
-        while (!corruptions.empty() && corruptions.front().word <= index) {
-            if (corruptions.front().word == index) mask ^= corruptions.front().mask;
-            corruptions.erase(corruptions.begin());
+    // What is on the wires of the sender in a cycle.
+    void put(uint64_t cycle, bool valid, Word word) {
+        if (!forward.watched) {
+            if (!valid) return;
+            ++forward.sent;
+            forward.packets += word.last;
+            carry(cycle, word);
+        } else {
+            put_watched(cycle, valid, word);
         }
-        if (is_cut(cycle)) {
-            ++forward.dropped;
-            return;
-        }
-        ++forward.carried;
-        if (mask) {
-            ++forward.corrupted;
-            data ^= static_cast<uint32_t>(mask);
-            last ^= static_cast<uint32_t>(mask >> 32) & 1;
-        }
-        const uint64_t numerator = settings.rate_numerator;
-        forward.slot = std::max((cycle + settings.data_latency) * numerator, forward.slot + settings.rate_denominator);
-        forward.arrival = (forward.slot + numerator - 1) / numerator;
-        staged_words.push_back({forward.arrival, data, last});
     }
 
-    void put_credit(uint64_t cycle) {
+    // The level of the wire back in a cycle.
+    void put_back(uint64_t cycle, bool level) {
+        if (backward.watched) {
+            uint64_t wires = settings.random.wire(cycle) >> BACK;
+            faulty_backs.take(cycle, [&](const Fault&) { wires ^= 1; });
+            level ^= wires;
+            backward.faults += wires;
+        }
+#if RING_REPLAY
+        staged_levels.push_back(level && !is_cut(cycle));
+#else
+        if (!level) return;
         backward.last = cycle;
         if (is_cut(cycle)) {
             ++backward.dropped;
             return;
         }
         ++backward.carried;
-        backward.arrival = std::max(cycle + settings.credit_latency, backward.arrival + 1);
+        backward.arrival = std::max(cycle + settings.back_latency, backward.arrival + 1);
         staged_credits.push_back(backward.arrival);
+#endif
+    }
+
+    // The level at the end of the wire back; called once for each cycle.
+    bool take_back([[maybe_unused]] uint64_t cycle) {
+#if RING_REPLAY
+        const bool level = levels.front();
+        levels.pop();
+#else
+        const bool level = !credits.empty() && credits.front() == cycle;
+        if (level) credits.pop();
+#endif
+        return level;
     }
 
     void move_on() {
@@ -103,32 +125,184 @@ struct Link {
         staged_words.clear();
         credits.push(staged_credits.data(), staged_credits.size());
         staged_credits.clear();
+        levels.push(staged_levels.data(), staged_levels.size());
+        staged_levels.clear();
+        watch();
+    }
+
+    // The latest levels are lost where the way becomes shorter; where it becomes longer, the line is low in between.
+    void set_latency(uint32_t data, uint32_t back) {
+        settings.data_latency = data;
+        settings.back_latency = back;
+        levels.resize(RING_REPLAY ? back : 0, 0);
+    }
+
+    void add(const Fault& fault, uint32_t scope) {
+        Faults& cycles = fault.wire == BACK ? faulty_backs : faulty_cycles;
+        (scope == RING_WORD ? faulty_words : scope == RING_PACKET ? faulty_packets : cycles).add(fault);
+        watch();
+    }
+
+    void set_random(const RandomFaults& random) {
+        settings.random = random;
+        watch();
     }
 
     void reset() {
-        corruptions.clear();
+        for (Faults* faults : {&faulty_words, &faulty_packets, &faulty_cycles, &faulty_backs}) faults->clear();
         forward = {};
         backward = {};
+        kept.clear();
         words.clear();
         credits.clear();
+        levels.clear();
+        levels.resize(RING_REPLAY ? settings.back_latency : 0, 0);
+        watch();
     }
 
     void save(VerilatedSerialize& os) const {
         os.write(&settings, sizeof settings);
         os.write(&forward, sizeof forward);
         os.write(&backward, sizeof backward);
-        save_items(os, corruptions);
+        for (const Faults* faults : {&faulty_words, &faulty_packets, &faulty_cycles, &faulty_backs}) faults->save(os);
+        save_items(os, kept);
         words.save(os);
         credits.save(os);
+        levels.save(os);
     }
 
     void restore(VerilatedDeserialize& is) {
         is.read(&settings, sizeof settings);
         is.read(&forward, sizeof forward);
         is.read(&backward, sizeof backward);
-        restore_items(is, corruptions);
+        for (Faults* faults : {&faulty_words, &faulty_packets, &faulty_cycles, &faulty_backs}) faults->restore(is);
+        restore_items(is, kept);
         words.restore(is);
         credits.restore(is);
+        levels.restore(is);
+    }
+
+private:
+    void watch() {
+        const bool random = settings.random.threshold;
+        forward.watched = random || !faulty_words.empty() || !faulty_packets.empty() || !faulty_cycles.empty()
+                          || forward.swapping || forward.packet;
+        backward.watched = random || !faulty_backs.empty();
+    }
+
+    void put_watched(uint64_t cycle, bool valid, Word word) {
+        uint64_t wires = settings.random.wire(cycle) & ~(uint64_t{1} << BACK);
+        faulty_cycles.take(cycle, [&](const Fault& fault) { wires ^= uint64_t{1} << fault.wire; });
+        uint32_t action = RING_FLIP, packet = RING_FLIP;
+        bool ends = false;
+        if (valid) {
+            faulty_words.take(forward.sent, [&](const Fault& fault) {
+                if (fault.action == RING_FLIP) wires ^= uint64_t{1} << fault.wire;
+                else action = fault.action;
+            });
+            if (!forward.packet) {
+                faulty_packets.take(forward.packets, [&](const Fault& fault) { packet = fault.action; });
+            }
+            ends = word.last;
+            ++forward.sent;
+            forward.packets += ends;
+        }
+        const bool sent = valid;
+        if (wires) {
+            valid ^= wires >> VALID & 1;
+            if (sent || valid) count(wires);
+            word.flip(wires);
+            forward.corrupted += sent && valid && !is_cut(cycle);
+            if (sent && !valid) {
+                forward.last = cycle;
+                ++forward.dropped;
+            }
+        }
+        // A word that is lost or invented on the wires belongs to no packet here; the end of a packet that is lost counts.
+        if (sent) begin_packet(packet);
+        if (valid) put_word(cycle, word, sent ? action : RING_FLIP);
+        if (sent && ends) end_packet(cycle);
+    }
+
+    void put_word(uint64_t cycle, const Word& word, uint32_t action) {
+        if (action == RING_DROP) {
+            ++forward.faults.words_dropped;
+            ++forward.dropped;
+            forward.last = cycle;
+        } else if (action == RING_SWAP && !forward.swapping) {
+            ++forward.faults.words_swapped;
+            forward.swapping = 1;
+            forward.swapped = word;
+        } else {
+            in_packet(cycle, word);
+            if (forward.swapping) {
+                forward.swapping = 0;
+                in_packet(cycle, forward.swapped);
+            }
+            if (action == RING_DOUBLE) {
+                ++forward.faults.words_doubled;
+                in_packet(cycle, word);
+            }
+        }
+    }
+
+    void begin_packet(uint32_t action) {
+        if (action == RING_FLIP) return;
+        forward.packet = action;
+        forward.packet_passes = 0;
+    }
+
+    void in_packet(uint64_t cycle, const Word& word) {
+        const bool swapped = forward.packet == RING_SWAP && !forward.packet_passes;
+        if (forward.packet == RING_DOUBLE || swapped) kept.push_back(word);
+        if (forward.packet == RING_DROP) {
+            ++forward.dropped;
+            forward.last = cycle;
+        } else if (!swapped) {
+            carry(cycle, word);
+        }
+    }
+
+    void end_packet(uint64_t cycle) {
+        if (!forward.packet) return;
+        if (forward.packet == RING_SWAP && !forward.packet_passes) {
+            forward.packet_passes = 1;
+            return;
+        }
+        uint64_t& counter = forward.packet == RING_DROP ? forward.faults.packets_dropped
+                          : forward.packet == RING_DOUBLE ? forward.faults.packets_doubled
+                                                          : forward.faults.packets_swapped;
+        ++counter;
+        forward.packet = 0;
+        for (const Word& word : kept) carry(cycle, word);
+        kept.clear();
+    }
+
+    void count(uint64_t wires) {
+        const auto add = [wires](uint64_t& counter, uint32_t from, uint32_t bits) {
+            counter += __builtin_popcountll(wires >> from & ((uint64_t{1} << bits) - 1));
+        };
+        add(forward.faults.data, 0, 32);
+        add(forward.faults.last, LAST, 1);
+        add(forward.faults.valid, VALID, 1);
+#if RING_REPLAY
+        add(forward.faults.kind, KIND, 1);
+        add(forward.faults.check, CHECK, 8);
+#endif
+    }
+
+    void carry(uint64_t cycle, Word word) {
+        forward.last = cycle;
+        if (is_cut(cycle)) {
+            ++forward.dropped;
+            return;
+        }
+        ++forward.carried;
+        const uint64_t numerator = settings.rate_numerator;
+        forward.slot = std::max((cycle + settings.data_latency) * numerator, forward.slot + settings.rate_denominator);
+        forward.arrival = (forward.slot + numerator - 1) / numerator;
+        word.arrival = forward.arrival;
+        staged_words.push_back(word);
     }
 };
 

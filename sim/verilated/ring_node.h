@@ -1,4 +1,4 @@
-// A Verilated node between its two links, with the queues of its host port.
+// A Verilated node between its links, with the queues of its host port.
 //
 // A part of ring.cpp, which is one translation unit, so that the compiler sees all of a cycle at once.
 
@@ -10,10 +10,12 @@
 #include "Vnode.h"
 #include "Vnode___024root.h"
 #include "members.h"
+#include "ports.h"
 #include "verilated.h"
 #include "verilated_save.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <memory>
@@ -49,9 +51,58 @@ template <typename Row, std::size_t rows> RingMemory memory_of(VlUnpacked<Row, r
     return {memory.m_storage, sizeof(Row) * rows, std::min<uint32_t>(sizeof(Row), 4)};
 }
 
+// The wires of one way in or out. `back` leads against the words.
+struct Wires {
+    CData& valid;
+    IData& data;
+    CData& last;
+    CData& back;
+#if RING_REPLAY
+    CData& kind;
+    CData& check;
+#endif
+
+    // Shows the word that arrives in a cycle, if there is one.
+    void take_word(uint64_t cycle, Queue<Word>& words) const {
+        valid = !words.empty() && words.front().arrival == cycle;
+        if (!valid) return;
+        data = words.front().data;
+        last = words.front().last;
+#if RING_REPLAY
+        kind = words.front().kind;
+        check = words.front().check;
+#endif
+        words.pop();
+    }
+
+    Word word() const {
+        Word result;
+        result.data = data;
+        result.last = last;
+#if RING_REPLAY
+        result.kind = kind;
+        result.check = check;
+#endif
+        return result;
+    }
+};
+
+#if RING_REPLAY
+#define RING_WIRES(name) \
+    Wires{m_model->name##___05Fvalid, m_model->name##___05Fdata, m_model->name##___05Flast, \
+          m_model->name##___05Fline, m_model->name##___05Fkind, m_model->name##___05Fcheck}
+#else
+#define RING_WIRES(name) \
+    Wires{m_model->name##___05Fvalid, m_model->name##___05Fdata, m_model->name##___05Flast, \
+          m_model->name##___05Fcredit}
+#endif
+
+// The link at each port of a node; null where there is none.
+using Links = std::array<Link*, RING_PORTS>;
+
 class alignas(64) Node {
 public:
-    Node(VerilatedContext* context, const std::string& name, Link& from, Link& to)
+    Node(VerilatedContext* context, const std::string& name, const Links& from, const Links& to)
         : m_model(new Vnode{context, name.c_str()}), m_from(from), m_to(to) {
         m_model->eval();
     }
@@ -69,16 +120,10 @@ public:
 
     // Everything a cycle shows before its clock edge, and what the links and the host see of it.
     void settle(uint64_t cycle) {
-        Queue<Word>& words = m_from.words;
-        m_model->ring_i___05Fvalid = !words.empty() && words.front().arrival == cycle;
-        if (m_model->ring_i___05Fvalid) {
-            m_model->ring_i___05Fdata = words.front().data;
-            m_model->ring_i___05Flast = words.front().last;
-            words.pop();
-        }
-        Queue<uint64_t>& credits = m_to.credits;
-        m_model->ring_o___05Fcredit = !credits.empty() && credits.front() == cycle;
-        if (m_model->ring_o___05Fcredit) credits.pop();
+        each_port([&](uint32_t port, const Wires& in, const Wires& out) {
+            if (Link* const from = m_from[port]) in.take_word(cycle, from->words);
+            if (Link* const to = m_to[port]) out.back = to->take_back(cycle);
+        });
         m_model->host_i___05Fvalid = !input.words.empty();
         if (m_model->host_i___05Fvalid) {
             const uint64_t last = input.taken + 1 == input.ends.front();
@@ -88,8 +133,10 @@ public:
         m_model->clk = 0;
         m_model->eval();
 
-        if (m_model->ring_o___05Fvalid) m_to.put_word(cycle, m_model->ring_o___05Fdata, m_model->ring_o___05Flast);
-        if (m_model->ring_i___05Fcredit) m_from.put_credit(cycle);
+        each_port([&](uint32_t port, const Wires& in, const Wires& out) {
+            if (Link* const to = m_to[port]) to->put(cycle, out.valid, out.word());
+            if (Link* const from = m_from[port]) from->put_back(cycle, in.back);
+        });
         if (m_model->host_i___05Fvalid) {
             if (m_model->host_i___05Fready) {
                 last_taken = cycle;
@@ -164,9 +211,16 @@ public:
     uint64_t last_given = 0;
 
 private:
+    // Calls a function with the number of each port, its wires in and its wires out.
+    template <typename Call> void each_port(const Call& call) {
+#define RING_PORT(number, in, out) call(number, RING_WIRES(in), RING_WIRES(out));
+        RING_EACH_PORT(RING_PORT)
+#undef RING_PORT
+    }
+
     std::unique_ptr<Vnode> m_model;
-    Link& m_from;
-    Link& m_to;
+    Links m_from;
+    Links m_to;
 };
 
 }  // namespace

@@ -30,6 +30,9 @@ public:
         }
     }
 
+    // Drops the latest items, or adds some of this value.
+    void resize(size_t count, const Item& item) { m_items.resize(m_first + count, item); }
+
     void clear() {
         m_items.clear();
         m_first = 0;

@@ -1,10 +1,12 @@
-"""A node with the ports of the real one, which measures the harness instead of reducing gradients."""
+"""Nodes with the ports of the real one, which measure the harness instead of reducing gradients."""
 
 from amaranth.hdl import Assert, Cat, Module, Mux, Signal
 from amaranth.lib import data, fifo, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["STAMP", "Probe"]
+from hdl.ring.ports import port_names
+
+__all__ = ["STAMP", "Probe", "TwoPorts"]
 
 #: A host word that leaves for the ring as the number of the cycle in which it is on the wires.
 STAMP = 0xFFFF_FFFF
@@ -71,4 +73,56 @@ class Probe(wiring.Component):
             m.d.sync += second.eq(~second)
         m.d.sync += self.ring_i.credit.eq(reports.r_en & reports.r_data[64])
 
+        return m
+
+
+class TwoPorts(wiring.Component):
+    """Send host words by two ports, on links with the wires of replay, and report all that is on the wires.
+
+    A host word is on the wires of port 0 or 1 in the next cycle, by its bit 0; its bits 8 to 15 are ``check`` as
+    well, and bit 1 is ``kind``. For every cycle in which a word arrives at either port the host is given a packet of
+    four words: that cycle in bits 9:0, and from bits 10 and 21 on ``valid``, ``kind``, ``last`` and ``check`` of
+    ports 0 and 1; the data of both; and levels of the lines of both ways out, sixteen bits each, the latest lowest.
+    The lines of the ways in are bits 1 and 2 of the cycle.
+    """
+
+    def __init__(self):
+        words = stream.Signature(data.StructLayout({"data": 32, "last": 1}))
+        wires = wiring.Signature({
+            "valid": Out(1), "data": Out(32), "last": Out(1), "kind": Out(1), "check": Out(8), "line": In(1)})
+        ports = {name: flow(wires) for port in range(2)
+                 for name, flow in zip(port_names(port), (In, Out), strict=True)}
+        super().__init__({"host_i": In(words), "host_o": Out(words), **ports})
+
+    def elaborate(self, platform):
+        m = Module()
+        cycle = Signal(10)
+        m.d.sync += cycle.eq(cycle + 1)
+        m.d.comb += self.host_i.ready.eq(1)
+        given = self.host_i.p.data
+        arriving, levels = [], []
+        for port in range(2):
+            before, after = (getattr(self, name) for name in port_names(port))
+            level = Signal(16, name=f"levels_{port}")
+            m.d.sync += [
+                after.valid.eq(self.host_i.valid & (given[0] == port)),
+                after.data.eq(given), after.last.eq(self.host_i.p.last), after.kind.eq(given[1]),
+                after.check.eq(given[8:16]), level.eq(Cat(after.line, level)),
+            ]
+            m.d.comb += before.line.eq(cycle[1 + port])
+            arriving.append(before)
+            levels.append(level)
+        m.submodules.reports = reports = fifo.SyncFIFOBuffered(width=128, depth=512)
+        wires = [Cat(port.valid, port.kind, port.last, port.check) for port in arriving]
+        place = Signal(2)
+        m.d.comb += [
+            reports.w_data.eq(Cat(cycle, *wires, *(port.data for port in arriving), *levels)),
+            reports.w_en.eq(arriving[0].valid | arriving[1].valid),
+            self.host_o.valid.eq(reports.r_rdy),
+            self.host_o.p.data.eq(reports.r_data.word_select(place, 32)),
+            self.host_o.p.last.eq(place == 3),
+            reports.r_en.eq(self.host_o.valid & self.host_o.ready & (place == 3)),
+        ]
+        with m.If(self.host_o.valid & self.host_o.ready):
+            m.d.sync += place.eq(place + 1)
         return m

@@ -1,0 +1,51 @@
+"""Ports of a node on its rings: their names, their wires, and how two of them are joined."""
+
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.link import LinkSignature
+
+__all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of", "wires_per_link"]
+
+
+def link_signature(config):
+    """Wires of a link between nodes of this configuration, as the transmitter sees them."""
+    return LinkSignature()
+
+
+def wires_per_link(config):
+    """Wires of a link between nodes of this configuration: those of words, and those that lead back."""
+    members = link_signature(config).members.values()
+    return tuple(sum(member.shape for member in members if member.flow == flow) for flow in (Out, In))
+
+
+def port_names(number=0):
+    """Members of a node for its port of this number: from the predecessor, and to the successor."""
+    name = "ring" if number == 0 else f"ring_{number}"
+    return f"{name}_i", f"{name}_o"
+
+
+def port_members(config, ports=1):
+    """Members of a node's signature for this number of ports."""
+    members = {}
+    for number in range(ports):
+        before, after = port_names(number)
+        members |= {before: In(link_signature(config)), after: Out(link_signature(config))}
+    return members
+
+
+def ports_of(node):
+    """Ports of a node in the order of their numbers, each a pair: from the predecessor, and to the successor."""
+    found = []
+    while port_names(len(found))[0] in node.signature.members:
+        found.append(tuple(getattr(node, name) for name in port_names(len(found))))
+    return found
+
+
+def joined(source, target):
+    """Assignments that make a link from a port ``ring_o`` to a port ``ring_i``, of one domain.
+
+    In a synchronous domain each of them is a register, so that every wire takes one cycle.
+    """
+    for name, member in source.signature.members.items():
+        here, there = getattr(source, name), getattr(target, name)
+        yield there.eq(here) if member.flow == Out else here.eq(there)

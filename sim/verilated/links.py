@@ -1,0 +1,294 @@
+"""The links of a Verilated ring: settings, faults and counters of each."""
+
+import ctypes
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+from sim.link_faults import RandomFaults, wire_number, wires
+
+__all__ = ["NEVER", "End", "InjectedFaults", "LinkStatus", "RingLink", "Struct", "check_wiring"]
+
+#: A cycle that no simulation reaches.
+NEVER = (1 << 64) - 1
+
+#: Node and port.
+End = tuple[int, int]
+
+
+class Struct(ctypes.Structure):
+    """A C structure whose values can be had by name."""
+
+    def values(self) -> dict[str, int]:
+        return {field[0]: getattr(self, field[0]) for field in self._fields_}
+
+
+class _LinkStatus(Struct):
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in (
+            "data_latency", "credit_latency", "rate_numerator", "rate_denominator")),
+        *((name, ctypes.c_uint64) for name in (
+            "cut_from", "cut_until", "words_sent", "packets_sent", "words_carried", "words_dropped",
+            "words_corrupted", "words_in_flight", "credits_carried", "credits_dropped", "credits_in_flight",
+            "last_word", "last_credit")),
+    ]
+
+
+class _Faults(Struct):
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "data", "last", "valid", "kind", "check", "back", "words_dropped", "words_doubled", "words_swapped",
+        "packets_dropped", "packets_doubled", "packets_swapped")]
+
+
+class _Action(enum.IntEnum):
+    FLIP, DROP, DOUBLE, SWAP = range(4)
+
+
+class _Scope(enum.IntEnum):
+    WORD, PACKET, CYCLE = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkStatus:
+    """Settings of one link, its counters since reset, and the words on their way.
+
+    Members
+    -------
+    data_latency, credit_latency : int
+        Cycles from one end to the other, for words and for what leads back.
+    rate_numerator, rate_denominator : int
+        Words per cycle.
+    cut_from, cut_until : int
+        Cycles in which all that enters is lost: from the first and before the second.
+    words_sent, packets_sent : int
+        Words that the sender has put on the link, and whole packets among them.
+    words_carried, words_dropped, words_corrupted : int
+        Words that entered and were kept, those that were lost, and those among the kept that were changed.
+    credits_carried, credits_dropped : int
+        Credits likewise; 0 on a link with replay, which has a line that is always driven.
+    words_in_flight, credits_in_flight : int
+        Entered, and not yet arrived.
+    last_word, last_credit : int
+        Cycles in which the last ones entered; 0 where there were none.
+    """
+
+    data_latency: int
+    credit_latency: int
+    rate_numerator: int
+    rate_denominator: int
+    cut_from: int
+    cut_until: int
+    words_sent: int
+    packets_sent: int
+    words_carried: int
+    words_dropped: int
+    words_corrupted: int
+    words_in_flight: int
+    credits_carried: int
+    credits_dropped: int
+    credits_in_flight: int
+    last_word: int
+    last_credit: int
+
+
+@dataclasses.dataclass(frozen=True)
+class InjectedFaults:
+    """Faults of a link since reset, counted where they were made.
+
+    Members
+    -------
+    data, last, valid, kind, check : int
+        Flips of these wires in cycles with a word, and, together with ``valid``, in cycles that so have become one.
+    back : int
+        Flips of the wire back: credits lost or invented, or levels of the line.
+    words_dropped, words_doubled, words_swapped : int
+    packets_dropped, packets_doubled, packets_swapped : int
+    """
+
+    data: int
+    last: int
+    valid: int
+    kind: int
+    check: int
+    back: int
+    words_dropped: int
+    words_doubled: int
+    words_swapped: int
+    packets_dropped: int
+    packets_doubled: int
+    packets_swapped: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(dataclasses.astuple(self))
+
+
+def check_wiring(wiring: Sequence[tuple[End, End]], *, nodes: int, ports: int) -> None:
+    """Raise a ``ValueError`` unless links can connect these ports of nodes, each one at most once in each direction.
+
+    Parameters
+    ----------
+    wiring : sequence
+        Links: the node and port that send words, and the node and port that receive them.
+    nodes, ports : int
+        Number of nodes, and of ports of each.
+    """
+    for name, ends in (("send", [source for source, _ in wiring]), ("receive", [target for _, target in wiring])):
+        for node, port in ends:
+            if not (0 <= node < nodes and 0 <= port < ports):
+                raise ValueError(f"Ends of links must be ports 0 to {ports - 1} of nodes 0 to {nodes - 1}, not port "
+                                 f"{port!r} of node {node!r}")
+        if len(set(ends)) != len(ends):
+            node, port = next(end for end in ends if ends.count(end) > 1)
+            raise ValueError(f"A port must {name} on one link, not port {port} of node {node} on two")
+
+
+class RingLink:
+    """A link: words forward, and credits or the level of a line backward.
+
+    What is on one end's wires in cycle t is on the other end's in cycle t + latency. Settings change between runs and
+    act on what enters from then on; no word overtakes another.
+
+    Members
+    -------
+    index : int
+    source, target : tuple of int
+        Node and port that send words, and node and port that receive them.
+    wires : tuple of str
+        Names of the wires, in the order of their numbers.
+    """
+
+    def __init__(self, library: ctypes.CDLL, ring: ctypes.c_void_p, index: int, source: End, target: End) -> None:
+        self._library = library
+        self._ring = ring
+        self._replay = bool(library.ring_replay())
+        self.index = index
+        self.source, self.target = source, target
+        self.wires = wires(replay=self._replay)
+
+    def set_latency(self, *, data: int | None = None, credit: int | None = None) -> None:
+        """Cycles that words take, and those of credits or the line, each at least 1; 16 after creation.
+
+        Levels of a line are lost where its way becomes shorter; where it becomes longer, zeros are in between.
+        """
+        status = self.status()
+        data = status.data_latency if data is None else data
+        credit = status.credit_latency if credit is None else credit
+        for kind, latency in (("Data", data), ("Credit", credit)):
+            if not 1 <= latency < 1 << 32:
+                raise ValueError(f"{kind} latency must be between 1 and 4294967295 cycles, not {latency!r}")
+        self._library.ring_link_latency(self._ring, self.index, data, credit)
+
+    def set_rate(self, numerator: int, denominator: int) -> None:
+        """Words per cycle, as a fraction of at most 1. Words that come faster are delayed, in order."""
+        if not 1 <= numerator <= denominator < 1 << 16:
+            raise ValueError(f"Rate must be a fraction above 0 and at most 1, not {numerator!r}/{denominator!r}")
+        self._library.ring_link_rate(self._ring, self.index, numerator, denominator)
+
+    def cut(self, start: int | None = None, stop: int = NEVER) -> None:
+        """Lose all that enters in cycles from ``start``, by default now, and before ``stop``; a line is low.
+
+        Words that have entered before still arrive. A link has one cut at a time.
+        """
+        start = self._library.ring_cycle(self._ring) if start is None else start
+        if not 0 <= start <= stop <= NEVER:
+            raise ValueError(f"A cut must be of cycles in ascending order, not from {start!r} to {stop!r}")
+        self._library.ring_link_cut(self._ring, self.index, start, stop)
+
+    def mend(self) -> None:
+        """End a cut."""
+        self._library.ring_link_cut(self._ring, self.index, NEVER, NEVER)
+
+    def corrupt(self, *, word: int, bit: int) -> None:
+        """Flip a bit of a word to come, by its number since reset: 0 to 31 of its data, or 32, which is last."""
+        if not self.status().words_sent <= word <= NEVER:
+            raise ValueError(f"Word to corrupt must be one of those to come, from {self.status().words_sent}, not "
+                             f"{word!r}")
+        if not 0 <= bit <= 32:
+            raise ValueError(f"Bit to corrupt must be between 0 and 32, not {bit!r}")
+        self._add(_Scope.WORD, word, _Action.FLIP, bit)
+
+    def flip(self, wire: str | SupportsIndex, *, word: int | None = None, cycle: int | None = None) -> None:
+        """Flip a wire while a word to come is on it, by the word's number since reset, or in a cycle to come.
+
+        ``valid`` of a word loses the word; in another cycle it makes a word of what is on the wires. The wire back
+        has cycles alone.
+
+        Parameters
+        ----------
+        wire : str or int
+            Name or number in :attr:`wires`.
+        word, cycle : int, optional
+            One of them.
+        """
+        number = wire_number(wire, replay=self._replay)
+        if (word is None) == (cycle is None):
+            raise ValueError(f"A flip must be in a word or in a cycle, not in word {word!r} and cycle {cycle!r}")
+        if cycle is not None:
+            self._add(_Scope.CYCLE, self._to_come(cycle, "Cycle", self._library.ring_cycle(self._ring)),
+                      _Action.FLIP, number)
+        elif word is not None:
+            if number == len(self.wires) - 1:
+                raise ValueError(f"A flip of {self.wires[-1]} must be in a cycle, not in word {word!r}")
+            self._add(_Scope.WORD, self._to_come(word, "Word", self.status().words_sent), _Action.FLIP, number)
+
+    def drop(self, *, word: int | None = None, packet: int | None = None) -> None:
+        """Lose a word or packet to come, by its number since reset."""
+        self._disturb(_Action.DROP, word, packet)
+
+    def double(self, *, word: int | None = None, packet: int | None = None) -> None:
+        """Carry a word or packet to come twice; words behind it are delayed."""
+        self._disturb(_Action.DOUBLE, word, packet)
+
+    def swap(self, *, word: int | None = None, packet: int | None = None) -> None:
+        """Carry a word or packet to come behind the next one."""
+        self._disturb(_Action.SWAP, word, packet)
+
+    def set_faults(self, faults: RandomFaults | None) -> None:
+        """Random faults from now on, in place of those before; a reset of the ring keeps them."""
+        faults = RandomFaults(rate=0) if faults is None else faults
+        self._library.ring_link_random(self._ring, self.index, faults.threshold, faults.seed)
+
+    def faults(self) -> InjectedFaults:
+        """Faults made since reset."""
+        result = _Faults()
+        self._library.ring_link_faults(self._ring, self.index, ctypes.byref(result))
+        return InjectedFaults(**result.values())
+
+    def status(self) -> LinkStatus:
+        """Settings, counters and the words on their way."""
+        result = _LinkStatus()
+        self._library.ring_link_status(self._ring, self.index, ctypes.byref(result))
+        return LinkStatus(**result.values())
+
+    def describe(self, cycle: int) -> str:
+        """Describe in one line what the link has carried and holds."""
+        k = self.status()
+        (source, port), (target, other) = self.source, self.target
+        ends = f"{source} -> {target}" if port == other == 0 else f"{source} port {port} -> {target} port {other}"
+        back = (f"; {k.credits_in_flight} credits in flight, {k.credits_carried} carried, {k.credits_dropped} lost "
+                f"(last in cycle {k.last_credit})" if not self._replay else "")
+        return (f"link {ends}{' (CUT)' if k.cut_from <= cycle < k.cut_until else ''}: "
+                f"{k.words_in_flight} words in flight, {k.words_carried} carried, {k.words_dropped} lost "
+                f"(last in cycle {k.last_word}){back}")
+
+    def _disturb(self, action: _Action, word: int | None, packet: int | None) -> None:
+        if (word is None) == (packet is None):
+            raise ValueError(f"To {action.name.lower()}, there must be a word or a packet, not word {word!r} and "
+                             f"packet {packet!r}")
+        status = self.status()
+        if word is not None:
+            self._add(_Scope.WORD, self._to_come(word, "Word", status.words_sent), action)
+        elif packet is not None:
+            self._add(_Scope.PACKET, self._to_come(packet, "Packet", status.packets_sent), action)
+
+    @staticmethod
+    def _to_come(value: int, name: str, first: int) -> int:
+        if not first <= value < NEVER:
+            raise ValueError(f"{name} of a fault must be one of those to come, from {first}, not {value!r}")
+        return value
+
+    def _add(self, scope: _Scope, at: int, action: _Action, wire: int = 0) -> None:
+        self._library.ring_link_fault(self._ring, self.index, scope, at, action, wire)

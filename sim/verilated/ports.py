@@ -1,0 +1,38 @@
+"""Ports of the ring among the ports of a Verilated node, for the harness."""
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["HEADER", "describe_ports"]
+
+#: Name of the header that the harness includes.
+HEADER = "ports.h"
+
+#: A wire of a port that words leave by.
+_WIRE = re.compile(r"(?P<port>ring(?:_[1-9]\d*)?)_o__(?P<wire>\w+)")
+
+
+def describe_ports(names: Iterable[str]) -> str:
+    """Make ``ports.h`` for a node.
+
+    ``RING_PORTS`` is the number of its ports, ``RING_EACH_PORT(f)`` is ``f(number, in, out)`` for each of them, and
+    ``RING_REPLAY`` says whether its links have the wires of :class:`~hdl.ring.replay.ReplayLinkSignature`.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Ports of the node's Verilog. ``ring_i`` and ``ring_o`` are the first port of the ring, ``ring_1_i`` and
+        ``ring_1_o`` the second one.
+    """
+    wires: dict[str, set[str]] = {}
+    for name in names:
+        if match := _WIRE.fullmatch(name):
+            wires.setdefault(match["port"], set()).add(match["wire"])
+    kinds = {"check" in found for found in wires.values()}
+    ports = [("ring" if number == 0 else f"ring_{number}") for number in range(len(wires))]
+    if wires.keys() != set(ports) or len(kinds) != 1:
+        raise ValueError(f"Ports of a node must be ring_i, ring_o, ring_1_i, ring_1_o and so on, with links of one "
+                         f"kind, not {', '.join(sorted(wires)) or 'none'}")
+    uses = " ".join(f"f({number}, {port}_i, {port}_o)" for number, port in enumerate(ports))
+    return (f"#pragma once\n#define RING_PORTS {len(ports)}\n#define RING_REPLAY {int(*kinds)}\n"
+            f"#define RING_EACH_PORT(f) {uses}\n")
