@@ -17,6 +17,7 @@ FP32, INT16 = "fp32", "int16"
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
+    "ring_ports": ("Ring port count", 1),
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
@@ -87,6 +88,9 @@ class NodeConfig:
         added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
+    ring_ports : int
+        Ports to other nodes: 1, or 2 for a node in a grid, with a switch and the operation SWITCH:
+        docs/ring/switch.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -114,6 +118,7 @@ class NodeConfig:
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
+    ring_ports: int = 1
     element: str = FP32
 
     def __post_init__(self):
@@ -157,6 +162,8 @@ class NodeConfig:
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
+        if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
+            raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
         self._check_blocks()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")

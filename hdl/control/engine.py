@@ -132,7 +132,7 @@ class EngineDescription:
         Outputs that the node takes, each from one engine at most: ``weight_version``, and ``latched``, a struct of
         the settings that updates use, without which these are those of the register file.
     links : mapping of str to str
-        Path of its port at each port of the node, ``ring_i`` and ``ring_o``.
+        Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
     """
 
     name: str

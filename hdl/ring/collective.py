@@ -1,6 +1,6 @@
 """The collective engine: runs one command after the other on the ring, or gives it up in good order."""
 
-from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -10,13 +10,15 @@ from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
-from hdl.ring.header import PacketType, packet_words
-from hdl.ring.link import LinkReceiver, LinkSignature, LinkTransmitter
+from hdl.ring.header import PacketType
+from hdl.ring.link_ends import LinkEnds
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
 from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
+from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
+from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.ring.walks import Situation
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
@@ -29,9 +31,9 @@ def counts_layout():
     return data.StructLayout(
         {
             "words_sent": 1,
-            "words_received": 1,
+            "words_received": 2,
             "packets_sent": 1,
-            "packets_received": 1,
+            "packets_received": 2,
             "compressed_words": 1,
             "elements_encoded": 5,
             "compressed_adds": 1,
@@ -68,6 +70,11 @@ class CollectiveEngine(wiring.Component):
     ABORT has arrived: after that nothing of this epoch is left on the ring, all credits are back, and the next
     command, of a new epoch, finds it clean. It waits for that ABORT no longer than ``timeout`` cycles.
 
+    With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
+    the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be
+    of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
+    command has to be given up as well.
+
     Parameters
     ----------
     config : NodeConfig
@@ -94,9 +101,8 @@ class CollectiveEngine(wiring.Component):
                 "weight_version": Out(32),
                 # What counters are increased by.
                 "count": Out(counts_layout()),
-                # Links from the predecessor and to the successor.
-                "ring_i": In(LinkSignature()),
-                "ring_o": Out(LinkSignature()),
+                # Links from the predecessor and to the successor, at each port.
+                **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
                 **memory_ports(config, parts(config)),
             }
@@ -105,7 +111,7 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
-        longest_packet = packet_words(config.segment)
+        has_switch = config.ring_ports > 1
 
         m.submodules.control = control = CollectiveControl()
         planner = Planner(elements=longest_vector(config), segment=config.segment)
@@ -116,22 +122,22 @@ class CollectiveEngine(wiring.Component):
         # Weights are gathered as they are by the commands without an update.
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
-        m.submodules.transmitter = transmitter = LinkTransmitter(
-            segments=config.ingress_segments, egress_words=longest_packet
-        )
-        m.submodules.receiver = receiver = LinkReceiver(segments=config.ingress_segments, packet_words=longest_packet)
+        m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
-        connect_stream(m, packetizer.o, transmitter.i)
+        connect_stream(m, packetizer.o, link.i)
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
         # What the depacketizer takes is known late, and much follows from it in the receiver.
-        m.submodules.arriving = arriving = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
-        connect_stream(m, receiver.o, arriving.i)
-        connect_stream(m, arriving.o, depacketizer.i)
-        wiring.connect(m, link=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
-        wiring.connect(m, link=wiring.flipped(self.ring_i), receiver=receiver.ring_i)
+        arriving = link.o
+        if not has_switch:  # which has a buffer for each port
+            m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
+            connect_stream(m, link.o, buffer.i)
+            arriving = buffer.o
+        connect_stream(m, arriving, depacketizer.i)
+        for name in port_members(config, config.ring_ports):
+            wiring.connect(m, node=wiring.flipped(getattr(self, name)), link=getattr(link, name))
         for name in memory_ports(config, parts(config)):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
@@ -164,7 +170,8 @@ class CollectiveEngine(wiring.Component):
         latest = Signal.like(given.collective)
         known = Signal()  # there has been a collective since links were reset
         repeated = Signal()
-        with m.If(self.command.valid & self.command.ready & (given.operation != Operation.QUIESCE)):
+        immediate = (Operation.QUIESCE, Operation.SWITCH) if has_switch else (Operation.QUIESCE,)
+        with m.If(self.command.valid & self.command.ready & ~_among(given.operation, immediate)):
             m.d.sync += [known.eq(1), latest.eq(given.collective), repeated.eq(known & (given.collective == latest))]
         with m.If(self.link_reset):
             m.d.sync += known.eq(0)
@@ -203,7 +210,7 @@ class CollectiveEngine(wiring.Component):
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
-        word_taken = arriving.o.valid & arriving.o.ready
+        word_taken = arriving.valid & arriving.ready
         m.d.sync += [
             leaving.eq(leaving + (datapath.header.valid & datapath.header.ready) - packet_leaves),
             coming.eq(coming + (datapath.expected.valid & datapath.expected.ready) - depacketizer.done),
@@ -226,18 +233,18 @@ class CollectiveEngine(wiring.Component):
             control.timeout.eq(self.timeout),
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
-            control.kind.immediate.eq(command.operation == Operation.QUIESCE),
+            control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(setup.alone),
             control.kind.updates.eq(~setup.sum),
             control.planned.eq(planner.done),
             control.finished.eq(~datapath.busy & (leaving == 0) & (coming == 0)),
-            fault.found.eq(depacketizer.error | receiver.overrun | pulses.malformed),
+            fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),
             fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
-            control.moved.eq(self.ring_o.valid | word_taken),
-            control.packet_sent.eq(self.ring_o.valid & self.ring_o.last),
-            control.packet_received.eq(word_taken & arriving.o.payload.last),
+            control.moved.eq(link.sent.word | word_taken),
+            control.packet_sent.eq(link.sent.packet),
+            control.packet_received.eq(word_taken & arriving.payload.last),
             control.egress_stalled.eq(packetizer.stalled),
             control.local_nan.eq(pulses.local_nan),
             control.not_finite.eq(pulses.not_finite),
@@ -248,21 +255,29 @@ class CollectiveEngine(wiring.Component):
             abort_header.destination.eq(setup.successor),
             abort_header.epoch.eq(setup.epoch),
             abort_header.collective.eq(setup.collective),
-            packetizer.may_start.eq(transmitter.may_start),
+            packetizer.may_start.eq(link.may_start),
             packetizer.give_up.eq(control.give_up),
             packetizer.clear.eq(self.link_reset | control.stranded),
             depacketizer.epoch.eq(setup.epoch),
             depacketizer.active.eq(running),
             depacketizer.drain.eq(control.drain),
             depacketizer.clear.eq(self.link_reset),
-            transmitter.reset_link.eq(self.link_reset),
-            receiver.reset_link.eq(self.link_reset),
+            link.reset_link.eq(self.link_reset),
         ]
+        if has_switch:
+            is_switch = command.operation == Operation.SWITCH
+            m.d.comb += [
+                link.ring.eq(command.port),
+                link.expecting.eq(datapath.expected.valid | control.drain),
+                link.seats.eq(command.gradient_base),
+                link.load.eq(control.planning & is_switch & ~self.link_reset),
+                control.kind.busy.eq(is_switch & ~link.still),
+            ]
         m.d.comb += [
-            self.count.words_sent.eq(self.ring_o.valid),
-            self.count.packets_sent.eq(self.ring_o.valid & self.ring_o.last),
-            self.count.words_received.eq(self.ring_i.valid),
-            self.count.packets_received.eq(self.ring_i.valid & self.ring_i.last),
+            self.count.words_sent.eq(link.sent.word),
+            self.count.packets_sent.eq(link.sent.packet),
+            self.count.words_received.eq(link.received.word),
+            self.count.packets_received.eq(link.received.packet),
             self.count.scatter_reduce_cycles.eq(running & pulses.scatter_reduce),
             self.count.command_cycles.eq(control.busy),
             self.count.stall_no_credit.eq(running & packetizer.stalled),
@@ -273,3 +288,8 @@ class CollectiveEngine(wiring.Component):
             if name in self.count.shape().members:
                 m.d.comb += self.count[name].eq(pulses[name])
         return m
+
+
+def _among(operation, operations):
+    """Whether an operation is one of some."""
+    return Cat(operation == one for one in operations).any()

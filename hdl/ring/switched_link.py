@@ -35,7 +35,7 @@ class SwitchedLink(wiring.Component):
 
     Latency is that of :class:`~hdl.ring.link.LinkTransmitter` and of the switch from ``i`` to a port, and from a port
     that of :class:`~hdl.ring.link.LinkReceiver` and of a skid buffer to ``o``; throughput is one word per cycle. All
-    wires that lead to other nodes are registers, and ``o`` follows two of them and ``receives``.
+    wires that lead to other nodes are registers; ``o`` depends combinationally on ``ring`` and ``expecting``.
 
     After a reset, and until ``load``, ring 0 goes over port 0, and port 1 is off.
 
@@ -53,6 +53,8 @@ class SwitchedLink(wiring.Component):
         Words that leave, and that come by a port that the node listens to.
     ring : In(1)
         Ring that packets are sent to and come from; changes between packets alone.
+    expecting : In(1)
+        A packet may begin at ``o``; without it the next packet waits, whichever its ring.
     load : In(1)
         Pulse: take over ``seats``, if the node is ``still``.
     seats : In(seats_layout())
@@ -72,6 +74,7 @@ class SwitchedLink(wiring.Component):
             "sent": Out(moves_layout(MOST_PORTS)),
             "received": Out(moves_layout(MOST_PORTS)),
             "ring": In(1),
+            "expecting": In(1),
             "load": In(1),
             "seats": In(seats_layout()),
             "still": Out(1),
@@ -118,7 +121,17 @@ class SwitchedLink(wiring.Component):
             self.received.word.eq(sum(wires.valid for wires in listening)),
             self.received.packet.eq(sum(wires.valid & wires.last for wires in listening)),
         ]
+        within = Signal()  # a packet has begun at o
+        may_pass = within | self.expecting
+        with m.If(self.o.valid & self.o.ready):
+            m.d.sync += within.eq(~self.o.payload.last)
+        with m.If(self.reset_link):
+            m.d.sync += within.eq(0)
         for number, buffer in enumerate(arriving):
             with m.If(seats.receives[self.ring] == number):
-                connect_stream(m, buffer.o, self.o)
+                m.d.comb += [
+                    self.o.payload.eq(buffer.o.payload),
+                    self.o.valid.eq(buffer.o.valid & may_pass),
+                    buffer.o.ready.eq(self.o.ready & may_pass),
+                ]
         return m

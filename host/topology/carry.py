@@ -1,4 +1,4 @@
-"""Change from one flat ring of nodes to another: weights, state, masters, residuals and errors go along."""
+"""Change from some rings of nodes to others: weights, state, masters, residuals and errors go along."""
 
 import dataclasses
 
@@ -7,9 +7,8 @@ import numpy.typing as npt
 
 from host.driver.buffers import Buffers
 from host.driver.memory import Allocation
-from host.driver.ring import Ring
-from host.driver.vectors import Vector
-from host.topology.grid import Plan, Shape
+from host.driver.vectors import RingVectors, Vector
+from host.topology.grid import Plan
 from host.topology.owners import Handover, hand_over, moved, owners
 
 __all__ = ["Carried", "carry_over"]
@@ -38,10 +37,10 @@ class Carried:
     dropped: int
 
 
-def carry_over(before: Ring, after: Ring, *, old: Plan, new: Plan, where: int | Buffers,
+def carry_over(before: RingVectors, after: RingVectors, *, old: Plan, new: Plan, where: int | Buffers,
                to: int | Buffers | None = None, planes: int = 0, packed_state: bool = False,
                errors: bool = False) -> Carried:
-    """Give the nodes of a new ring what those of the old one have.
+    """Give the nodes of new rings what those of the old ones have.
 
     Each element of a state plane and of the masters is read from its old owner and written to its new one. Residuals
     and errors stay with their nodes, or go to the heirs of nodes that leave
@@ -50,14 +49,14 @@ def carry_over(before: Ring, after: Ring, *, old: Plan, new: Plan, where: int | 
 
     Parameters
     ----------
-    before, after : Ring
-        Rings whose devices are the nodes of the plans' rings, in order of rank.
+    before, after : Ring or GridRings
+        Drivers whose devices are the nodes of the plans, in their :attr:`~host.topology.grid.Plan.order`.
     old, new : Plan
-        Plans of one flat ring each.
+        Plans of a flat ring, or of rings in two dimensions.
     where : Buffers or int
-        The vector on the nodes of the old ring.
+        The vector on the old nodes.
     to : Buffers or int, optional
-        The vector on the nodes of the new ring; by default it lies at the same place.
+        The vector on the new nodes; by default it lies at the same place.
     planes : int
         State planes that the optimizer uses.
     packed_state : bool
@@ -68,17 +67,17 @@ def carry_over(before: Ring, after: Ring, *, old: Plan, new: Plan, where: int | 
     Raises
     ------
     ValueError
-        A plan is of other rings or of another number of nodes, or the new nodes have no room. Nothing has been read
-        or written then.
+        A plan is of rings apart, each of which has the whole vector, or of another number of nodes, or the new nodes
+        have no room. Nothing has been read or written then.
     """
     for name, ring, plan in (("Old", before, old), ("New", after, new)):
-        if plan.shape is not Shape.FLAT:
-            raise ValueError(f"{name} plan must be of one flat ring, not of shape {plan.shape.value}")
         if ring.nodes != len(plan.active):
             raise ValueError(f"{name} ring must have the {len(plan.active)} nodes of its plan, not {ring.nodes}")
     to = where if to is None else to
     length = where if isinstance(where, int) else where.length
     after.require(Allocation(length=length, planes=planes, packed_state=packed_state, errors=errors))
+
+    changed = moved(owners(old, length), owners(new, length))
 
     has_master = before.devices[0].config.has_master
     weights = before.read_weights(where, ranks=[0])[0]
@@ -99,15 +98,15 @@ def carry_over(before: Ring, after: Ring, *, old: Plan, new: Plan, where: int | 
     given = [handover for handover in (residuals, left_over) if handover is not None]
     return Carried(left=tuple(sorted(set(old.active) - set(new.active))),
                    joined=tuple(sorted(set(new.active) - set(old.active))),
-                   heirs=given[0].heirs if given else {}, moved=moved(owners(old, length), owners(new, length)),
+                   heirs=given[0].heirs if given else {}, moved=changed,
                    dropped=sum(handover.dropped for handover in given))
 
 
 def _handed(rows: Vector, old: Plan, new: Plan) -> Handover:
-    """Rows of the new nodes, from one row for each rank of the old ring."""
-    return hand_over(dict(zip(old.rings[0], rows.view(np.uint32), strict=True)), old, new)
+    """Rows of the new nodes, from one row for each of the old."""
+    return hand_over(dict(zip(old.order, rows.view(np.uint32), strict=True)), old, new)
 
 
 def _rows(handover: Handover, new: Plan) -> list[npt.NDArray[np.float32]]:
-    """Rows in order of rank."""
-    return [handover.rows[node].view(np.float32) for node in new.rings[0]]
+    """Rows in order."""
+    return [handover.rows[node].view(np.float32) for node in new.order]

@@ -121,6 +121,11 @@ class Plan:
         """Nodes that take part, in order of number."""
         return tuple(sorted(set().union(*self.rings)))
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Nodes in the order in which drivers have them: by rank in a flat ring, by number in other shapes."""
+        return self.rings[0] if self.shape is Shape.FLAT else self.active
+
     def gradient_scale(self, node: int) -> float:
         """Factor that makes the mean of a sum: one over the nodes whose gradients are summed with this node's."""
         if self.shape in (Shape.FLAT, Shape.GRID):

@@ -50,9 +50,9 @@ class Node(wiring.Component):
         m.d.comb += [
             link.i.payload.eq(self.i.payload), link.i.valid.eq(self.i.valid & may),
             self.i.ready.eq(link.i.ready & may),
-            self.o.payload.eq(link.o.payload), self.o.valid.eq(link.o.valid & (received != self.quota)),
-            link.o.ready.eq(self.o.ready & (received != self.quota)),
-            link.ring.eq(phase), link.load.eq(self.load), link.seats.eq(self.seats),
+            self.o.payload.eq(link.o.payload), self.o.valid.eq(link.o.valid), link.o.ready.eq(self.o.ready),
+            link.expecting.eq(received != self.quota), link.ring.eq(phase), link.load.eq(self.load),
+            link.seats.eq(self.seats),
             link.reset_link.eq(self.reset_link), self.still.eq(link.still), self.overrun.eq(link.overrun),
         ]
         with m.If(sending):
