@@ -24,6 +24,7 @@ from boards.parts import count_parts, part_lines
 from boards.tools import MOST_SEEDS, RESULTS, Family, SynthesisError, Tools, execute, kept, prepare, save
 from boards.top import Top
 from hdl.board import BoardTop
+from hdl.ring.ports import link_signature, wires_per_link
 from sim.verilated import toolchain
 
 try:
@@ -131,6 +132,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "part": wired.part,
         "tools": tools.versions,
         "nodes": config.nodes,
+        "wires_per_link": wires_per_link(link_signature(config.node)),
         "configuration": dataclasses.asdict(config.node),
         "configuration_hash": config.node.hash,
         "baud": config.baud,
@@ -220,15 +222,16 @@ def _fmax(report: dict, clock: int) -> float:
 
 def table() -> str:
     """All results of boards, as a table in Markdown."""
-    lines = ["| Board | Part | Nodes | LUTs | FF | DSP | block RAM | Clock MHz | Fmax MHz: median (range) | Seeds |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| Board | Part | Nodes | Link wires | LUTs | FF | DSP | block RAM | Clock MHz "
+             "| Fmax MHz: median (range) | Seeds |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
         if "board" not in row:
             continue
         figures = [f"{used['used']:,} of {used['available']:,}" if (used := row["utilisation"].get(bel)) else "0"
                    for bel in BOARDS[row["board"]].family.sites]
-        fmax = row["fmax_mhz"]
-        lines.append(f"| {row['name']} | {row['part']} | {row['nodes']} | {' | '.join(figures)} | "
+        fmax, wires = row["fmax_mhz"], " + ".join(map(str, row.get("wires_per_link", ["-"])))
+        lines.append(f"| {row['name']} | {row['part']} | {row['nodes']} | {wires} | {' | '.join(figures)} | "
                      f"{row['clock_mhz']:g} | {fmax['median']:.1f} ({fmax['min']:.1f} to {fmax['max']:.1f}) | "
                      f"{row['seeds']} |")
     return "\n".join(lines)
@@ -294,6 +297,7 @@ def _print(result: dict):
     fmax = result["fmax_mhz"]
     print(f"{result['name']}: {result['nodes']} {'node' if result['nodes'] == 1 else 'nodes'} on {result['part']}, "
           f"{result['tools']['yosys']}, {result['tools']['nextpnr']}")
+    print(f"  wires per link: {' + '.join(map(str, result['wires_per_link']))}")
     for bel, figures in result["utilisation"].items():
         print(f"  {bel:<18} {figures['used']:7,} of {figures['available']:7,}  "
               f"{figures['used'] / figures['available']:4.0%}")

@@ -24,6 +24,7 @@ from boards import dsp_registers as registers
 from boards.parts import count_parts, part_lines
 from boards.tools import ECP5, MOST_SEEDS, RESULTS, SynthesisError, Tools, execute, kept, prepare, save
 from boards.units import UNITS
+from hdl.ring.ports import wires_per_link
 from sim.verilated import toolchain
 from sim.verilated.verilog import Design, convert
 
@@ -143,6 +144,12 @@ def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp
     return label, place, netlist
 
 
+def _wires(name: str, options: dict) -> dict:
+    """Wires of a link, forward and back, among the results of a unit that has links."""
+    members = UNITS[name].component(options).signature.members
+    return {"wires_per_link": wires_per_link(members["ring_o"].signature)} if "ring_o" in members else {}
+
+
 def _cells(netlist: Path) -> dict:
     statistic = json.loads((netlist / "stat.json").read_text())
     return ECP5.count(statistic["design"]["num_cells_by_type"])
@@ -162,7 +169,7 @@ def count(name: str, *, options: dict | None = None, native: bool = False, mappe
         counts = count_parts(netlist / "wrapper.json", "wrapper", ECP5)
         progress("\n".join([f"{label}: LUTs by part, those of carry cells and LUT memories among them",
                             *part_lines(counts, "lut4_occupied", whole="unit")]))
-    return {"name": label, **_cells(netlist)}
+    return {"name": label, **_cells(netlist), **_wires(name, options or {})}
 
 
 def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART, seeds: int = 3,
@@ -219,6 +226,7 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
         "part": part,
         "tools": {**tools.versions, "mapper": mapper},
         **_cells(netlist),
+        **_wires(name, options or {}),
         "fmax_mhz": {"median": round(statistics.median(reached), 2), "min": round(min(reached), 2),
                      "max": round(max(reached), 2)},
         "seeds": seeds,
@@ -231,15 +239,17 @@ def measure(name: str, *, options: dict | None = None, part: str = DEFAULT_PART,
 
 def table() -> str:
     """All results in ``build/synth`` as a table in Markdown."""
-    lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Fmax MHz: median (range) | Seeds |",
-             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| Unit | Part | LUT4 | CCU2C | LUT RAM | FF | DSP | BRAM | Link wires | Fmax MHz: median (range) "
+             "| Seeds |",
+             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for row in [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]:
         if "board" in row:
             continue
         fmax = row["fmax_mhz"]
         counts = " | ".join(str(row[name]) for name in ("lut4", "ccu2c", "lut_ram", "ff", "dsp", "bram"))
-        lines.append(f"| {row['name']} | {row['part']} | {counts} | {fmax['median']:.0f} ({fmax['min']:.0f} to "
-                     f"{fmax['max']:.0f}) | {row['seeds']} |")
+        wires = " + ".join(map(str, row.get("wires_per_link", ["-"])))
+        lines.append(f"| {row['name']} | {row['part']} | {counts} | {wires} | {fmax['median']:.0f} "
+                     f"({fmax['min']:.0f} to {fmax['max']:.0f}) | {row['seeds']} |")
     return "\n".join(lines)
 
 
@@ -327,6 +337,8 @@ def _print(result: dict):
     print(f"{result['name']} on {result['part']}, {result['tools']['yosys']}, {result['tools']['nextpnr']}")
     print(f"  LUT4 {result['lut4']}  CCU2C {result['ccu2c']}  LUT-RAM {result['lut_ram']}  (in all "
           f"{result['lut4_occupied']} LUTs)  FF {result['ff']}  DSP {result['dsp']}  BRAM {result['bram']}")
+    if "wires_per_link" in result:
+        print(f"  wires per link: {' + '.join(map(str, result['wires_per_link']))}")
     print(f"  Fmax {fmax['median']} MHz median of {result['seeds']} seeds, {fmax['min']} to {fmax['max']}; target "
           f"{result['target_mhz']:g} MHz {'met by all' if not missed else f'MISSED by {missed}'}")
 

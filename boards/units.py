@@ -14,6 +14,7 @@ from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
+from hdl.ring.link import LinkSignature
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
 
@@ -271,6 +272,14 @@ UNITS = {
     "ring.depacketizer": Unit("hdl.ring.depacketizer:Depacketizer", {}),
     "ring.link_transmitter": Unit("hdl.ring.link:LinkTransmitter", {"segments": 4, "egress_words": 544}),
     "ring.link_receiver": Unit("hdl.ring.link:LinkReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
+        "segments": 4, "egress_words": 268}),
+    "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
+    "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
+    "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
+    "ring.switched_link": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2}),
+    "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
@@ -298,6 +307,7 @@ UNITS = {
     "compute.memory_access": Unit("hdl.compute.memory_access:MemoryAccess", {"rows": (4096, 4096, 2048), "lanes": 4}),
     "compute.stand_in": Unit("hdl.compute.stand_in:StandIn", {"stand_in": True}),
     "node": Unit("hdl.node:Node", {}),
+    "node.replay": Unit("hdl.node:Node", {"replay": True}),
     "reduced.command_queue": Unit("hdl.int16_node.queue:CommandQueue", _REDUCED),
     "reduced.engine": Unit("hdl.int16_node.engine:Engine", _REDUCED),
     "reduced.masker": Unit("hdl.int16_node.masking:Masker", _REDUCED),

@@ -18,6 +18,7 @@ _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
+    "replay": ("replay", False),
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
@@ -26,6 +27,9 @@ _SEGMENTS = tuple(32 << place for place in range((LONGEST_SEGMENT // 32).bit_len
 
 #: Commands of the longest program: counts of commands are compared modulo 2^16.
 _MOST_COMMANDS = 1024
+
+#: Segments of an ingress whose packets the messages of a link with replay can count.
+_MOST_REPLAYED = 15
 
 #: Elements of a memory of the reduced node: one SB_SPRAM256KA of an iCE40 UP.
 _MOST_REDUCED = 1 << 14
@@ -91,6 +95,8 @@ class NodeConfig:
     ring_ports : int
         Ports to other nodes: 1, or 2 for a node in a grid, with a switch and the operation SWITCH:
         docs/ring/switch.md.
+    replay : bool
+        Whether links repeat words that were damaged or lost: docs/ring/replay.md. Such a link has nine more wires.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -119,6 +125,7 @@ class NodeConfig:
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
     ring_ports: int = 1
+    replay: bool = False
     element: str = FP32
 
     def __post_init__(self):
@@ -134,13 +141,16 @@ class NodeConfig:
             raise ValueError(f"State plane count must be 0, 1 or 2, not {self.state_planes!r}")
         if not isinstance(self.ingress_segments, int) or self.ingress_segments < 2:
             raise ValueError(f"Ingress must hold at least 2 segments, not {self.ingress_segments!r}")
+        if self.replay and self.ingress_segments > _MOST_REPLAYED:
+            raise ValueError(f"Ingress must hold at most {_MOST_REPLAYED} segments with replay, not "
+                             f"{self.ingress_segments!r}")
         if self.update_lanes not in (1, 2, 4, 8) or self.update_lanes > self.lanes:
             raise ValueError(f"Update lanes must be 1, 2, 4 or 8, and at most the lanes, not {self.update_lanes!r}")
         if self.update_interval not in (1, 2, 4, 8):
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -164,6 +174,8 @@ class NodeConfig:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
         if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
+        if self.replay and self.ring_ports > 1:
+            raise ValueError(f"Ring port count must be 1 with replay, not {self.ring_ports!r}")
         self._check_blocks()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")

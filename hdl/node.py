@@ -124,6 +124,8 @@ class Node(wiring.Component):
             *(at(unit, path).eq(source(engine, given)) for engine, unit in units
               for path, given in engine.inputs.items()),
         ]
+        if "link_delay" in found:
+            m.d.comb += registers.link_delay.eq(found["link_delay"])
         if config.queues > 1:
             connect_programs(m, host_port=host_port, registers=registers, queue=queue)
         # What two engines count, they count in one bit: the cycles in which any of them does something.

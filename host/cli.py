@@ -57,6 +57,7 @@ from host.training.schedule import ALL, OVERLAPS, overlaps, patience_of, program
 from host.training.trainer import check_run
 from host.training.workloads import TEXT_LEARNING_RATES, CharacterModel, Classifier, Workload, WorkloadName
 from host.transports.session import LATENCY, TransportName, open_session
+from sim.link_faults import RandomFaults
 from sim.verilated import cache_folder, toolchain
 from sim.verilated.native import Arithmetic
 from sim.verilated.processes import EndedError, ended_by_signals
@@ -173,6 +174,10 @@ def train_command(
         help="State planes of simulated nodes, 0 to 2. [default: those of the optimizer]",
         show_default=False)] = None,
     link_latency: Link = LATENCY,
+    faults: Annotated[float | None, typer.Option(
+        help="Links that repeat damaged words, and damage: the part of all cycles in which a wire of a link changes, "
+             "at random. [default: links without either]", metavar="RATE", show_default=False)] = None,
+    fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
         help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "
@@ -197,6 +202,7 @@ def train_command(
     built = dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=4) if board is None else BOARDS[board]
     if nodes is None:
         nodes = built.nodes
+    damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
     node.check_ring(nodes)
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
@@ -207,7 +213,9 @@ def train_command(
     if compute == NODE and overlap is None and density is None and board is None:
         overlap = OVERLAPS[0]
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
-                  board=board, overlap=overlap, compute=compute)
+                  board=board, overlap=overlap, compute=compute, faults=faults)
+    if damage is not None:
+        node = dataclasses.replace(node, replay=True)
     check_range("Link latency", link_latency, 1, 1_000_000)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
@@ -257,7 +265,8 @@ def train_command(
         if overlap == ALL:
             configs = [dataclasses.replace(config, overlap=name) for name in overlaps(config)]
         identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
-                             link_latency=link_latency, host_port=host_port, overlap=overlap)
+                             link_latency=link_latency, host_port=host_port, overlap=overlap,
+                             faults=None if damage is None else dataclasses.asdict(damage))
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
         prepare(output, files=("report.json", "report.png", "weights.npz", "timeline.json", "timeline.png",
                                checkpoints.NAME),
@@ -267,7 +276,7 @@ def train_command(
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
         with open_session(node, nodes=nodes, transport=transport, threads=count, arithmetic=arithmetic,
-                          host_port=host_port, latency=link_latency,
+                          host_port=host_port, latency=link_latency, faults=damage,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session:
@@ -297,7 +306,7 @@ def train_command(
                 transport=transport.value, threads=count, arithmetic=arithmetic.value, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash,
                 host_port=host_port, elapsed=experiment.elapsed, seconds=session.build_seconds | run_seconds,
-                simulation_seconds=experiment.simulation_seconds)
+                simulation_seconds=experiment.simulation_seconds, faults=damage)
     bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None
     begun = [(asked, one) for asked, one in zip(configs, experiment.trainings, strict=False) if one.steps]
     scheduled = begun if overlap is not None else []

@@ -129,8 +129,9 @@ class EngineDescription:
         the command was checked with (``checked.rule``), the state of programs (``programs.running``), or
         ``weight_version``.
     outputs : mapping of str to str
-        Outputs that the node takes, each from one engine at most: ``weight_version``, and ``latched``, a struct of
-        the settings that updates use, without which these are those of the register file.
+        Outputs that the node takes, each from one engine at most: ``weight_version``; ``latched``, a struct of the
+        settings that updates use, without which these are those of the register file; and ``link_delay``, for the
+        register of that name.
     links : mapping of str to str
         Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
     """

@@ -21,6 +21,9 @@ _PROGRAMS = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "P
 #: Registers that a node without compute engine lacks.
 _COMPUTE = ("GEMM_CYCLES", "VECTOR_CYCLES")
 
+#: Registers that a node whose links do not repeat words lacks.
+_REPLAY = ("LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
+
 
 def queue_status_layout():
     """Fields of STATUS that come from the command queue."""
@@ -77,8 +80,9 @@ class RegisterFile(wiring.Component):
     A value written is on its port with ``bus.done``; a count is added one cycle after it was given. Beside ``bus``,
     the ports are those of the table: an output for each setting, an input for each status.
 
-    A reduced node lacks some counters and settings, a node with one queue what programs need, and one without compute
-    engine the counters of that: they have no ports, read zero, and ignore what is written.
+    A reduced node lacks some counters and settings, a node with one queue what programs need, one without compute
+    engine the counters of that, and one without replay what links count: they have no ports, read zero, and ignore
+    what is written.
 
     Parameters
     ----------
@@ -103,7 +107,7 @@ class RegisterFile(wiring.Component):
     queue_status : In(queue_status_layout())
     weight_version, last_error : In(32)
     weight_stride : Out(32)
-    program_status, node_time, trace_pointer : In(32)
+    program_status, node_time, trace_pointer, link_delay : In(32)
     count : In(struct of one member per counter, in small letters)
         Increment of each counter in this cycle, in as many bits as its ``increment`` says. CYCLES has no
         member, it counts by itself.
@@ -142,6 +146,8 @@ class RegisterFile(wiring.Component):
         if entry.name in _PROGRAMS and self._config.queues == 1:
             return True
         if entry.name in _COMPUTE and not self._config.compute:
+            return True
+        if entry.name in _REPLAY and not self._config.replay:
             return True
         if not self._config.reduced:
             return False

@@ -222,6 +222,7 @@ REGISTERS = _table(
     ),
     _status("NODE_TIME", "Cycles since reset, modulo 2^32, as in the trace; zero without programs."),
     _status("TRACE_POINTER", "Records of the trace since reset, modulo 2^32; zero without programs."),
+    _status("LINK_DELAY", "Cycles of a word to the successor, as the link has measured them; zero without replay."),
     _counter("CYCLES", "Cycles."),
     _counter("WORDS_SENT", "Words sent on the ring, headers and CRCs included."),
     _counter("WORDS_RECEIVED", "Words received from the ring, headers and CRCs included.", increment=2),
@@ -248,6 +249,9 @@ REGISTERS = _table(
     _counter("PROGRAM_RUNS", "Runs of programs."),
     _counter("GEMM_CYCLES", "Cycles of matrix products of LAYERS; zero without a compute engine."),
     _counter("VECTOR_CYCLES", "Cycles of functions of rows of LAYERS; zero without a compute engine."),
+    _counter("LINK_RESTARTS", "Restarts of the link to the successor; zero without replay."),
+    _counter("WORDS_REPEATED", "Words that were sent to the successor again; zero without replay."),
+    _counter("CHECKS_FAILED", "Faults found in words of the predecessor; zero without replay."),
 )
 
 COUNTERS = tuple(entry for entry in REGISTERS if entry.access is Access.COUNTER)

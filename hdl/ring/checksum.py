@@ -1,11 +1,11 @@
-"""CRC-32 of IEEE 802.3, a word at a time. It equals zlib's CRC-32 of the words as little-endian bytes."""
+"""Parities of words: CRC-32 of IEEE 802.3, which equals zlib's of the words as little-endian bytes, and others."""
 
 import collections
 import itertools
 
 from amaranth.hdl import Cat
 
-__all__ = ["crc_after"]
+__all__ = ["crc_after", "parities"]
 
 _POLYNOMIAL = 0xEDB88320  # reflected
 
@@ -21,18 +21,24 @@ def crc_after(mixed, bits=32):
         for _ in range(bits):
             column = (column >> 1) ^ (_POLYNOMIAL if column & 1 else 0)
         columns.append(column)
-    parities = [{n for n in range(32) if columns[n] >> bit & 1} for bit in range(32)]
-    # The exclusive-or that most parities have in common becomes a term of its own, as long as there is one: a third
-    # of the LUTs less than without.
-    terms = list(mixed)
+    return Cat(parities(mixed, [{n for n in range(32) if columns[n] >> bit & 1} for bit in range(32)]))
+
+
+def parities(bits, chosen):
+    """Parities of bits, by the sets of the places that each is made of.
+
+    The exclusive-or that most of them have in common becomes a term of its own, as long as there is one: a third of
+    the LUTs less than without, for a CRC-32.
+    """
+    terms, left = list(bits), [set(places) for places in chosen]
     while True:
-        pairs = collections.Counter(pair for parity in parities for pair in itertools.combinations(sorted(parity), 2))
-        pair, count = max(pairs.items(), key=lambda item: (item[1], item[0]))
+        pairs = collections.Counter(pair for parity in left for pair in itertools.combinations(sorted(parity), 2))
+        pair, count = max(pairs.items(), key=lambda item: (item[1], item[0]), default=(None, 0))
         if count < 2:
             break
-        for parity in parities:
+        for parity in left:
             if parity.issuperset(pair):
                 parity -= set(pair)
                 parity.add(len(terms))
         terms.append(terms[pair[0]] ^ terms[pair[1]])
-    return Cat(Cat(terms[n] for n in sorted(parity)).xor() for parity in parities)
+    return [Cat(terms[n] for n in sorted(parity)).xor() for parity in left]

@@ -11,7 +11,7 @@ from hdl.ring.control import CollectiveControl
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
 from hdl.ring.header import PacketType
-from hdl.ring.link_ends import LinkEnds
+from hdl.ring.link_ends import LinkEnds, repairs_layout
 from hdl.ring.order import Planner
 from hdl.ring.packetizer import Packetizer
 from hdl.ring.parts.chosen import parts
@@ -26,8 +26,8 @@ from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
 __all__ = ["CollectiveEngine", "counts_layout"]
 
 
-def counts_layout():
-    """Increments of the counters in a cycle, by the names of the registers."""
+def counts_layout(config):
+    """Increments of the counters in a cycle, by the names of the registers, of a node of this configuration."""
     return data.StructLayout(
         {
             "words_sent": 1,
@@ -49,6 +49,7 @@ def counts_layout():
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
+            **repairs_layout(config).members,
         }
     )
 
@@ -100,7 +101,9 @@ class CollectiveEngine(wiring.Component):
                 # Commands that have changed weights since reset.
                 "weight_version": Out(32),
                 # What counters are increased by.
-                "count": Out(counts_layout()),
+                "count": Out(counts_layout(config)),
+                # Cycles of a word to the successor, as the link has measured it; zero without replay.
+                "link_delay": Out(32),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
@@ -263,6 +266,7 @@ class CollectiveEngine(wiring.Component):
             depacketizer.drain.eq(control.drain),
             depacketizer.clear.eq(self.link_reset),
             link.reset_link.eq(self.link_reset),
+            self.link_delay.eq(link.delay),
         ]
         if has_switch:
             is_switch = command.operation == Operation.SWITCH
@@ -284,9 +288,10 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for name in pulses.shape().members:
-            if name in self.count.shape().members:
-                m.d.comb += self.count[name].eq(pulses[name])
+        for source in (pulses, link.repairs):
+            for name in source.shape().members:
+                if name in self.count.shape().members:
+                    m.d.comb += self.count[name].eq(source[name])
         return m
 
 

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.streams.stream import Queue, connect_stream, word_layout
 
-__all__ = ["LinkReceiver", "LinkSignature", "LinkTransmitter"]
+__all__ = ["Ingress", "LinkReceiver", "LinkSignature", "LinkTransmitter", "check_sizes", "levels"]
 
 
 class LinkSignature(wiring.Signature):
@@ -33,11 +33,17 @@ class LinkSignature(wiring.Signature):
         super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)})
 
 
-def _check(segments, words, role):
+def check_sizes(segments, words, role):
+    """Raise ValueError unless an end of a link can have these sizes."""
     if not isinstance(segments, int) or segments < 2:
         raise ValueError(f"Segment count must be an integer of at least 2, not {segments!r}")
     if not isinstance(words, int) or words < 5:
         raise ValueError(f"{role} must be an integer of at least 5, not {words!r}")
+
+
+def levels(segments, packet_words):
+    """Members that tell how full a receiver is."""
+    return {"level": Out(range(segments * packet_words + 1)), "packets": Out(range(segments + 1)), "overrun": Out(1)}
 
 
 class LinkTransmitter(wiring.Component):
@@ -73,7 +79,7 @@ class LinkTransmitter(wiring.Component):
     latency = 3
 
     def __init__(self, *, segments, egress_words):
-        _check(segments, egress_words, "Egress depth")
+        check_sizes(segments, egress_words, "Egress depth")
         self._segments = segments
         self._egress_words = egress_words
         super().__init__({
@@ -124,6 +130,72 @@ class LinkTransmitter(wiring.Component):
         return m
 
 
+class Ingress(wiring.Component):
+    """Room for packets at the end of a link, whatever the peer sends.
+
+    Latency is 3 cycles from a word at ``i`` to its offer at ``o``, throughput one word per cycle. ``o`` is registers.
+
+    Parameters
+    ----------
+    segments, packet_words : int
+        As for :class:`LinkReceiver`.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+        Words of the link, which are always taken.
+    o : Out(stream of word_layout())
+    level, packets, overrun
+        As those of :class:`LinkReceiver`.
+    leaves : Out(1)
+        The last word of a packet is taken at ``o`` in this cycle.
+    """
+
+    def __init__(self, *, segments, packet_words):
+        check_sizes(segments, packet_words, "Packet length")
+        self._segments = segments
+        self._packet_words = packet_words
+        super().__init__({
+            "i": In(stream.Signature(word_layout(), always_ready=True)),
+            "o": Out(stream.Signature(word_layout())),
+            **levels(segments, packet_words),
+            "leaves": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        position = Signal(range(self._packet_words))  # of the word of the link, in its packet
+        dropping = Signal()  # the rest of the packet on the link is not stored
+        starts = Signal()
+        final = Signal()
+        word = self.i.payload
+
+        m.submodules.queue = queue = Queue(
+            shape=word_layout(), depth=self._segments * self._packet_words, block=True
+        )
+        connect_stream(m, queue.o, self.o)
+
+        # The queue is never full: all packets together have no more words than it holds.
+        m.d.comb += [
+            starts.eq(self.i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
+            self.leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
+            final.eq(position == self._packet_words - 1),
+            queue.i.valid.eq(starts | (self.i.valid & ~dropping & (position != 0))),
+            queue.i.payload.data.eq(word.data),
+            queue.i.payload.last.eq(word.last | final),
+            self.level.eq(queue.level),
+        ]
+        m.d.sync += self.packets.eq(self.packets + starts - self.leaves)
+        with m.If(self.i.valid):
+            m.d.sync += [
+                position.eq(Mux(word.last, 0, position + 1)),
+                dropping.eq(~word.last & (dropping | ~queue.i.valid | final)),
+            ]
+            with m.If(~dropping & (~queue.i.valid | (final & ~word.last))):
+                m.d.sync += self.overrun.eq(1)
+        return m
+
+
 class LinkReceiver(wiring.Component):
     """Keep incoming packets until the node takes them.
 
@@ -160,15 +232,13 @@ class LinkReceiver(wiring.Component):
     latency = 3
 
     def __init__(self, *, segments, packet_words):
-        _check(segments, packet_words, "Packet length")
+        check_sizes(segments, packet_words, "Packet length")
         self._segments = segments
         self._packet_words = packet_words
         super().__init__({
             "ring_i": In(LinkSignature()),
             "o": Out(stream.Signature(word_layout())),
-            "level": Out(range(segments * packet_words + 1)),
-            "packets": Out(range(segments + 1)),
-            "overrun": Out(1),
+            **levels(segments, packet_words),
             "reset_link": In(1),
         })
 
@@ -182,36 +252,15 @@ class LinkReceiver(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        position = Signal(range(self._packet_words))  # of the word on the wires, in its packet
-        dropping = Signal()  # the rest of the packet on the wires is not stored
-        starts = Signal()
-        leaves = Signal()
-        final = Signal()
-
-        m.submodules.queue = queue = Queue(
-            shape=word_layout(), depth=self._segments * self._packet_words, block=True
-        )
-        connect_stream(m, queue.o, self.o)
-
-        # The queue is never full: all packets together have no more words than it holds.
+        m.submodules.ingress = ingress = Ingress(segments=self._segments, packet_words=self._packet_words)
+        connect_stream(m, ingress.o, self.o)
         m.d.comb += [
-            starts.eq(self.ring_i.valid & ~dropping & (position == 0) & (self.packets != self._segments)),
-            leaves.eq(self.o.valid & self.o.ready & self.o.payload.last),
-            final.eq(position == self._packet_words - 1),
-            queue.i.valid.eq(starts | (self.ring_i.valid & ~dropping & (position != 0))),
-            queue.i.payload.data.eq(self.ring_i.data),
-            queue.i.payload.last.eq(self.ring_i.last | final),
-            self.level.eq(queue.level),
+            ingress.i.valid.eq(self.ring_i.valid),
+            ingress.i.payload.data.eq(self.ring_i.data),
+            ingress.i.payload.last.eq(self.ring_i.last),
+            self.level.eq(ingress.level),
+            self.packets.eq(ingress.packets),
+            self.overrun.eq(ingress.overrun),
         ]
-        m.d.sync += [
-            self.ring_i.credit.eq(leaves),
-            self.packets.eq(self.packets + starts - leaves),
-        ]
-        with m.If(self.ring_i.valid):
-            m.d.sync += [
-                position.eq(Mux(self.ring_i.last, 0, position + 1)),
-                dropping.eq(~self.ring_i.last & (dropping | ~queue.i.valid | final)),
-            ]
-            with m.If(~dropping & (~queue.i.valid | (final & ~self.ring_i.last))):
-                m.d.sync += self.overrun.eq(1)
+        m.d.sync += self.ring_i.credit.eq(ingress.leaves)
         return ResetInserter(self.reset_link)(m)

@@ -1,20 +1,31 @@
-"""Both ends of links at a port of a node."""
+"""Both ends of links at a port of a node, of the kind that its configuration names."""
 
-from amaranth.hdl import Module
+from amaranth.hdl import Cat, Module
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
 from hdl.ring.ports import port_members
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.streams.stream import connect_stream, word_layout
 
-__all__ = ["LinkEnds", "moves_layout"]
+__all__ = ["LinkEnds", "moves_layout", "repairs_layout"]
+
+#: Words that a link with replay has on its way and not acknowledged: it hides 80 cycles of wire in each direction.
+WINDOW = 255
 
 
 def moves_layout(ports=1):
-    """Words that move in a cycle: ``word`` of them, of which ``packet`` are the last of a packet."""
+    """Words of packets that move in a cycle: ``word`` of them, of which ``packet`` are the last of a packet."""
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
+
+
+def repairs_layout(config):
+    """Pulses of links that repeat words, by the names of the counters; none without replay."""
+    names = ("link_restarts", "words_repeated", "checks_failed") if config.replay else ()
+    return data.StructLayout(dict.fromkeys(names, 1))
 
 
 class LinkEnds(wiring.Component):
@@ -26,7 +37,7 @@ class LinkEnds(wiring.Component):
     Parameters
     ----------
     config : NodeConfig
-        It says how many packets a receiver holds, and how long they are.
+        It says how many packets a receiver holds, how long they are, and whether links repeat words.
 
     Members
     -------
@@ -41,7 +52,10 @@ class LinkEnds(wiring.Component):
         The predecessor has sent more than it may.
     reset_link : In(1)
     sent, received : Out(moves_layout())
-        Words that leave for the successor, and that come from the predecessor.
+        Words of packets for the successor and of the predecessor: each once, however often it was repeated.
+    repairs : Out(repairs_layout(config))
+    delay : Out(32)
+        Cycles of the link to the successor, as it was measured; zero without replay.
     """
 
     def __init__(self, *, config):
@@ -55,13 +69,26 @@ class LinkEnds(wiring.Component):
             "reset_link": In(1),
             "sent": Out(moves_layout()),
             "received": Out(moves_layout()),
+            "repairs": Out(repairs_layout(config)),
+            "delay": Out(32),
         })
 
     def elaborate(self, platform):
         m = Module()
         segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
-        m.submodules.transmitter = transmitter = LinkTransmitter(segments=segments, egress_words=longest)
-        m.submodules.receiver = receiver = LinkReceiver(segments=segments, packet_words=longest)
+        if self._config.replay:
+            transmitter = ReplayTransmitter(segments=segments, egress_words=WINDOW + 1, window=WINDOW)
+            receiver = ReplayReceiver(segments=segments, packet_words=longest)
+            self._repair(m, transmitter, receiver)
+        else:
+            transmitter = LinkTransmitter(segments=segments, egress_words=longest)
+            receiver = LinkReceiver(segments=segments, packet_words=longest)
+            m.d.comb += [
+                Cat(self.sent.word, self.sent.packet).eq(_word(self.ring_o)),
+                Cat(self.received.word, self.received.packet).eq(_word(self.ring_i)),
+            ]
+        m.submodules.transmitter = transmitter
+        m.submodules.receiver = receiver
         connect_stream(m, self.i, transmitter.i)
         connect_stream(m, receiver.o, self.o)
         wiring.connect(m, node=wiring.flipped(self.ring_o), transmitter=transmitter.ring_o)
@@ -71,9 +98,24 @@ class LinkEnds(wiring.Component):
             self.overrun.eq(receiver.overrun),
             transmitter.reset_link.eq(self.reset_link),
             receiver.reset_link.eq(self.reset_link),
-            self.sent.word.eq(self.ring_o.valid),
-            self.sent.packet.eq(self.ring_o.valid & self.ring_o.last),
-            self.received.word.eq(self.ring_i.valid),
-            self.received.packet.eq(self.ring_i.valid & self.ring_i.last),
         ]
         return m
+
+    def _repair(self, m, transmitter, receiver):
+        """Words are counted where they go in and come out, whatever happens to them in between."""
+        taken = transmitter.i.valid & transmitter.i.ready & ~self.reset_link
+        m.d.comb += [
+            self.sent.word.eq(taken),
+            self.sent.packet.eq(taken & transmitter.i.payload.last),
+            self.received.word.eq(receiver.arrived),
+            self.received.packet.eq(receiver.ended),
+            self.repairs.link_restarts.eq(transmitter.restarted),
+            self.repairs.words_repeated.eq(transmitter.repeated),
+            self.repairs.checks_failed.eq(receiver.failed),
+            self.delay.eq(transmitter.delay),
+            receiver.control.ready.eq(1),
+        ]
+
+
+def _word(wires):
+    return Cat(wires.valid, wires.valid & wires.last)

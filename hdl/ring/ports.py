@@ -3,18 +3,19 @@
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.link import LinkSignature
+from hdl.ring.replay.signature import ReplayLinkSignature
 
 __all__ = ["joined", "link_signature", "port_members", "port_names", "ports_of", "wires_per_link"]
 
 
 def link_signature(config):
     """Wires of a link between nodes of this configuration, as the transmitter sees them."""
-    return LinkSignature()
+    return ReplayLinkSignature() if config.replay else LinkSignature()
 
 
-def wires_per_link(config):
-    """Wires of a link between nodes of this configuration: those of words, and those that lead back."""
-    members = link_signature(config).members.values()
+def wires_per_link(signature):
+    """Wires of a link with this signature: those of words, and those that lead back."""
+    members = signature.members.values()
     return tuple(sum(member.shape for member in members if member.flow == flow) for flow in (Out, In))
 
 

@@ -28,14 +28,14 @@ def check_range(what: str, value: float | None, least: float, most: float) -> No
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
                   transport: TransportName, device: str | None, board: str | None = None,
-                  overlap: str | None = None, compute: str = HOST) -> None:
+                  overlap: str | None = None, compute: str = HOST, faults: float | None = None) -> None:
     """Raise ``ValueError`` if an option was given that has no effect on a training run.
 
     Parameters
     ----------
     given : callable
         Whether an option was given, by its name in the code.
-    workload, optimizer, transport, device, board, overlap, compute
+    workload, optimizer, transport, device, board, overlap, compute, faults
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
@@ -55,6 +55,8 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
                       f"is for transport verilated, not {transport.value}"),
         "state_planes": (board is not None, "is for nodes that no board stands for"),
         "link_latency": (not simulated, f"is for transports verilated and pysim, not {transport.value}"),
+        "faults": (board is not None, "is for simulated nodes that no board stands for"),
+        "fault_seed": (faults is None, "is for a run with --faults"),
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),

@@ -17,6 +17,7 @@ from host.reports.training_picture import compresses_alone, draw
 from host.training.record import NODE, Training, TrainingConfig
 from host.transports.session import Elapsed
 from host.versions import program
+from sim.link_faults import RandomFaults, wires
 
 __all__ = ["TARGET", "Simulation", "build_report", "summary", "table", "verdict", "write_report"]
 
@@ -48,6 +49,8 @@ class Simulation:
         Wall time per stage: Verilog, Verilate and compile, where they were needed, and run.
     simulation_seconds : float
         Seconds of the run that the simulation took.
+    faults : RandomFaults, optional
+        Faults of the links, of nodes whose links repeat words.
     """
 
     transport: str
@@ -60,6 +63,7 @@ class Simulation:
     elapsed: Elapsed
     seconds: dict[str, float]
     simulation_seconds: float
+    faults: RandomFaults | None = None
 
 
 def _settings(config: TrainingConfig) -> dict[str, Any]:
@@ -120,6 +124,10 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "words_sent": sum(step.words_sent for step in steps),
         "words_scatter_reduce": sum(step.scatter_words for step in steps),
         "words_dense": sum(step.words_dense for step in steps),
+        "link_restarts": sum(step.link_restarts for step in steps),
+        "words_repeated": sum(step.words_repeated for step in steps),
+        "checks_failed": sum(step.checks_failed for step in steps),
+        "faults_injected": sum(step.faults_injected for step in steps),
         "weight_elements": sum(step.weight_elements for step in steps),
         "weight_words": sum(step.weight_words for step in steps),
         "codebook_words": sum(step.codebook_words for step in steps),
@@ -183,6 +191,8 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "threads": simulation.threads,
         "arithmetic": simulation.arithmetic,
         "link_latency": simulation.link_latency,
+        "wires_per_link": [len(wires(replay=simulation.configuration.get("replay", False))) - 1, 1],
+        "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
     }
@@ -243,6 +253,17 @@ def _traffic(run: dict[str, Any], steps: int, *, reduced: bool) -> list[tuple[st
     ]
 
 
+def _repairs(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Faults of the links, and how these were mended."""
+    faults = report["faults"]
+    return [
+        ("faults of links · rate · seed", f"{report['faults_injected']:,} · {faults['rate']:g} · {faults['seed']}"),
+        ("… found by checks of words", f"{report['checks_failed']:,}"),
+        ("restarts of links · words repeated", f"{report['link_restarts']:,} · {report['words_repeated']:,}"),
+        ("wires per link, forward · back", " · ".join(map(str, report["wires_per_link"]))),
+    ]
+
+
 def _parts(run: dict[str, Any], steps: int) -> list[tuple[str, str]]:
     """Cycles of a step of nodes that compute, by part; without a program, of its layers."""
     lists = run["cycles_compute"] - run["cycles_gemm"] - run["cycles_vector"]
@@ -289,6 +310,8 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     gradients = report["configuration"].get("gradient_codec", "zero_value")
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))
+    if report["faults"] is not None:
+        setup += _repairs(report)
     if report["repeats"]:
         setup.append(("repeated after failures of the ring", f"{report['repeats']:,}"))
     port = report["host_port"]

@@ -72,10 +72,11 @@ def _title(report: dict[str, Any]) -> str:
 
 
 def _codecs(report: dict[str, Any]) -> str:
-    """Codecs of the links, where they are not those that nodes have by default."""
+    """Codecs of the links, where they are not those that nodes have by default, and the rate of faults."""
     node = report["configuration"]
     choices = (("weights", "weight_codec", RAW), ("gradients", "gradient_codec", ZERO_VALUE))
-    return "".join(f", {what} {node[name]}" for what, name, usual in choices if node.get(name, usual) != usual)
+    codecs = "".join(f", {what} {node[name]}" for what, name, usual in choices if node.get(name, usual) != usual)
+    return codecs if report["faults"] is None else f"{codecs}, faults {report['faults']['rate']:g}"
 
 
 def compresses_alone(report: dict[str, Any]) -> bool:
@@ -165,9 +166,22 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
         if beside is not None:
             saved += f", {1 - report['words_sent'] / beside['words_sent']:.1%} fewer than dense"
         axes.text(0.99, 0.04, saved, transform=axes.transAxes, ha="right", color=_SENT, fontweight="bold")
+    if report["faults"] is not None:
+        _draw_repairs(axes, report)
     axes.legend(loc="upper right", ncols=3)
     axes.set_xlabel("step")
     axes.set_ylabel("thousand words" if alone else "thousand words, all links")
+
+
+def _draw_repairs(axes: Any, report: dict[str, Any]) -> None:
+    """Words that links have repeated, in steps with a fault."""
+    repeated = _column(report, "words_repeated") / 1000
+    mended = repeated > 0
+    axes.vlines(_column(report, "number")[mended], 0, repeated[mended], color=_SCATTER, linewidth=1.2,
+                label="repeated")
+    axes.text(0.99, 0.12, f"{report['faults_injected']:,} faults, {report['link_restarts']:,} restarts, "
+                          f"{report['words_repeated']:,} words repeated",
+              transform=axes.transAxes, ha="right", color=_SCATTER, fontweight="bold")
 
 
 def _draw_density(axes: Any, report: dict[str, Any]) -> None:

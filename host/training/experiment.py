@@ -196,7 +196,8 @@ class Experiment:
             self.elapsed = Elapsed(*content["elapsed"])
         for number in range(first, len(self._configs)):
             on_run(number)
-            run = Run(self._session.ring, self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat)
+            run = Run(self._session.ring, self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat,
+                      faults=lambda: self._session.faults)
             self._train(number, run, content["state"] if content is not None else None, signals)
             content = None
 

@@ -167,6 +167,10 @@ class Step:
         each queue, of the node where it is largest; 0 without a program, but for the commands of nodes that compute.
     gemm_cycles, vector_cycles : int
         Cycles of matrix products, and of functions of rows, of the node that took longest; 0 if the host computes.
+    link_restarts, words_repeated, checks_failed : int
+        Repairs of links with replay, summed over all nodes, since the step before.
+    faults_injected : int
+        Faults that the simulated links were given, since the step before.
     repeats : int
         Times that the step was done again after a failure of the ring; all other figures are of the last time.
     """
@@ -196,6 +200,10 @@ class Step:
     communicate_cycles: int = 0
     gemm_cycles: int = 0
     vector_cycles: int = 0
+    link_restarts: int = 0
+    words_repeated: int = 0
+    checks_failed: int = 0
+    faults_injected: int = 0
     repeats: int = 0
 
 

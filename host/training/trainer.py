@@ -103,6 +103,8 @@ class Run:
         Called after every step, and after every measurement, with the outcome so far.
     on_repeat : callable
         Called with a line that names the part that is done again, and the reason.
+    faults : callable
+        Counts the faults that the links were given so far.
 
     Members
     -------
@@ -114,12 +116,13 @@ class Run:
 
     def __init__(self, ring: Ring, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
-                 on_repeat: Callable[[str], None] = lambda line: None):
+                 on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
         self._ring = ring
         self._workload = workload
         self._config = config
         self._on_step = on_step
         self._on_repeat = on_repeat
+        self._faults, self._injected = faults, faults()
         self._length = length = workload.parameters.size
         self._form = elements_of(ring, config.optimizer, config.largest(workload.examples))
         ring.require(config.allocation(length))
@@ -242,7 +245,7 @@ class Run:
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
-            codebook_words=codebook_words, **self._timing(before, counters),
+            codebook_words=codebook_words, **self._timing(before, counters), **self._repairs(before, counters),
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
@@ -277,6 +280,13 @@ class Run:
         self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
         return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
                 "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
+
+    def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
+        """Faults of links since the step before, and their repairs."""
+        injected, self._injected = self._injected, self._faults()
+        return {"faults_injected": self._injected - injected, **{
+            name: sum(_growth(name.upper(), before, after))
+            for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""

@@ -16,6 +16,7 @@ from host.driver.transport import Transport
 from host.driver.words import Words
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD
+from sim.link_faults import RandomFaults
 from sim.verilated.native import Arithmetic
 
 __all__ = ["LATENCY", "Elapsed", "Session", "TransportName", "open_session"]
@@ -106,6 +107,12 @@ class Session:
     _cycle: Callable[[], int]
     _port_time: PortTime
     _stopwatches: list[_Stopwatch]
+    _faults: Callable[[], int] = lambda: 0
+
+    @property
+    def faults(self) -> int:
+        """Faults that the simulated links were given so far."""
+        return self._faults()
 
     @property
     def cycle(self) -> int:
@@ -126,7 +133,7 @@ class Session:
 @contextlib.contextmanager
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
-                 latency: int = LATENCY, timeout: int = TIMEOUT,
+                 latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
                  wave: Path | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
@@ -151,6 +158,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Cycles of each link, for words and for credits.
     timeout : int
         Cycles that a node waits for the ring before it gives a command up, beyond what the links' latency explains.
+    faults : RandomFaults, optional
+        Random faults of all links, of transports verilated and pysim.
     wave : Path, optional
         Write all signals to this file; Verilated only.
     device : str, optional
@@ -176,8 +185,14 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated to go round the host port, not {transport.value}")
     if arithmetic is not Arithmetic.GATEWARE and transport is not TransportName.VERILATED:
         raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
+    if faults is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
+        raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
+
+        def injected() -> int:
+            return 0
+
         port_time = PortTime()
         if transport is TransportName.VERILATED:
             from host.transports.verilated import open_ring
@@ -186,10 +201,14 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                 open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, announce=announce))
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
+            opened.simulation.set_faults(faults)
             transports, seconds = list(opened.transports), opened.library.seconds
 
             def cycle() -> int:
                 return opened.simulation.cycle
+
+            def injected() -> int:
+                return sum(one.faults().total for one in opened.simulation.links)
 
             if not host_port and not opened.simulation.memories:
                 announce("transfers by the host port, since the library does not know where memories are")
@@ -225,14 +244,17 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             if wave is not None:
                 raise ValueError("A waveform can be had from the Verilated transport only")
-            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency)
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, faults=faults)
             transports, seconds = list(simulation.transports), {}
 
             def cycle() -> int:
                 return simulation.cycle
 
+            def injected() -> int:
+                return sum(sum(one.values()) for one in simulation.faults)
+
         watches = [_Stopwatch(one) for one in transports]
         ring = Ring([Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)],
                     timeout=timeout + 4 * latency)
         ring.connect()
-        yield Session(ring, config, seconds, cycle, port_time, watches)
+        yield Session(ring, config, seconds, cycle, port_time, watches, injected)

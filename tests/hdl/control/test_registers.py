@@ -16,16 +16,16 @@ from sim.payload import to_int
 from sim.streams import cycles, start
 
 CONFIG = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, state_planes=2, segment=64)
-#: Configuration by number of queues, and what the node with one queue, which has no compute engine, lacks.
-CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1)}
+#: Configuration by number of queues, and registers of the other one, which has a compute engine and replay as well.
+CONFIGS = {1: CONFIG, 2: dataclasses.replace(CONFIG, queues=2, program_depth=100, compute=1, replay=True)}
 LACKING = ("WEIGHT_STRIDE", "PROGRAM_STATUS", "NODE_TIME", "TRACE_POINTER", "PROGRAM_LOADS", "PROGRAM_RUNS",
-           "GEMM_CYCLES", "VECTOR_CYCLES")
+           "GEMM_CYCLES", "VECTOR_CYCLES", "LINK_DELAY", "LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
 CONSTANTS = {
     "ID": IDENTIFIER, "LANES": 8, "NODES_MAX": 16, "GRADIENT_WORDS": 320,
     "WEIGHT_WORDS": 64, "STATE_WORDS": 32, "STATE_PLANES": 2, "SEGMENT_ELEMENTS": 64,
 }
 COUNTERS = [entry for entry in REGISTERS if entry.access is Access.COUNTER]
-STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer")
+STATUSES = ("flags", "weight_version", "last_error", "program_status", "node_time", "trace_pointer", "link_delay")
 STALLS = ["STALL_NO_CREDIT", "STALL_INGRESS_EMPTY", "STALL_ENCODER", "STALL_OPTIMIZER", "STALL_MEMORY"]
 
 

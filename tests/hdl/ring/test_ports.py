@@ -9,7 +9,7 @@ from amaranth.sim import Simulator
 from hdl.config import NodeConfig
 from hdl.ring.ports import joined, link_signature, port_members, port_names, ports_of, wires_per_link
 
-CONFIG = NodeConfig()
+CONFIG, REPLAY = NodeConfig(), NodeConfig(replay=True)
 
 
 class Ports(wiring.Component):
@@ -31,16 +31,20 @@ def test_names(ports):
 
 
 def test_wires():
-    assert wires_per_link(CONFIG) == (34, 1)
+    assert wires_per_link(link_signature(CONFIG)) == (34, 1)
+    assert wires_per_link(link_signature(REPLAY)) == (43, 1)
 
 
-def test_joined():
+@pytest.mark.parametrize(("config", "forward", "back"), [
+    (CONFIG, ["valid", "data", "last"], ["credit"]),
+    (REPLAY, ["valid", "data", "last", "kind", "check"], ["line"]),
+])
+def test_joined(config, forward, back):
     """Every wire leads to its counterpart, with the latency of a register."""
-    signature = link_signature(CONFIG)
+    signature = link_signature(config)
     source, target = signature.create(), signature.flip().create()
     m = Module()
     m.d.sync += joined(source, target)
-    forward, back = ["valid", "data", "last"], ["credit"]
 
     async def bench(context):
         for here, there, names in ((source, target, forward), (target, source, back)):

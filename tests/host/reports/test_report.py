@@ -10,6 +10,7 @@ from host.reports import report
 from host.training.optimizers import SGD, Adam
 from host.training.record import Step, Training, TrainingConfig
 from host.transports.session import Elapsed
+from sim.link_faults import RandomFaults
 
 FIELDS = {"accuracy", "loss_per_epoch", "bit_exact", "nodes", "steps", "cycles", "cycles_fused_update",
           "bound_cycles", "words_sent", "words_dense", "density_per_hop", "simulated_cycles_per_second",
@@ -74,7 +75,31 @@ def build_text(measures=(2.8, 2.6, 2.25), sample=SAMPLE, **changes):
                                bigram_loss=2.5)
 
 
+def build_faulty(**changes):
+    """Links with replay, and faults in every other step."""
+    faulty = training(**changes)
+    faulty.steps = [dataclasses.replace(step, faults_injected=3, checks_failed=2, link_restarts=2, words_repeated=150)
+                    if step.number % 2 else step for step in faulty.steps]
+    return report.build_report(TrainingConfig(), faulty, simulation(
+        configuration={"lanes": 4, "replay": True}, faults=RandomFaults(rate=1e-4, seed=5)))
+
+
 class TestBuild:
+    def test_faults(self):
+        assert build()["faults"] is None
+        assert build()["wires_per_link"] == [34, 1]
+        result = build_faulty()
+        assert result["faults"] == {"rate": 1e-4, "seed": 5}
+        assert result["wires_per_link"] == [43, 1]
+        names = ("faults_injected", "checks_failed", "link_restarts", "words_repeated")
+        assert [result[name] for name in names] == [9, 6, 6, 450]
+        rows = dict(report.summary(result))
+        assert rows["faults of links · rate · seed"] == "9 · 0.0001 · 5"
+        assert rows["… found by checks of words"] == "6"
+        assert rows["restarts of links · words repeated"] == "6 · 450"
+        assert rows["wires per link, forward · back"] == "43 · 1"
+        assert not {name for name, *_ in report.summary(build())} & {"wires per link, forward · back"}
+
     def test_fields(self):
         result = build()
         assert set(result) >= FIELDS

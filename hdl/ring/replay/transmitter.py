@@ -1,0 +1,259 @@
+"""The transmitter of a link that repeats words."""
+
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.replay.check import check_of
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.replay.line import MESSAGE_BITS, Listener, message_layout
+from hdl.ring.replay.signature import ReplayLinkSignature
+from hdl.streams.stream import word_layout
+
+__all__ = ["NUMBER_BITS", "ReplayTransmitter"]
+
+#: Bits of the number of a word.
+NUMBER_BITS = 10
+#: Cycles from the first word, START, on the wires to its answer, with wires that take none.
+_ENDS = 35
+#: Cycles without news, beyond twice the latency of the wires, after which a restart is sent: four messages in all.
+_PATIENCE = 4 * MESSAGE_BITS + 5
+#: Cycles beyond ``_ENDS`` without an answer after which the first START is sent again, and any other.
+_START_AGAIN, _START_AGAIN_LATER = 255, 1023
+
+
+def _row_layout():
+    return data.StructLayout({"data": 32, "last": 1, "kind": 1, "check": 8})
+
+
+class ReplayTransmitter(wiring.Component):
+    """Send packets on credit, and repeat from the word that the receiver asks for.
+
+    Latency is :attr:`latency` cycles from a word at ``i`` to the wires, throughput one word per cycle. The wires are
+    registers; ``i.ready`` depends on registers, ``control.valid`` and ``reset_link``, all other outputs on registers
+    and ``reset_link`` alone.
+
+    A word is kept until two messages in a row have said that it has arrived. Numbers in messages are judged against
+    the highest one that was ever sent, not against that of the next word to send, which goes back with each restart.
+
+    After a reset the first word is START, and packets wait for its answer: this takes the round trip and
+    :data:`~hdl.ring.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that the receiver at the far end holds; 2 to 15.
+    egress_words : int
+        Words that are to be sent or to be acknowledged, at least; 5 to 512, and never less than ``window`` + 1.
+    window : int
+        Words that may be sent and not acknowledged; a power of two less 1, from 3 to 255.
+
+    Members
+    -------
+    i : In(stream of word_layout())
+    control : In(stream of unsigned(32))
+        Control words, put between any two words. They go before words of packets.
+    ring_o : Out(ReplayLinkSignature())
+    may_start, credits, reset_link
+        As those of :class:`~hdl.ring.link.LinkTransmitter`.
+    settled : Out(1)
+        All words that have been taken have arrived.
+    fresh, repeated, restarted : Out(1)
+        In the cycle of a word on the wires: it is there for the first time; again; it is RESTART.
+    delay : Out(10)
+        Latency of the wires in cycles: half the round trip of START and its answer, less what both ends take.
+    """
+
+    latency = 3
+
+    def __init__(self, *, segments, egress_words, window=255):
+        if not isinstance(segments, int) or not 2 <= segments <= 15:
+            raise ValueError(f"Segment count must be an integer from 2 to 15, not {segments!r}")
+        if not isinstance(egress_words, int) or not 5 <= egress_words <= 512:
+            raise ValueError(f"Egress depth must be an integer from 5 to 512, not {egress_words!r}")
+        if window not in tuple((1 << bits) - 1 for bits in range(2, 9)):
+            raise ValueError(f"Window must be 3, 7, 15, 31, 63, 127 or 255, not {window!r}")
+        self._segments = segments
+        self._window = window
+        self._rows = 1 << (max(egress_words, window + 1) - 1).bit_length()
+        super().__init__({
+            "i": In(stream.Signature(word_layout())),
+            "control": In(stream.Signature(unsigned(32))),
+            "ring_o": Out(ReplayLinkSignature()),
+            "may_start": Out(1),
+            "credits": Out(range(segments + 1), init=segments),
+            "reset_link": In(1),
+            "settled": Out(1),
+            "fresh": Out(1),
+            "repeated": Out(1),
+            "restarted": Out(1),
+            "delay": Out(NUMBER_BITS),
+        })
+
+    @property
+    def segments(self):
+        return self._segments
+
+    @property
+    def rows(self):
+        """Words that are kept."""
+        return self._rows
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.memory = memory = Memory(
+            shape=_row_layout(), depth=self._rows, init=[], attrs={"no_rw_check": 1}
+        )
+        m.submodules.listener = listener = Listener()
+        write, send, highest, acknowledged = (
+            Signal(NUMBER_BITS, name=name) for name in ("write", "send", "highest", "acknowledged"))
+        id = Signal(2)
+        started = Signal()
+        restart_due = Signal(init=1)  # the first one is START
+        timer, round_trip = Signal(NUMBER_BITS + 1), Signal(NUMBER_BITS + 1)
+
+        enters, spend = self._take(m, memory, write, acknowledged)
+        fetch, new = self._send(m, memory, write, send, highest, acknowledged, id, started, restart_due)
+        judged, said, differs = self._listen(m, listener, highest, acknowledged, started)
+
+        # What a message says.
+        confirmed = Signal()  # the receiver has seen the last restart
+        given = Signal(4)  # packets that have left the receiver, as far as is known
+        latest, demanded, confirms = Signal(), Signal(), Signal()
+        balance = Signal(range(self._segments + 16))
+        m.d.comb += [
+            latest.eq(judged & (said.id == id)),
+            demanded.eq(latest & said.recover),
+            confirms.eq(latest & ~said.recover & ~confirmed),
+            balance.eq(self.credits + Mux(judged, said.given - given, 0)[:4] - spend),
+            self.settled.eq(write == acknowledged),
+            self.delay.eq(round_trip >> 1),
+        ]
+        m.d.sync += [
+            write.eq(write + enters),
+            send.eq(send + fetch),
+            highest.eq(highest + new),
+            self.credits.eq(Mux(balance > self._segments, self._segments, balance)),
+        ]
+        with m.If(judged):
+            m.d.sync += given.eq(said.given)
+        with m.If(confirms):
+            m.d.sync += confirmed.eq(1)
+
+        # A restart, on demand or out of patience, and before all words the first of them until it is answered.
+        again = Signal()
+        m.d.comb += listener.lost.eq(
+            listener.complete & ~started & ~(listener.good & (listener.message.id == id)))
+        m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
+        with m.If(~started):
+            with m.If(listener.marked):
+                m.d.sync += round_trip.eq(timer + 1)
+            with m.If(restart_due):
+                m.d.sync += id.eq(id + 1)
+            with m.If(listener.complete & ~listener.lost):
+                m.d.sync += [started.eq(1), confirmed.eq(1), timer.eq(-_PATIENCE)]
+            with m.Elif(restart_due):
+                m.d.sync += timer.eq(-_ENDS)
+            with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
+                m.d.sync += [restart_due.eq(1), again.eq(1)]
+        with m.Elif(demanded | (timer == round_trip)):
+            m.d.sync += [
+                restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE), id.eq(id + 1),
+                send.eq(Mux(demanded, said.expect, acknowledged)),
+            ]
+        with m.Elif((judged & differs) | confirms | ((highest == acknowledged) & confirmed)):
+            m.d.sync += timer.eq(-_PATIENCE)
+        return ResetInserter(self.reset_link)(m)
+
+    def _take(self, m, memory, write, acknowledged):
+        """Words on their way in; returns whether one enters, and whether it spends a credit."""
+        port = memory.write_port()
+        first = Signal(init=1)  # the next word at i starts a packet
+        room, enters, spend, taken = Signal(), Signal(), Signal(), Signal()
+        level = Signal(NUMBER_BITS)
+        row = port.data
+        m.d.comb += [
+            level.eq(write - acknowledged),
+            room.eq(~level[self._rows.bit_length() - 1]),
+            taken.eq(self.i.valid & room & ~self.control.valid),
+            enters.eq(room & (self.i.valid | self.control.valid)),
+            spend.eq(taken & first),
+            self.i.ready.eq((room & ~self.control.valid) | self.reset_link),
+            self.control.ready.eq(room | self.reset_link),
+            self.may_start.eq((self.credits != 0) & ~self.reset_link),
+            port.addr.eq(write),
+            port.en.eq(room),  # a free row may hold anything
+            row.kind.eq(self.control.valid),
+            row.data.eq(Mux(row.kind, self.control.payload, self.i.payload.data)),
+            row.last.eq(self.i.payload.last & ~row.kind),
+            row.check.eq(check_of(Cat(row.data, row.last, row.kind))),
+        ]
+        with m.If(taken):
+            m.d.sync += first.eq(self.i.payload.last)
+        return enters, spend
+
+    def _send(self, m, memory, write, send, highest, acknowledged, id, started, restart_due):
+        """Words on their way out, through the memory's latch and the wires' register; returns whether one is
+        fetched, and whether it is a new one."""
+        port = memory.read_port()
+        fetch, new, again = Signal(), Signal(), Signal()
+        flying = Signal(NUMBER_BITS)
+        open = Signal(init=1)  # the window had room for two words a cycle ago
+        fetched, is_restart, is_new = Signal(), Signal(), Signal()
+        number = Signal(NUMBER_BITS)
+        restart = Cat(ControlType.RESTART, number, id, ~started, ~number, ~id, started, 0, 0)
+        m.d.comb += [
+            flying.eq(highest - acknowledged),
+            again.eq(send != highest),
+            fetch.eq(started & ~restart_due & (send != write) & (again | open)),
+            new.eq(fetch & ~again),
+            port.addr.eq(send),
+            port.en.eq(fetch),
+        ]
+        m.d.sync += [
+            open.eq(~flying[1:self._window.bit_length()].all()),
+            fetched.eq(fetch | restart_due), is_restart.eq(restart_due), is_new.eq(new), number.eq(send),
+            self.ring_o.valid.eq(fetched),
+            self.fresh.eq(fetched & is_new),
+            self.repeated.eq(fetched & ~is_new & ~is_restart),
+            self.restarted.eq(fetched & is_restart & started),
+        ]
+        with m.If(fetched):
+            m.d.sync += [
+                self.ring_o.data.eq(Mux(is_restart, restart, port.data.data)),
+                self.ring_o.last.eq(port.data.last | is_restart),
+                self.ring_o.kind.eq(port.data.kind | is_restart),
+                self.ring_o.check.eq(
+                    Mux(is_restart, check_of(Cat(restart, 1, 1)), port.data.check) ^ number[:8]),
+            ]
+        return fetch, new
+
+    def _listen(self, m, listener, highest, acknowledged, started):
+        """Messages are judged with their last bit and count a cycle later, once the link is started.
+
+        Returns whether one counts, the message, and whether its number is another than that of the last one.
+        """
+        judged, forward, differs = Signal(), Signal(), Signal()
+        said = Signal(message_layout())
+        announced = Signal(NUMBER_BITS)  # the last message's number
+        expect = listener.message.expect
+
+        def reaches(first, last):
+            """Whether ``last`` is less than 256 words ahead of ``first``, or the same."""
+            return (last - first)[8:NUMBER_BITS] == 0
+
+        m.d.comb += [listener.line.eq(self.ring_o.line), differs.eq(said.expect != announced)]
+        heard = Signal()
+        m.d.comb += judged.eq(heard & started)
+        m.d.sync += [
+            heard.eq(listener.complete & listener.good & reaches(acknowledged, expect) & reaches(expect, highest)),
+            said.eq(listener.message),
+            forward.eq(reaches(announced, expect)),
+        ]
+        with m.If(judged):
+            m.d.sync += announced.eq(said.expect)
+            # Words are given up when two messages in a row have said that they have arrived.
+            with m.If(forward):
+                m.d.sync += acknowledged.eq(announced)
+        return judged, said, differs

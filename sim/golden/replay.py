@@ -1,0 +1,300 @@
+"""Golden model of a link that repeats words, every cycle of both ends.
+
+Mirrors :mod:`hdl.ring.replay.transmitter` and :mod:`hdl.ring.replay.receiver`; docs/ring/replay.md has the protocol.
+The attributes of an end are what its ports show in this cycle; ``step`` takes the inputs of this cycle and goes on to
+the next one.
+"""
+
+import collections
+import dataclasses
+
+from sim.golden.link_check import word_check
+from sim.golden.replay_line import MESSAGE, Listener, Message, Speaker
+
+__all__ = ["NUMBERS", "Receiver", "Transmitter", "Word", "restart_word"]
+
+#: Numbers of words are modulo this.
+NUMBERS = 1024
+_RESTART = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """The wires in a cycle, but for the line."""
+
+    valid: int = 0
+    data: int = 0
+    last: int = 0
+    kind: int = 0
+    check: int = 0
+
+
+def restart_word(number: int, id: int, start: int) -> Word:
+    """The word RESTART, which belongs to the link alone and has no number of its own."""
+    fields = number | id << 10 | start << 12
+    data = _RESTART | fields << 4 | (fields ^ 0x1FFF) << 17
+    return Word(1, data, 1, 1, word_check(data, 1, 1, number))
+
+
+class Transmitter:
+    """The transmitter, cycle by cycle.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that the receiver holds.
+    rows : int
+        Words that are kept: a power of two of more than ``window``.
+    window : int
+        Words that may be sent and not acknowledged.
+    """
+
+    #: Cycles from the first START to the answer's first bit, with wires that take none.
+    ENDS = 35
+    #: Cycles without news beyond twice the latency of the wires after which a restart is sent.
+    PATIENCE = 4 * MESSAGE + 5
+    #: Cycles beyond ENDS after which the first START, and any other, is sent again.
+    START_AGAIN = (255, 1023)
+
+    def __init__(self, *, segments: int, rows: int = 512, window: int = 255) -> None:
+        self.segments, self.rows, self.window = segments, rows, window
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all that a reset of the link clears."""
+        self.credits = self.segments
+        self.word = Word()
+        self.fresh = self.repeated = self.restarted = 0
+        self.write = self.send = self.highest = self.acknowledged = 0
+        self.kept: dict[int, Word] = {}  # by row
+        self._announced = 0  # the last message's `expect`
+        self._open = True  # the window had room for two words a cycle ago
+        self._first = True
+        self._given = 0  # packets that have left the receiver, as far as is known
+        self.id = 0
+        self._confirmed = False  # the receiver has seen the last restart
+        self.started = False
+        self._restart_due = True  # the first one is START
+        self._timer = self._round = self._again = 0
+        self._listener = Listener()
+        # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
+        self._heard: tuple[Message, bool] | None = None
+        # What was fetched a cycle ago, with its flags fresh, repeated, restarted.
+        self._fetched: tuple[Word, tuple[int, int, int]] | None = None
+
+    @property
+    def delay(self) -> int:
+        """Latency of the wires."""
+        return self._round // 2
+
+    @property
+    def flying(self) -> int:
+        """Words sent and not acknowledged."""
+        return (self.highest - self.acknowledged) % NUMBERS
+
+    def ready(self, control: bool, reset_link: int = 0) -> tuple[int, int]:
+        """Whether a word of a packet is taken, and a control word, while there is one or not."""
+        room = int((self.write - self.acknowledged) % NUMBERS != self.rows)
+        return (1, 1) if reset_link else (int(room and not control), room)
+
+    def settled(self) -> int:
+        """Whether all words have arrived."""
+        return int(self.write == self.acknowledged)
+
+    def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
+             reset_link: int = 0) -> None:
+        """One cycle, with the word and the control word on offer and the bit on the line."""
+        if reset_link:
+            self.reset()
+            return
+        enters, control_enters = self.ready(control is not None)
+        sends, new = self._fetch()
+        complete, marked, heard = self._listener.complete, self._listener.marked, self._heard
+        message = None if complete is None else Message.parse(complete)
+        lost = complete is not None and not self.started and (message is None or message.id != self.id)
+        begins = complete is not None and not self.started and not lost
+        self._heard = None
+        if message is not None and (message.expect - self.acknowledged) % NUMBERS <= self.flying:
+            self._heard = message, (message.expect - self._announced) % NUMBERS < 256
+        self._listener.step(line, lost)
+        idle = self.acknowledged == self.highest and self._confirmed
+        restarting = self._restart_due
+        self._open = self.flying < self.window - 1
+
+        # A message counts a cycle after it was checked, once the link is started.
+        demanded, news, gain, target = False, False, 0, self.acknowledged
+        if heard is not None and self.started:
+            said, forward = heard
+            latest = said.id == self.id
+            demanded = latest and bool(said.recover)
+            confirms = latest and not said.recover and not self._confirmed
+            news = said.expect != self._announced or confirms
+            self._confirmed |= confirms
+            gain, self._given = (said.given - self._given) % 16, said.given
+            if demanded:
+                target = said.expect
+            # Words are given up when two messages in a row have said that they have arrived.
+            if forward:
+                self.acknowledged = self._announced
+            self._announced = said.expect
+
+        spend = 0
+        if control is not None and control_enters:
+            self._keep(Word(1, control, 0, 1))
+        elif word is not None and enters:
+            self._keep(Word(1, word[0], word[1], 0))
+            spend, self._first = int(self._first), bool(word[1])
+        self.credits = min(self.credits + gain - spend, self.segments)
+        self.highest = (self.highest + new) % NUMBERS
+        self.send = (self.send + sends) % NUMBERS
+
+        self._restart_due = False
+        self._timer += 1
+        if not self.started:
+            if marked:
+                self._round = self._timer
+            if begins:
+                self.started = self._confirmed = True
+                self._timer = -self.PATIENCE
+            elif restarting:
+                self._timer = -self.ENDS
+            elif self._timer > self.START_AGAIN[self._again]:
+                self._again, self._restart_due = 1, True
+        elif demanded or self._timer > self._round:
+            self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
+            self.send = target
+            self.id = (self.id + 1) % 4
+        elif news or idle:
+            self._timer = -self.PATIENCE
+
+    def _keep(self, word: Word) -> None:
+        self.kept[self.write % self.rows] = word
+        self.write = (self.write + 1) % NUMBERS
+
+    def _fetch(self) -> tuple[int, int]:
+        """Words on their way out, through two registers; returns whether a word has been fetched, and a new one."""
+        self.fresh = self.repeated = self.restarted = 0
+        self.word = dataclasses.replace(self.word, valid=0)
+        if self._fetched is not None:
+            self.word, (self.fresh, self.repeated, self.restarted) = self._fetched
+        self._fetched = None
+        if self._restart_due:
+            if not self.started:
+                self.id = (self.id + 1) % 4
+            self._fetched = restart_word(self.send, self.id, int(not self.started)), (0, 0, int(self.started))
+            return 0, 0
+        again, opened = self.send != self.highest, self._open
+        if not self.started or self.send == self.write or not (again or opened):
+            return 0, 0
+        kept = self.kept[self.send % self.rows]
+        check = word_check(kept.data, kept.last, kept.kind, self.send)
+        self._fetched = dataclasses.replace(kept, check=check), (int(not again), int(again), 0)
+        return 1, int(not again)
+
+
+class Receiver:
+    """The receiver, cycle by cycle.
+
+    Parameters
+    ----------
+    segments : int
+        Packets that can be held.
+    packet_words : int
+        Words of the longest packet.
+    """
+
+    #: Cycles from a word in the queue to its offer.
+    QUEUE = 3
+
+    def __init__(self, *, segments: int, packet_words: int) -> None:
+        self.segments, self.packet_words = segments, packet_words
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear all that a reset of the link clears."""
+        self.held: collections.deque[tuple[int, int, int]] = collections.deque()  # data, last, cycle of the offer
+        self._cycle = 0
+        self.control: int | None = None
+        self.packets = self.overrun = self.failed = 0
+        self.expect = self.number = 0
+        self.given = self.id = 0
+        self.recover = False
+        self._word = Word()
+        self._position = 0
+        self._dropping = False
+        self._speaker = Speaker()
+
+    @property
+    def line(self) -> int:
+        return self._speaker.line
+
+    @property
+    def o(self) -> tuple[int, int] | None:
+        """The word on offer."""
+        return self.held[0][:2] if self.held and self.held[0][2] <= self._cycle else None
+
+    def step(self, *, word: Word, ready: int, control_ready: int = 1, reset_link: int = 0) -> None:
+        """One cycle, with the wires and the willingness of those who take words."""
+        if reset_link:
+            self.reset()
+            return
+        arrived, self._word = self._word, word
+        now = Message(self.expect, self.given, self.id, int(self.recover))
+        leaves = self.o is not None and ready and self.held[0][1]
+        if self.o is not None and ready:
+            self.held.popleft()
+        if self.control is not None and control_ready:
+            self.control = None
+
+        self.failed = 0
+        start, enters = False, 0
+        if arrived.valid:
+            restart = self._restart(arrived)
+            if restart is not None:
+                number, id, start = restart
+                start = start and id != self.id
+                self.number, self.id, self.recover = number, id, False
+            elif not self.recover and self._is_next(arrived):
+                if self.number == self.expect:
+                    self.expect = (self.expect + 1) % NUMBERS
+                    if arrived.kind:
+                        self.control = arrived.data
+                    else:
+                        enters = self._enter(arrived)
+                self.number = (self.number + 1) % NUMBERS
+            elif not self.recover:
+                self.recover, self.failed = True, 1
+        self.packets += enters - leaves
+        self.given = (self.given + leaves) % 16
+        self._speaker.step(now, bool(start))
+        self._cycle += 1
+
+    def _restart(self, word: Word) -> tuple[int, int, bool] | None:
+        """Number, id and start of a RESTART that can be followed."""
+        fields = word.data >> 4 & 0x1FFF
+        if word != restart_word(fields & 1023, fields >> 10 & 3, fields >> 12):
+            return None
+        number = fields & 1023
+        return (number, fields >> 10 & 3, bool(fields >> 12)) if (self.expect - number) % NUMBERS < 256 else None
+
+    def _is_next(self, word: Word) -> bool:
+        """Whether the word is whole, has the next number, and finds room."""
+        if word.check != word_check(word.data, word.last, word.kind, self.number):
+            return False
+        if word.kind and word.last:
+            return False  # the link's own
+        return not (word.kind and self.number == self.expect and self.control is not None)
+
+    def _enter(self, word: Word) -> int:
+        """Hold a word of a packet; returns whether it is the first one of a packet."""
+        first = self._position == 0 and not self._dropping
+        starts = first and self.packets != self.segments
+        stored = not self._dropping and (starts or self._position != 0)
+        final = self._position == self.packet_words - 1
+        if stored:
+            self.held.append((word.data, word.last or int(final), self._cycle + self.QUEUE))
+        if not self._dropping and (not stored or (final and not word.last)):
+            self.overrun = 1
+        self._position = 0 if word.last else (self._position + 1) % (1 << (self.packet_words - 1).bit_length())
+        self._dropping = not word.last and (self._dropping or not stored or final)
+        return int(starts)

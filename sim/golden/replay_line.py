@@ -1,0 +1,118 @@
+"""Golden model of a link's return line: messages, and both of its ends cycle by cycle.
+
+Mirrors :mod:`hdl.ring.replay.line`.
+"""
+
+import dataclasses
+
+from sim.golden.link_check import crc8
+
+__all__ = ["MESSAGE", "Listener", "Message", "Speaker"]
+
+#: Bits of a message, and of the gap before the first.
+MESSAGE = 30
+#: Place of the bit that says whether the receiver waits for a restart.
+_RECOVER = 21
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A message of the receiver.
+
+    Members
+    -------
+    expect : int
+        Number of the word that it expects next, modulo 1,024.
+    given : int
+        Packets that have left it, modulo 16.
+    id : int
+        Number of the last restart that it has seen, modulo 4.
+    recover : int
+        1: it waits for a restart.
+    """
+
+    expect: int = 0
+    given: int = 0
+    id: int = 0
+    recover: int = 0
+
+    def fields(self) -> list[int]:
+        """Bits 1 to 21 of the message."""
+        value = self.expect | self.given << 10 | (self.given ^ 15) << 14 | self.id << 18 | self.recover << 20
+        return [value >> n & 1 for n in range(21)]
+
+    def bits(self) -> list[int]:
+        """The bits on the line, first one first."""
+        bits = [1, *self.fields()]
+        check = crc8(bits)
+        return bits + [check >> n & 1 for n in range(7, -1, -1)]
+
+    @classmethod
+    def parse(cls, bits: list[int]) -> "Message | None":
+        """The message in 30 bits, or none if it is damaged."""
+        value = sum(bit << n for n, bit in enumerate(bits[1:22]))
+        given = value >> 10 & 15
+        if not bits[0] or crc8(bits) or value >> 14 & 15 != given ^ 15:
+            return None
+        return cls(value & 1023, given, value >> 18 & 3, value >> 20)
+
+
+class Speaker:
+    """The receiver's end: silent until it is started, then a gap, then messages without end."""
+
+    def __init__(self) -> None:
+        self.line = 0
+        self._bits: list[int] | None = None
+        self._sent: list[int] = []
+
+    def step(self, now: Message, start: bool) -> None:
+        """One cycle. A message tells what is so when it begins, but ``recover`` is as late as can be."""
+        if self._bits is None:
+            self.line = 0
+        elif self._bits:
+            self.line = self._bits.pop(0)
+        else:
+            if len(self._sent) == MESSAGE:
+                self._sent = []
+            if not self._sent:
+                self._message = now
+            if len(self._sent) == _RECOVER:
+                self._message = dataclasses.replace(self._message, recover=now.recover)
+            self.line = self._message.bits()[len(self._sent)]
+            self._sent.append(self.line)
+        if start:
+            self._bits, self._sent = [0] * MESSAGE, []
+
+
+class Listener:
+    """The transmitter's end: finds the first message after a gap, and keeps its phase for good.
+
+    Members
+    -------
+    complete : list of int or None
+        The bits of a message whose last one came a cycle ago.
+    marked : bool
+        A cycle ago came the first bit after a gap.
+    """
+
+    def __init__(self) -> None:
+        self.complete: list[int] | None = None
+        self.marked = False
+        self._zeros = 0
+        self._bits: list[int] | None = None  # of the message that is coming in; none while there is no phase
+
+    def step(self, line: int, lost: bool) -> None:
+        """One cycle; ``lost``: the message just complete was not the first one, after all."""
+        self.complete, self.marked = None, False
+        if lost:
+            self._bits, self._zeros = None, 0
+        elif self._bits is not None:
+            self._bits.append(line)
+            if len(self._bits) == MESSAGE:
+                self.complete, self._bits = self._bits, []
+        elif not line:
+            self._zeros = min(self._zeros + 1, MESSAGE)
+        else:
+            if self._zeros == MESSAGE:
+                self._bits, self.marked = [1], True
+            self._zeros = 0

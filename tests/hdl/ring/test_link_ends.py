@@ -1,0 +1,117 @@
+"""Both kinds of ends of a link, between two nodes: packets, counters and repairs."""
+
+import numpy as np
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+
+from hdl.config import NodeConfig
+from hdl.ring.link_ends import LinkEnds
+from hdl.ring.ports import joined
+from hdl.streams.stream import connect_stream, word_layout
+
+CONFIGS = {"credits": NodeConfig(segment=32, ingress_segments=2),
+           "replay": NodeConfig(segment=32, ingress_segments=2, replay=True)}
+
+
+class Pair(wiring.Component):
+    """Ends of node 0 and node 1, joined to a ring by registers; words go in at node 0 and come out at node 1.
+
+    ``damage`` flips wire ``data[0]`` on the way from node 0 in its cycle, and ``counts`` has what node 0 has sent,
+    and node 1 received, for each cycle: words and packets.
+    """
+
+    def __init__(self, config):
+        self._config = config
+        word = stream.Signature(word_layout())
+        super().__init__({"i": In(word), "o": Out(word), "may_start": Out(1), "reset_link": In(1), "damage": In(1),
+                          "sent": Out(2), "received": Out(2), "repairs": Out(6), "overrun": Out(1), "delay": Out(32)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.source = source = LinkEnds(config=self._config)
+        m.submodules.target = target = LinkEnds(config=self._config)
+        m.d.sync += [*joined(source.ring_o, target.ring_i), *joined(target.ring_o, source.ring_i),
+                     target.ring_i.data.eq(source.ring_o.data ^ self.damage)]
+        connect_stream(m, wiring.flipped(self.i), source.i)
+        connect_stream(m, target.o, wiring.flipped(self.o))
+        m.d.comb += [
+            self.may_start.eq(source.may_start), source.reset_link.eq(self.reset_link),
+            target.reset_link.eq(self.reset_link), self.sent.eq(source.sent), self.received.eq(target.received),
+            self.overrun.eq(target.overrun), self.delay.eq(source.delay),
+        ]
+        if self._config.replay:
+            m.d.comb += [self.repairs[:3].eq(source.repairs), self.repairs[3:].eq(target.repairs)]
+        return m
+
+
+def play(config, *, packets, damage=(), cycles=1200):
+    """Words that come out, and sums of the counters: of the words that were sent and received, and of repairs.
+
+    Parameters
+    ----------
+    packets : list of list of int
+    damage : collection of int
+        Cycles in which a wire changes, counted from the first in which a word is offered. The link is ready for it 65
+        cycles later.
+    """
+    pair = Pair(config)
+    words = [(word, n == len(packet) - 1) for packet in packets for n, word in enumerate(packet)]
+    found, totals = [], dict.fromkeys(("sent", "packets sent", "received", "packets received", "restarts", "repeated",
+                                       "failed"), 0)
+
+    async def bench(context):
+        context.set(pair.o.ready, 1)
+        first, place, begun = True, 0, None
+        for cycle in range(cycles):
+            offer = place < len(words) and (not first or context.get(pair.may_start))
+            if offer and begun is None:
+                begun = cycle
+            context.set(pair.damage, begun is not None and cycle - begun in damage)
+            context.set(pair.i.valid, offer)
+            if offer:
+                context.set(pair.i.p.data, words[place][0])
+                context.set(pair.i.p.last, words[place][1])
+            taken = offer and context.get(pair.i.ready)
+            for name, value, bit in (("sent", pair.sent, 0), ("packets sent", pair.sent, 1),
+                                     ("received", pair.received, 0), ("packets received", pair.received, 1),
+                                     ("restarts", pair.repairs, 0), ("repeated", pair.repairs, 1),
+                                     ("failed", pair.repairs, 5)):
+                totals[name] += context.get(value) >> bit & 1
+            if context.get(pair.o.valid):
+                found.append((context.get(pair.o.p.data), bool(context.get(pair.o.p.last))))
+            if taken:
+                first = words[place][1]
+                place += 1
+            await context.tick()
+        assert not context.get(pair.overrun)
+        totals["delay"] = context.get(pair.delay)
+
+    simulator = Simulator(pair)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(bench)
+    simulator.run()
+    return found, totals, words
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_packets(kind):
+    """Every word comes through, in order, and is counted once at both ends."""
+    generator = np.random.default_rng(1)
+    packets = [[int(word) for word in generator.integers(0, 1 << 32, generator.integers(2, 30))] for _ in range(9)]
+    found, totals, words = play(CONFIGS[kind], packets=packets)
+    assert found == words
+    assert totals == {"sent": len(words), "packets sent": 9, "received": len(words), "packets received": 9,
+                      "restarts": 0, "repeated": 0, "failed": 0, "delay": int(kind == "replay")}
+
+
+def test_repairs():
+    """Damaged words are repeated, and counted once all the same."""
+    packets = [list(range(100 * n, 100 * n + 25)) for n in range(6)]
+    found, totals, words = play(CONFIGS["replay"], packets=packets, damage={75, 76, 120})
+    assert found == words
+    assert [totals[name] for name in ("sent", "packets sent", "received", "packets received")] == [150, 6, 150, 6]
+    assert totals["restarts"] == totals["failed"] == 2
+    assert 50 < totals["repeated"] < 80
