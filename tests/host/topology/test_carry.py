@@ -2,11 +2,15 @@
 
 import contextlib
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 
+from hdl.config import NodeConfig
+from host.driver.device import Device
 from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
 from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology
 from host.topology.owners import hand_over
@@ -114,3 +118,26 @@ def test_training_through_changes(name, packed, errors):
         ((4, 5, 6, 7), ()), ((), (4, 5, 6, 7)), ((5,), ()), ((0, 1, 2, 3), ())]
     assert all(account.moved > LENGTH // 2 for account in accounts)
     assert [bool(account.heirs) for account in accounts] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(("old", "new", "length", "message"), [
+    ("", "card1", 700, "Old ring must have the 4 nodes of its plan, not 2"),
+    ("card1", "", 700, "New ring must have the 4 nodes of its plan, not 2"),
+    ("card1", "card0", 20000, "Vector must have at most the 16,384 elements of a node's memories, not 20,000: take a "
+                              "smaller model, or nodes with larger memories"),
+])
+def test_impossible(old, new, length, message):
+    """A change that cannot be made is refused before anything is read: these devices have no way to a node."""
+    plans = [Topology(2, 2).disable(*map(Part.parse, text.split())).plan(Shape.FLAT) for text in (old, new)]
+    rings = [Ring([Device(None, NodeConfig()) for _ in range(2)]) for _ in plans]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        carry_over(*rings, old=plans[0], new=plans[1], where=length)
+
+
+def test_rings_apart():
+    """Rows that are rings apart have the whole vector each, and nothing can be carried over."""
+    plan = Topology(2, 2).plan(Shape.HORIZONTAL)
+    ring = Ring([Device(None, NodeConfig()) for _ in range(4)])
+    with pytest.raises(ValueError, match=r"^Elements must have one owner each, not 2: nodes of one flat ring or of a "
+                                         r"grid own each element once$"):
+        carry_over(ring, ring, old=plan, new=plan, where=100)

@@ -162,7 +162,7 @@ def test_refused(disabled, shape, message):
 
 
 def test_advice_helps():
-    """What the message of a refused flat ring says to do makes it possible."""
+    """The advice in the message of a refused flat ring makes it possible."""
     grid = Topology(2, 4).disable(*parts("link5:0 link5:1"))
     for other in (*(grid.enable(part) for part in parts("link5:0 link5:1")), grid.disable(*parts("node5"))):
         check(other, other.plan(Shape.FLAT))
