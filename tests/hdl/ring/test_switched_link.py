@@ -221,7 +221,8 @@ def test_not_while_words_move(bench):
     still = {node: found[f"still_{node}"].astype(bool) for node in range(NODES)}
     start = int(np.flatnonzero(found["i_0__valid"] & found["i_0__ready"])[0])
     assert not still[0][start + 1:].any()
-    assert not still[1][start + 3 + 1 + WIRES + 1:].any()
+    assert still[1][:start + 3 + 1 + WIRES].all()
+    assert not still[1][start + 3 + 1 + WIRES:].any()
     assert still[2].all()
     seats = {f"seats_{node}": bench.seats(other, node) for node in range(NODES)}
     loads = {f"load_{node}": np.arange(30) == 5 for node in (0, 1)}
@@ -231,8 +232,46 @@ def test_not_while_words_move(bench):
     assert found["o_1__valid"].sum() == 6
     assert found["still_0"][-1]
     assert found["still_1"][-1]
+    # Node 1 sends to node 3 still, as in the flat ring, and not back to node 0.
+    found = bench.unit.lockstep(sources={"i_1": Feed(beats)}, sinks={"o_3": np.ones(60, bool)}, cycles=60,
+                                inputs=quiet)
+    assert found["o_3__valid"].sum() == 6
     bench.switch(plan)
     bench.run(generator, phases=1, quota=10, cycles=1200)
+
+
+def test_short_packet_behind_a_receiver(bench):
+    """Two words fit into the buffer behind a receiver: credits are home, but the node that has them is not still."""
+    plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
+    bench.switch(plan)
+    beats = pack(word_layout(), {"data": np.array([1, 2], np.uint32), "last": np.array([0, 1], np.uint8)})
+    quiet = {f"quota_{node}": 10 for node in range(NODES)}
+    found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": np.zeros(60, bool)}, cycles=60,
+                                inputs=quiet)
+    assert found["still_0"][-1]
+    assert not found["still_1"][-1]
+    found = bench.unit.lockstep(sources={}, sinks={"o_1": np.ones(10, bool)}, cycles=10, inputs=quiet)
+    assert found["o_1__valid"].sum() == 2
+    assert found["still_1"][-1]
+
+
+def test_packets_that_are_not_expected_wait(bench):
+    """The third packet waits where it came in, while two are expected."""
+    plan = Topology(ROWS, COLUMNS).plan(Shape.FLAT)
+    bench.switch(plan)
+    beats = pack(word_layout(), {"data": np.arange(12, dtype=np.uint32),
+                                 "last": np.array([word % 4 == 3 for word in range(12)], np.uint8)})
+    fewer = {f"quota_{node}": 2 if node == 1 else 10 for node in range(NODES)}
+    found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": np.ones(100, bool)}, cycles=100,
+                                inputs=fewer)
+    assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
+        *range(8)]
+    assert not found["still_1"][-1]
+    more = {f"quota_{node}": 10 for node in range(NODES)}
+    found = bench.unit.lockstep(sources={}, sinks={"o_1": np.ones(20, bool)}, cycles=20, inputs=more)
+    assert unpack(word_layout(), found["o_1__payload"][found["o_1__valid"].astype(bool)])["data"].tolist() == [
+        *range(8, 12)]
+    assert found["still_1"][-1]
 
 
 def test_latency(bench):
@@ -263,4 +302,13 @@ def test_reset(bench):
                             cycles=length, inputs={f"quota_{node}": 100 for node in range(NODES)})
         found = bench.unit.run({f"reset_link_{node}": np.ones(20, bool) for node in range(NODES)})
         assert all(found[f"still_{node}"][-1] for node in range(NODES))
+        # A packet that is not expected waits, though it was in the middle of one that the reset came.
+        beats = pack(word_layout(), {"data": np.arange(5, dtype=np.uint32), "last": np.arange(5) == 4})
+        expecting = {f"quota_{node}": 10 * (node == 0) for node in range(NODES)}
+        found = bench.unit.lockstep(sources={"i_0": Feed(beats)}, sinks={"o_1": True}, cycles=60, inputs=expecting)
+        assert not found["o_1__valid"].any()
+        found = bench.unit.lockstep(sources={}, sinks={"o_1": True}, cycles=60,
+                                    inputs={f"quota_{node}": 10 for node in range(NODES)})
+        assert found["o_1__valid"].sum() == 5
+        bench.switch(plan)
         bench.run(generator, phases=1, quota=10, cycles=1200)

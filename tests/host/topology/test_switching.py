@@ -151,6 +151,8 @@ def test_training_through_changes():
             plan = plan_of(grid, disabled, shape)
             grid.switch(plan)
             following, order = opened(grid, plan)
+            sent, received = moved(grid)
+            assert sent == received, number
             if rings is None:
                 following.write_weights(weights)
                 following.clear_state(length)
@@ -171,7 +173,7 @@ def test_training_through_changes():
             for _ in range(2):
                 gradients = random(generator, (len(order), length))
                 rings.write_gradients(list(gradients))
-                rings.clear_counters()
+                grid.clear_counters()
                 before = words_by_link(simulation)
                 rings.fused_update(length)
                 words = model.step(plan, order, golden.bits(gradients), settings)
@@ -179,7 +181,7 @@ def test_training_through_changes():
                 compare()
                 assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), number
             sent, received = moved(grid)
-            assert sent == received
+            assert sent == received, number
 
 
 def test_refused_before_anything_is_sent():
