@@ -14,6 +14,7 @@ from hdl.compression.feedback import FeedbackEncoder, PacketAdder
 from hdl.compression.registry import CODECS, GRADIENT_CODECS, RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.compression.zero_value import adder, decoder, encoder
+from hdl.ring.link import LinkSignature
 
 __all__ = ["UNITS", "Together", "Unit", "gradient_codec", "weight_codec", "zero_value_codec"]
 
@@ -276,6 +277,8 @@ UNITS = {
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
     "ring.link_ends": Unit("hdl.ring.link_ends:LinkEnds", {}),
     "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
+    "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
+    "ring.switched_link": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),

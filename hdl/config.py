@@ -17,6 +17,7 @@ FP32, INT16 = "fp32", "int16"
 _REDUCED = {
     "lanes": ("Lane count", 1), "nodes_max": ("Largest ring", 1), "state_planes": ("State plane count", 0),
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
+    "ring_ports": ("Ring port count", 1),
     "replay": ("replay", False),
     "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
@@ -91,6 +92,9 @@ class NodeConfig:
         added to the next gradients.
     nodes_max : int
         Largest ring this node can be part of, 1 to 16.
+    ring_ports : int
+        Ports to other nodes: 1, or 2 for a node in a grid, with a switch and the operation SWITCH:
+        docs/ring/switch.md.
     replay : bool
         Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires.
     element : str
@@ -120,6 +124,7 @@ class NodeConfig:
     weight_codec: str = RAW
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
+    ring_ports: int = 1
     replay: bool = False
     element: str = FP32
 
@@ -167,6 +172,10 @@ class NodeConfig:
             raise ValueError(f"Gradient codec must be one of {names}, not {self.gradient_codec!r}")
         if not isinstance(self.nodes_max, int) or not 1 <= self.nodes_max <= MOST_NODES:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
+        if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
+            raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
+        if self.replay and self.ring_ports > 1:
+            raise ValueError(f"Ring port count must be 1 with replay, not {self.ring_ports!r}")
         self._check_blocks()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")

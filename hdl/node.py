@@ -45,7 +45,8 @@ class Node(wiring.Component):
     host_i, host_o : In, Out(stream of word_layout())
         Request and response packets.
     ring_i, ring_o : In, Out(link_signature(config))
-        Links from the predecessor and to the successor.
+        Links from the predecessor and to the successor. With two ports, those of the second are ``ring_1_i`` and
+        ``ring_1_o``.
     """
 
     def __init__(self, config, engines=None):
@@ -57,7 +58,7 @@ class Node(wiring.Component):
         super().__init__(
             {
                 **host_members(),
-                **port_members(config),
+                **port_members(config, config.ring_ports),
             }
         )
 

@@ -62,9 +62,10 @@ class CommandChecker(wiring.Component):
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
     - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
-    - If it is ``on_ring``, ``port`` is 0, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it ``has_root``
-      ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte on). Then
-      ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest byte on).
+    - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it
+      ``has_root`` ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte
+      on). Then ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest
+      byte on).
     - For each of its extents, in the order of :data:`~hdl.control.engine.BASES`, the base is a multiple of 32 not
       beyond the end of the memory (``BAD_BASE``; the detail is the base), and ``length`` fits behind it
       (``BAD_LENGTH``; the detail is the length that would have fitted). Where the extent is but a start, its base
@@ -231,8 +232,8 @@ class CommandChecker(wiring.Component):
             with m.State("Ring"):
                 rooted = Cat(command.operation == operation.code for operation in operations if operation.has_root)
                 outside = (
-                    (command.port != 0) | (command.size > config.nodes_max) | (command.rank >= command.size)
-                    | (rooted.any() & (command.root >= command.size))
+                    (command.port >= config.ring_ports) | (command.size > config.nodes_max)
+                    | (command.rank >= command.size) | (rooted.any() & (command.root >= command.size))
                 )
                 m.next = "Fetch"
                 with m.If(outside):

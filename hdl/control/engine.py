@@ -133,7 +133,7 @@ class EngineDescription:
         settings that updates use, without which these are those of the register file; and ``link_delay``, for the
         register of that name.
     links : mapping of str to str
-        Path of its port at each port of the node, ``ring_i`` and ``ring_o``.
+        Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
     """
 
     name: str

@@ -79,6 +79,7 @@ class Operation(enum.IntEnum):
     COMPUTE = 9
     LATCH = 10
     LAYERS = 11
+    SWITCH = 12
 
 
 class EventStatus(enum.IntEnum):
@@ -109,6 +110,7 @@ class EventStatus(enum.IntEnum):
     REPEATED = 22
     BAD_STRIDE = 23
     BAD_INSTRUCTION = 24
+    BUSY = 25
 
 
 class EventFlag(enum.IntFlag):
@@ -135,8 +137,9 @@ def command_layout():
 
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
-    one ring has port 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
-    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base.
+    one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
+    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. SWITCH has its
+    setting in ``gradient_base``: :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,

@@ -1,6 +1,6 @@
 """The collective engine: runs one command after the other on the ring, or gives it up in good order."""
 
-from amaranth.hdl import Module, Mux, ResetInserter, Signal
+from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -18,6 +18,7 @@ from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
 from hdl.ring.ports import port_members
 from hdl.ring.setup import longest_vector, setup_layout, tours
+from hdl.ring.switched_link import SwitchedLink
 from hdl.ring.topology import SIZES, predecessor, successor
 from hdl.ring.walks import Situation
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
@@ -30,9 +31,9 @@ def counts_layout(config):
     return data.StructLayout(
         {
             "words_sent": 1,
-            "words_received": 1,
+            "words_received": 2,
             "packets_sent": 1,
-            "packets_received": 1,
+            "packets_received": 2,
             "compressed_words": 1,
             "elements_encoded": 5,
             "compressed_adds": 1,
@@ -70,6 +71,11 @@ class CollectiveEngine(wiring.Component):
     ABORT has arrived: after that nothing of this epoch is left on the ring, all credits are back, and the next
     command, of a new epoch, finds it clean. It waits for that ABORT no longer than ``timeout`` cycles.
 
+    With two ports, SWITCH sets which of them is used how, if all is still, or ends with ``BUSY``; a command runs on
+    the ring that its field ``port`` names. A packet is taken in only when one is expected, since the next one may be
+    of the other ring; so an ABORT that comes when all packets of a command have come is left where it is, until the
+    command has to be given up as well.
+
     Parameters
     ----------
     config : NodeConfig
@@ -98,8 +104,8 @@ class CollectiveEngine(wiring.Component):
                 "count": Out(counts_layout(config)),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
-                # Links from the predecessor and to the successor.
-                **port_members(config),
+                # Links from the predecessor and to the successor, at each port.
+                **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
                 **memory_ports(config, parts(config)),
             }
@@ -108,6 +114,7 @@ class CollectiveEngine(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self._config
+        has_switch = config.ring_ports > 1
 
         m.submodules.control = control = CollectiveControl()
         planner = Planner(elements=longest_vector(config), segment=config.segment)
@@ -118,7 +125,7 @@ class CollectiveEngine(wiring.Component):
         # Weights are gathered as they are by the commands without an update.
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
-        m.submodules.link = link = LinkEnds(config=config)
+        m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
@@ -126,11 +133,14 @@ class CollectiveEngine(wiring.Component):
         connect_stream(m, datapath.expected, depacketizer.expected)
         connect_stream(m, depacketizer.payload, datapath.ingress)
         # What the depacketizer takes is known late, and much follows from it in the receiver.
-        m.submodules.arriving = arriving = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
-        connect_stream(m, link.o, arriving.i)
-        connect_stream(m, arriving.o, depacketizer.i)
-        wiring.connect(m, node=wiring.flipped(self.ring_o), link=link.ring_o)
-        wiring.connect(m, node=wiring.flipped(self.ring_i), link=link.ring_i)
+        arriving = link.o
+        if not has_switch:  # which has a buffer for each port
+            m.submodules.arriving = buffer = ResetInserter(self.link_reset)(SkidBuffer(shape=word_layout()))
+            connect_stream(m, link.o, buffer.i)
+            arriving = buffer.o
+        connect_stream(m, arriving, depacketizer.i)
+        for name in port_members(config, config.ring_ports):
+            wiring.connect(m, node=wiring.flipped(getattr(self, name)), link=getattr(link, name))
         for name in memory_ports(config, parts(config)):
             for inner, outer in zip(getattr(datapath, name), getattr(self, name), strict=True):
                 wiring.connect(m, flow=inner, memory=wiring.flipped(outer))
@@ -163,7 +173,8 @@ class CollectiveEngine(wiring.Component):
         latest = Signal.like(given.collective)
         known = Signal()  # there has been a collective since links were reset
         repeated = Signal()
-        with m.If(self.command.valid & self.command.ready & (given.operation != Operation.QUIESCE)):
+        immediate = (Operation.QUIESCE, Operation.SWITCH) if has_switch else (Operation.QUIESCE,)
+        with m.If(self.command.valid & self.command.ready & ~_among(given.operation, immediate)):
             m.d.sync += [known.eq(1), latest.eq(given.collective), repeated.eq(known & (given.collective == latest))]
         with m.If(self.link_reset):
             m.d.sync += known.eq(0)
@@ -202,7 +213,7 @@ class CollectiveEngine(wiring.Component):
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
         packet_leaves = packetizer.o.valid & packetizer.o.ready & packetizer.o.payload.last
-        word_taken = arriving.o.valid & arriving.o.ready
+        word_taken = arriving.valid & arriving.ready
         m.d.sync += [
             leaving.eq(leaving + (datapath.header.valid & datapath.header.ready) - packet_leaves),
             coming.eq(coming + (datapath.expected.valid & datapath.expected.ready) - depacketizer.done),
@@ -225,7 +236,7 @@ class CollectiveEngine(wiring.Component):
             control.timeout.eq(self.timeout),
             control.link_reset.eq(self.link_reset),
             self.weight_version.eq(control.weight_version),
-            control.kind.immediate.eq(command.operation == Operation.QUIESCE),
+            control.kind.immediate.eq(_among(command.operation, immediate)),
             control.kind.repeated.eq(repeated),
             control.kind.alone.eq(setup.alone),
             control.kind.updates.eq(~setup.sum),
@@ -236,7 +247,7 @@ class CollectiveEngine(wiring.Component):
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
             control.moved.eq(link.sent.word | word_taken),
             control.packet_sent.eq(link.sent.packet),
-            control.packet_received.eq(word_taken & arriving.o.payload.last),
+            control.packet_received.eq(word_taken & arriving.payload.last),
             control.egress_stalled.eq(packetizer.stalled),
             control.local_nan.eq(pulses.local_nan),
             control.not_finite.eq(pulses.not_finite),
@@ -257,6 +268,15 @@ class CollectiveEngine(wiring.Component):
             link.reset_link.eq(self.link_reset),
             self.link_delay.eq(link.delay),
         ]
+        if has_switch:
+            is_switch = command.operation == Operation.SWITCH
+            m.d.comb += [
+                link.ring.eq(command.port),
+                link.expecting.eq(datapath.expected.valid | control.drain),
+                link.seats.eq(command.gradient_base),
+                link.load.eq(control.planning & is_switch & ~self.link_reset),
+                control.kind.busy.eq(is_switch & ~link.still),
+            ]
         m.d.comb += [
             self.count.words_sent.eq(link.sent.word),
             self.count.packets_sent.eq(link.sent.packet),
@@ -273,3 +293,8 @@ class CollectiveEngine(wiring.Component):
                 if name in self.count.shape().members:
                     m.d.comb += self.count[name].eq(source[name])
         return m
+
+
+def _among(operation, operations):
+    """Whether an operation is one of some."""
+    return Cat(operation == one for one in operations).any()

@@ -12,11 +12,11 @@ __all__ = ["CollectiveControl", "fault_layout", "kind_layout"]
 def kind_layout():
     """The properties of a command that its control depends on.
 
-    ``immediate``: there is nothing to run (QUIESCE). ``repeated``: a collective with the number of the one before it,
-    which must not run. ``alone``: the ring has one node, so that nothing has to move on it. ``updates``: a command
-    that ends well has changed weights.
+    ``immediate``: there is nothing to run (QUIESCE, SWITCH); the command fails if ``busy`` is set. ``repeated``: a
+    collective with the number of the one before it, which must not run. ``alone``: the ring has one node, so that
+    nothing has to move on it. ``updates``: a command that ends well has changed weights.
     """
-    return data.StructLayout({"immediate": 1, "repeated": 1, "alone": 1, "updates": 1})
+    return data.StructLayout({"immediate": 1, "busy": 1, "repeated": 1, "alone": 1, "updates": 1})
 
 
 def fault_layout():
@@ -144,7 +144,7 @@ class CollectiveControl(wiring.Component):
                 with m.If(self.link_reset):
                     report(EventStatus.LINK_RESET)
                 with m.Elif(self.kind.immediate):
-                    m.next = "Report"
+                    report(Mux(self.kind.busy, EventStatus.BUSY, EventStatus.OK))
                 with m.Elif(self.kind.repeated):
                     report(EventStatus.REPEATED)
                 with m.Else():

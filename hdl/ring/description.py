@@ -6,6 +6,7 @@ from hdl.optimizer.rules import MOST_PLANES, has_rule, planes_used, settings_lay
 from hdl.ring.collective import CollectiveEngine
 from hdl.ring.parts.chosen import parts
 from hdl.ring.parts.part import memory_ports
+from hdl.ring.ports import port_members
 
 __all__ = ["describe"]
 
@@ -26,6 +27,7 @@ def describe(config):
     def lacks_planes(settings):
         return ~has_rule(settings.rule, config.state_planes), EventStatus.BAD_RULE, settings.rule
 
+    switch = (OperationDescription(code=Operation.SWITCH, queue=1),) if config.ring_ports > 1 else ()
     scalars = [name for name in settings_layout().members if name not in ("rule", "nesterov")]
     return EngineDescription(
         name="engine",
@@ -39,6 +41,7 @@ def describe(config):
             OperationDescription(code=Operation.ALL_GATHER, extents=(weights,), on_ring=True, queue=1),
             OperationDescription(code=Operation.BROADCAST, extents=(weights,), on_ring=True, has_root=True,
                                  queue=1),
+            *switch,
         ),
         reads=_ports(config, "read"),
         writes=_ports(config, "write"),
@@ -47,7 +50,7 @@ def describe(config):
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
         outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {})},
-        links={"ring_i": "ring_i", "ring_o": "ring_o"},
+        links={name: name for name in port_members(config, config.ring_ports)},
     )
 
 

@@ -17,9 +17,9 @@ __all__ = ["LinkEnds", "moves_layout", "repairs_layout"]
 WINDOW = 255
 
 
-def moves_layout():
-    """Pulses of words of packets that move: ``word`` for each, ``packet`` for the last one of a packet."""
-    return data.StructLayout({"word": 1, "packet": 1})
+def moves_layout(ports=1):
+    """Words of packets that move in a cycle: ``word`` of them, of which ``packet`` are the last of a packet."""
+    return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
 def repairs_layout(config):

@@ -6,20 +6,37 @@ class here.
 """
 
 import dataclasses
+import enum
 
 from amaranth.hdl import Mux
 
-__all__ = ["MOST_NODES", "RANKS", "SIZES", "RingTopology", "check_nodes", "is_predecessor", "is_successor",
-           "predecessor", "successor"]
+__all__ = ["MOST_NODES", "MOST_PORTS", "RANKS", "SIZES", "RingTopology", "Source", "check_nodes", "is_predecessor",
+           "is_successor", "predecessor", "successor"]
 
 #: Nodes of the largest ring, which sets the bits of ranks and blocks.
 MOST_NODES = 16
+
+#: Ports to other nodes that a node has at most.
+MOST_PORTS = 2
 
 #: Shape of a rank or a block.
 RANKS = range(MOST_NODES)
 
 #: Shape of a number of nodes, blocks or steps.
 SIZES = range(MOST_NODES + 1)
+
+
+class Source(enum.IntEnum):
+    """Source of the words that leave a node by one of its ports."""
+
+    OFF = 0
+    """None: the port stands still."""
+    ENGINE = 1
+    """The node itself."""
+    BYPASS_0 = 2
+    """Words that come in by port 0."""
+    BYPASS_1 = 3
+    """Words that come in by port 1."""
 
 
 def check_nodes(nodes, *, name="Ring size"):

@@ -23,7 +23,7 @@ class Command:
     rank, size : int
         Place of the node in the ring, and number of nodes.
     port : int
-        Number of the ring; 0 is the only one.
+        Number of the ring; 0 is the only one of a node with one port.
     gradient_base, weight_base, state_base : int
         Addresses in elements, multiples of 32. In the weight memory, MASK has its jobs at ``weight_base`` and the
         words of external masks at ``state_base``, SPARSIFY its errors at ``weight_base``, and INFER its layers.
@@ -231,6 +231,8 @@ _MEANINGS: dict[EventStatus, str] = {
                                  "operand or the list, a label beyond the columns, or a list without an end",
     EventStatus.REPEATED: "its number of a collective is that of the collective before it; give each another number "
                           "than the last",
+    EventStatus.BUSY: "packets are still under way at its ports, so that they cannot be switched; wait for all "
+                      "commands of all nodes, or put the ring in order",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
 }

@@ -54,6 +54,9 @@ ALONE = {"lanes": 1, "nodes_max": 1}
                                     r"mxint8, mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1, "
                                     r"not 'mx7'$"),
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
+        ({"ring_ports": 3}, r"^Ring port count must be 1 or 2, not 3$"),
+        ({"ring_ports": True}, r"^Ring port count must be 1 or 2, not True$"),
+        ({"ring_ports": 2, "replay": True}, r"^Ring port count must be 1 with replay, not 2$"),
         ({"element": "bf16"}, r"^Element must be fp32 or int16, not 'bf16'$"),
         (INT16, r"^Lane count of an int16 node must be 1, not 4$"),
         (INT16 | {"lanes": 1}, r"^Largest ring of an int16 node must be 1, not 16$"),
@@ -104,7 +107,7 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
-               "activation_words": 64, "scale_mask": True, "replay": True}
+               "activation_words": 64, "scale_mask": True, "ring_ports": 2, "replay": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}

@@ -27,7 +27,7 @@ with mx5.registered():
     CONFIGS = {
         # What a node is if nothing is said, and what most tests use.
         "default": NodeConfig(),
-        # Every engine, and segments short enough for several in a block of little memories.
+        # Every engine, two ports, and segments short enough for several in a block of little memories.
         "engines": PAIRS,
         # Both directions through blocks of shared exponents, and programs as long as they are by default.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,

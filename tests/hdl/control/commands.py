@@ -19,10 +19,11 @@ def verdict(command, config, rule, packed):
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
         (Operation.INFER, config.quantization), (Operation.COMPUTE, config.stand_in),
-        (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute)) if not there]
+        (Operation.LATCH, config.queues > 1), (Operation.LAYERS, config.compute),
+        (Operation.SWITCH, config.ring_ports > 1)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
-    if operation in (Operation.QUIESCE, Operation.LATCH):
+    if operation in (Operation.QUIESCE, Operation.LATCH, Operation.SWITCH):
         return EventStatus.OK, 0
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
     if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
@@ -32,7 +33,7 @@ def verdict(command, config, rule, packed):
             return EventStatus.BAD_LENGTH, 1
         base = command["weight_base"]
         return (EventStatus.BAD_BASE, base) if base % 32 or base > config.activation_words else (EventStatus.OK, 0)
-    outside = command["port"] != 0 or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
+    outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE)
     if on_ring and outside:

@@ -37,7 +37,8 @@ async def finds_what_is_wrong(dut):
     packed, rule = p["packed"], next((rule for rule in Rule if rule.value == p["rule"]), p["rule"])
     config = dataclasses.replace(
         CONFIG, state_planes=p["planes"], masking=p["masking"], error_feedback=p["error_feedback"],
-        quantization=p["quantization"], stand_in=p["quantization"], **COMPUTE[p["quantization"]],
+        quantization=p["quantization"], stand_in=p["quantization"], ring_ports=1 + p["quantization"],
+        **COMPUTE[p["quantization"]],
         weight_codec=p["weight_codec"])
     dut.rule.value, dut.packed_state.value = p["rule"], packed
     commands = [random_command(generator, n) for n in range(CHECKED - 2)]
@@ -74,7 +75,7 @@ async def finds_what_is_wrong(dut):
 def test_checker(planes, rule, packed, kind, masking, error_feedback, quantization, weight_codec):
     config = dataclasses.replace(
         CONFIG, state_planes=planes, masking=masking, error_feedback=error_feedback, quantization=quantization,
-        stand_in=quantization, **COMPUTE[quantization], weight_codec=weight_codec)
+        stand_in=quantization, ring_ports=1 + quantization, **COMPUTE[quantization], weight_codec=weight_codec)
     checker = CommandChecker(config=config, operations=operations(config))
     number = getattr(rule, "value", rule)
     regression.run(checker, module=__name__, testcase="finds_what_is_wrong", parameters={

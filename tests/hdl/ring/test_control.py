@@ -20,6 +20,8 @@ from sim.streams import cycles, start
 
 EXPECTED = 20
 _TIMEOUT = 5
+#: Properties of a command, and how often each is there.
+KINDS = {"immediate": 0.1, "busy": 0.5, "repeated": 0.1, "alone": 0.2, "updates": 0.5}
 
 #: Inputs of one bit, and how often each is high.
 INPUTS = {"link_reset": 0.02, "planned": 0.2, "finished": 0.06, "moved": 0.5, "packet_sent": 0.3,
@@ -75,7 +77,9 @@ class Model:
                 self.state = "report"
             elif state == "plan":
                 self.state = "report" if kind["immediate"] or kind["repeated"] else "deal"
-                if kind["repeated"] and not kind["immediate"]:
+                if kind["immediate"]:
+                    self.event["status"] = EventStatus.BUSY if kind["busy"] else EventStatus.OK
+                elif kind["repeated"]:
                     self.event["status"] = EventStatus.REPEATED
             elif inputs["planned"]:
                 self.state = "launch"
@@ -111,7 +115,7 @@ async def follows_the_model(dut):
     p = regression.parameters()
     generator = random.Random(p["seed"])
     await start(dut)
-    model, offered, ended, kind = Model(), None, [], dict.fromkeys(("immediate", "repeated", "alone", "updates"), 0)
+    model, offered, ended, kind = Model(), None, [], dict.fromkeys(KINDS, 0)
     timeout = 0
     for _ in range(16_000):
         if model.state == "idle" and generator.random() < 0.5:
@@ -153,12 +157,11 @@ async def follows_the_model(dut):
             model.step(inputs, kind, fault, command=offered, taken=taken)
         if accepted:
             offered = None
-            kind = {"immediate": int(generator.random() < 0.1), "repeated": int(generator.random() < 0.1),
-                    "alone": int(generator.random() < 0.2), "updates": generator.getrandbits(1)}
+            kind = {name: int(generator.random() < share) for name, share in KINDS.items()}
         await cycles(dut, 1)
     statuses = [event["status"] for event in ended]
-    for status in (EventStatus.OK, EventStatus.REPEATED, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
-                   EventStatus.EGRESS_TIMEOUT):
+    for status in (EventStatus.OK, EventStatus.BUSY, EventStatus.REPEATED, EventStatus.LINK_RESET,
+                   EventStatus.INGRESS_TIMEOUT, EventStatus.EGRESS_TIMEOUT):
         assert statuses.count(status) > EXPECTED, f"{status.name}, seed {p['seed']}"
     assert {event["flags"] for event in ended} == {0, 1, 2, 3}
     assert any(event["detail"] >> 16 and event["detail"] & 0xFFFF for event in ended)

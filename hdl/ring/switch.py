@@ -1,0 +1,117 @@
+"""The switch between the ports of a node and the ends of its links.
+
+Each port that sends is off, or driven by the node, or by what comes in at a port. So nodes can be left out of a ring,
+and rings led through them, while everything is still.
+"""
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.ring.topology import MOST_PORTS, Source
+
+__all__ = ["LinkSwitch", "switch_layout"]
+
+
+def switch_layout():
+    """Setting of a switch: the :class:`~hdl.ring.topology.Source` of each port that sends, and whether the node
+    listens to each port that receives."""
+    return data.StructLayout({"sources": data.ArrayLayout(2, MOST_PORTS), "listens": MOST_PORTS})
+
+
+class LinkSwitch(wiring.Component):
+    """Lead the wires of links to and from the ports of a node.
+
+    All wires of ``ring_o``, and the wires of ``ring_i`` that lead back, are registers: words take :attr:`latency`
+    cycles from port to port by bypass, and from the transmitter to a port, and so do the wires that lead back from
+    port to port, and from a receiver to a port. Receivers and the transmitter have the other wires without delay.
+
+    Wires beside ``valid`` change with a word alone. Those of a port that is off stand still, as do those that lead
+    back from a port that nobody listens to; such a port drops what comes.
+
+    A port can be a bypass's to one port, or a receiver's; it is the bypass's of the lower port if a setting says more
+    than one, and never a receiver's as well. A setting must change only while no word moves at any port.
+
+    Parameters
+    ----------
+    signature : Signature
+        Wires of a link as the transmitter sees them, of which one is ``valid``:
+        :class:`~hdl.ring.link.LinkSignature` or another.
+
+    Members
+    -------
+    ring_i : In(signature).array(2)
+    ring_o : Out(signature).array(2)
+    receivers : Out(signature).array(2)
+        Wires to the receiver of each port.
+    transmitter : In(signature)
+        Wires of the transmitter.
+    port : In(1)
+        Port that the transmitter sends by; where that has another source, its words are dropped.
+    setting : In(switch_layout())
+    still : Out(1)
+        No word is at a port in this cycle, or has been in the one before.
+    """
+
+    latency = 1
+
+    def __init__(self, *, signature):
+        if not isinstance(signature, wiring.Signature):
+            raise TypeError(f"Signature must be a Signature, not {signature!r}")
+        if "valid" not in signature.members or signature.members["valid"].flow != Out:
+            raise ValueError(f"Signature must have a wire valid that leads out, not {signature!r}")
+        self._signature = signature
+        super().__init__({
+            "ring_i": In(signature).array(MOST_PORTS),
+            "ring_o": Out(signature).array(MOST_PORTS),
+            "receivers": Out(signature).array(MOST_PORTS),
+            "transmitter": In(signature),
+            "port": In(1),
+            "setting": In(switch_layout()),
+            "still": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        ports = range(MOST_PORTS)
+        forward = [name for name, member in self._signature.members.items() if member.flow == Out]
+        back = [name for name, member in self._signature.members.items() if member.flow == In]
+        bypass = (Source.BYPASS_0, Source.BYPASS_1)
+
+        def leads(source, sink):
+            """Whether words go by bypass from one port to another."""
+            return self.setting.sources[sink] == bypass[source]
+
+        def sends(sink):
+            """Whether the transmitter sends by a port."""
+            return (self.setting.sources[sink] == Source.ENGINE) & (self.port == sink)
+
+        for sink in ports:
+            out = self.ring_o[sink]
+            valid = Signal(name=f"valid_{sink}")
+            ways = [(self.transmitter, sends(sink)),
+                    *((self.ring_i[source], leads(source, sink)) for source in ports)]
+            for way, chosen in ways:
+                with m.If(chosen):
+                    m.d.comb += valid.eq(way.valid)
+                    with m.If(way.valid):
+                        m.d.sync += [getattr(out, name).eq(getattr(way, name)) for name in forward if name != "valid"]
+            m.d.sync += out.valid.eq(valid)
+
+        for source in ports:
+            into, receiver = self.ring_i[source], self.receivers[source]
+            passed = [leads(source, sink) for sink in ports]
+            listens = self.setting.listens[source] & ~Cat(passed).any()
+            m.d.comb += [getattr(receiver, name).eq(getattr(into, name)) for name in forward if name != "valid"]
+            m.d.comb += receiver.valid.eq(into.valid & listens)
+            for name in back:
+                value = Mux(listens, getattr(receiver, name), 0)
+                for sink in reversed(ports):
+                    value = Mux(passed[sink], getattr(self.ring_o[sink], name), value)
+                m.d.sync += getattr(into, name).eq(value)
+
+        for sink in ports:
+            with m.If(sends(sink)):
+                m.d.comb += [getattr(self.transmitter, name).eq(getattr(self.ring_o[sink], name)) for name in back]
+        m.d.comb += self.still.eq(~Cat(self.ring_i[port].valid | self.ring_o[port].valid for port in ports).any())
+        return m

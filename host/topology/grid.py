@@ -1,0 +1,317 @@
+"""Grid of nodes, of which parts are enabled and disabled, and the rings that the enabled ones form.
+
+Node (r, c) of R x C has the number r · C + c. Its port 0 sends to (r, c + 1 mod C), its port 1 to (r + 1 mod R, c);
+each link ends at the port of the same number. A card is a row.
+
+A node that is disabled, or whose card is, takes no part in any ring. Words still pass through it by bypass, since
+the wires of the others lead through it; a link that is disabled carries nothing.
+
+Example
+-------
+::
+
+    grid = Topology(2, 4)
+    plan = grid.disable(Part.parse("card1")).plan(Shape.FLAT)
+    plan.rings  # ((0, 1, 2, 3),)
+"""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Callable, Iterable
+
+from hdl.ring.topology import MOST_NODES, MOST_PORTS, Source
+from host.topology.trail import Link, closed_trail
+
+__all__ = ["Kind", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError"]
+
+
+class TopologyError(ValueError):
+    """The enabled parts do not form the rings that are asked for."""
+
+
+class Shape(enum.Enum):
+    """Rings that the nodes of a grid form."""
+
+    FLAT = "flat"
+    """One ring through all enabled nodes."""
+    HORIZONTAL = "horizontal"
+    """A ring in each row, over ports 0."""
+    VERTICAL = "vertical"
+    """A ring in each column, over ports 1."""
+    GRID = "grid"
+    """Rings in rows and in columns at once, for sums in two dimensions."""
+
+
+class Kind(enum.Enum):
+    """Kind of a part."""
+
+    NODE = "node"
+    CARD = "card"
+    LINK = "link"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A node, card or link, by its number; a link by the node that sends on it and the port there."""
+
+    kind: Kind
+    number: int
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Part":
+        """Make a part from its text: ``node5``, ``card1``, or ``link5:0`` for port 0 of node 5."""
+        found = re.fullmatch(r"(node|card)(\d+)|(link)(\d+):(\d+)", text)
+        if not found:
+            raise ValueError(f"Part must be like node5, card1 or link5:0, not {text!r}")
+        kind, number, link, node, port = found.groups()
+        return cls(Kind.LINK, int(node), int(port)) if link else cls(Kind(kind), int(number))
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}{self.number}" + (f":{self.port}" if self.kind is Kind.LINK else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """Place of a node in a ring: the ports by which it receives and sends, its rank, and the size of the ring."""
+
+    receives: int
+    sends: int
+    rank: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeSetting:
+    """Setting of a node's switch.
+
+    Members
+    -------
+    outputs : tuple of Source
+        Source of each port that sends.
+    seats : tuple of Seat or None
+        Place in the ring that commands name by field ``port``; None if the node is in no such ring. The rings of
+        rows are 0 and those of columns 1, and a flat one is 0.
+    """
+
+    outputs: tuple[Source, ...]
+    seats: tuple[Seat | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Rings of the enabled nodes, and what each node must be set to.
+
+    Members
+    -------
+    shape : Shape
+    rings : tuple of tuple of int
+        Nodes of each ring, in order of rank; those of rows come before those of columns.
+    settings : tuple of NodeSetting
+        Setting of every node of the grid, in order of number.
+    """
+
+    shape: Shape
+    rings: tuple[tuple[int, ...], ...]
+    settings: tuple[NodeSetting, ...]
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """Nodes that take part, in order of number."""
+        return tuple(sorted(set().union(*self.rings)))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Nodes in the order in which drivers have them: by rank in a flat ring, by number in other shapes."""
+        return self.rings[0] if self.shape is Shape.FLAT else self.active
+
+    def gradient_scale(self, node: int) -> float:
+        """Factor that makes the mean of a sum: one over the nodes whose gradients are summed with this node's."""
+        if self.shape in (Shape.FLAT, Shape.GRID):
+            return 1 / len(self.active)
+        return 1 / next(len(ring) for ring in self.rings if node in ring)
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Grid of nodes with the parts of it that are disabled.
+
+    Parameters
+    ----------
+    rows, columns : int
+        1 to :data:`~hdl.ring.topology.MOST_NODES` each.
+    disabled : frozenset of Part
+        A node is disabled by itself or with its card: enabling a card leaves a node disabled that was so by itself.
+    """
+
+    rows: int
+    columns: int
+    disabled: frozenset[Part] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name, count in (("Rows", self.rows), ("Columns", self.columns)):
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_NODES:
+                raise ValueError(f"{name} must be between 1 and {MOST_NODES}, not {count!r}")
+        self._check(self.disabled)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole grid."""
+        return self.rows * self.columns
+
+    @property
+    def links(self) -> dict[Link, int]:
+        """Node at the end of each link of the whole grid. A row or column of one node has none."""
+        ends = {}
+        for node in range(self.nodes):
+            row, column = divmod(node, self.columns)
+            if self.columns > 1:
+                ends[node, 0] = row * self.columns + (column + 1) % self.columns
+            if self.rows > 1:
+                ends[node, 1] = (row + 1) % self.rows * self.columns + column
+        return ends
+
+    @property
+    def enabled_nodes(self) -> tuple[int, ...]:
+        """Nodes that are not disabled, in order of number."""
+        return tuple(node for node in range(self.nodes) if Part(Kind.NODE, node) not in self.disabled
+                     and Part(Kind.CARD, node // self.columns) not in self.disabled)
+
+    @property
+    def enabled_links(self) -> dict[Link, int]:
+        """Node at the end of each link that is not disabled."""
+        return {link: end for link, end in self.links.items() if Part(Kind.LINK, *link) not in self.disabled}
+
+    def disable(self, *parts: Part) -> "Topology":
+        """Return the grid with these parts disabled."""
+        return dataclasses.replace(self, disabled=self.disabled | set(parts))
+
+    def enable(self, *parts: Part) -> "Topology":
+        """Return the grid with these parts enabled."""
+        self._check(parts)
+        return dataclasses.replace(self, disabled=self.disabled - set(parts))
+
+    def _check(self, parts: Iterable[Part]) -> None:
+        links = self.links
+        for part in parts:
+            if part.kind is Kind.LINK:
+                if (part.number, part.port) not in links:
+                    raise ValueError(f"Link must be one of the {self.rows} x {self.columns} grid, not {part}")
+            else:
+                count = self.nodes if part.kind is Kind.NODE else self.rows
+                if not 0 <= part.number < count:
+                    raise ValueError(f"{part.kind.value.capitalize()} must be below {count} on a {self.rows} x "
+                                     f"{self.columns} grid, not {part.number}")
+
+    # Rings.
+
+    def plan(self, shape: Shape) -> Plan:
+        """Find the rings of the enabled nodes.
+
+        Raises
+        ------
+        TopologyError
+            An enabled node would be on no ring, or a ring would be too large for its nodes.
+        """
+        if not self.enabled_nodes:
+            raise TopologyError("Grid must have an enabled node, not none: enable a node or a card")
+        outputs = {(node, port): Source.OFF for node in range(self.nodes) for port in range(MOST_PORTS)}
+        seats: dict[tuple[int, int], Seat] = {}
+        rings: list[tuple[int, ...]] = []
+        if shape is Shape.FLAT:
+            rings.append(self._flat(outputs, seats))
+        if shape is Shape.GRID:
+            self._check_rectangle()
+        if shape in (Shape.HORIZONTAL, Shape.GRID):
+            for row in range(self.rows):
+                places = range(row * self.columns, (row + 1) * self.columns)
+                rings += self._straight(places, 0, "Row", row, outputs, seats)
+        if shape in (Shape.VERTICAL, Shape.GRID):
+            for column in range(self.columns):
+                places = range(column, self.nodes, self.columns)
+                rings += self._straight(places, 1, "Column", column, outputs, seats)
+        settings = tuple(NodeSetting(tuple(outputs[node, port] for port in range(MOST_PORTS)),
+                                     tuple(seats.get((node, number)) for number in range(MOST_PORTS)))
+                         for node in range(self.nodes))
+        return Plan(shape, tuple(rings), settings)
+
+    def _straight(self, places: range, port: int, name: str, number: int, outputs: dict[Link, Source],
+                  seats: dict[tuple[int, int], Seat]) -> list[tuple[int, ...]]:
+        """Ring of the enabled nodes of a row or column, if there are any."""
+        ring = tuple(node for node in places if node in self.enabled_nodes)
+        for rank, node in enumerate(ring):
+            seats[node, port] = Seat(port, port, rank, len(ring))
+        if len(ring) > 1:
+            if lacking := [(node, port) for node in places if (node, port) not in self.enabled_links]:
+                raise TopologyError(f"{name} {number} must have all its links to be a ring, not without "
+                                    f"{_names(lacking)}: enable them, disable all but one of {name.lower()} "
+                                    f"{number}'s nodes, or take a flat ring")
+            for node in places:
+                outputs[node, port] = Source.ENGINE if node in ring else (Source.BYPASS_0, Source.BYPASS_1)[port]
+        return [ring] if ring else []
+
+    def _check_rectangle(self) -> None:
+        """Raise unless all rows that have enabled nodes have them in the same columns."""
+        there = set(self.enabled_nodes)
+        rows = sorted({node // self.columns for node in there})
+        columns = sorted({node % self.columns for node in there})
+        missing = [row * self.columns + column for row in rows for column in columns
+                   if row * self.columns + column not in there]
+        if missing:
+            raise TopologyError(f"Rows of a sum in two dimensions must have enabled nodes in the same columns, not "
+                                f"without {_names(missing)}: enable them, disable the others of their rows or "
+                                f"columns, or take a flat ring")
+
+    def _flat(self, outputs: dict[Link, Source], seats: dict[tuple[int, int], Seat]) -> tuple[int, ...]:
+        """One ring through all enabled nodes."""
+        there = self.enabled_nodes
+        if len(there) > MOST_NODES:
+            raise TopologyError(f"Flat ring must have at most {MOST_NODES} nodes, not {len(there)}: disable some, or "
+                                f"take a grid")
+        if len(there) == 1:
+            seats[there[0], 0] = Seat(0, 0, 0, 1)
+            return there
+        trail = self._trail()
+        if trail is None:
+            raise TopologyError(f"Enabled links must lead round through all enabled nodes, not without "
+                                f"{_names(self._links_off())}: {self._advice()}")
+        ring: list[int] = []
+        arrivals: list[tuple[int, int, int]] = []
+        receives = trail[-1][1]  # a link ends at the port of the same number
+        for node, sends in trail:
+            if node in there and node not in ring:
+                outputs[node, sends] = Source.ENGINE
+                arrivals.append((node, receives, sends))
+                ring.append(node)
+            else:
+                outputs[node, sends] = (Source.BYPASS_0, Source.BYPASS_1)[receives]
+            receives = sends
+        for rank, (node, came, sends) in enumerate(arrivals):
+            seats[node, 0] = Seat(came, sends, rank, len(ring))
+        return tuple(ring)
+
+    def _trail(self) -> list[Link] | None:
+        """Way round through all enabled nodes; a node alone needs none."""
+        return closed_trail(self.enabled_links, self.enabled_nodes) if len(self.enabled_nodes) > 1 else []
+
+    def _links_off(self) -> list[Link]:
+        return sorted(set(self.links) - set(self.enabled_links))
+
+    def _advice(self) -> str:
+        """Parts of which each alone would make a flat ring possible."""
+        def helps(make: Callable[[Part], Topology], parts: Iterable[Part]) -> list[Part]:
+            return [part for part in parts if make(part)._trail() is not None]
+
+        ways = []
+        if links := helps(self.enable, (Part(Kind.LINK, *link) for link in self._links_off())):
+            ways.append(f"enable {' or '.join(map(str, links))}")
+        nodes = [Part(Kind.NODE, node) for node in self.enabled_nodes]
+        if nodes := helps(self.disable, nodes):
+            ways.append(f"disable {' or '.join(map(str, nodes))}")
+        return ", or ".join(ways) or "enable several of them, or disable several nodes"
+
+
+def _names(parts: Iterable[int | Link]) -> str:
+    names = [f"link{part[0]}:{part[1]}" if isinstance(part, tuple) else f"node{part}" for part in parts]
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"

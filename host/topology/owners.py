@@ -1,0 +1,131 @@
+"""Owners of a vector's elements in the rings of a plan, and what changes when they do.
+
+State and masters of an element lie with its owner alone; residuals and errors of the whole vector lie on every node.
+The functions work on arrays, and change none of those that they are given.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from host.topology.grid import Plan, Shape
+from sim.golden import floating
+from sim.golden.ring import block_indices, floats
+
+__all__ = ["Handover", "hand_over", "moved", "owners", "reslice"]
+
+Bits = npt.NDArray[np.uint32]
+Indices = npt.NDArray[np.int64]
+
+
+def owners(plan: Plan, length: int) -> dict[int, Indices]:
+    """Elements that each node updates, in the order in which their state lies in its memory.
+
+    In a ring of N nodes, rank r owns block (r + 1) mod N. In two dimensions the block that a node owns in its row is
+    dealt once more to the nodes of its column, group by group: with C nodes in a row and R in a column, a node owns
+    one block of R · C.
+    """
+    if plan.shape is not Shape.GRID:
+        return {node: blocks[(rank + 1) % len(ring)] for ring in plan.rings
+                for blocks in [block_indices(length, len(ring))] for rank, node in enumerate(ring)}
+    found = {}
+    for node in plan.active:
+        row, column = plan.settings[node].seats
+        assert row is not None
+        assert column is not None
+        blocks = block_indices(length, row.size * column.size)
+        found[node] = blocks[(column.rank + 1) % column.size * row.size + (row.rank + 1) % row.size]
+    return found
+
+
+def _owner_of(owned: Mapping[int, Indices], length: int) -> npt.NDArray[np.int64]:
+    """Node that owns each element; ``ValueError`` unless each has one owner."""
+    owner = np.full(length, -1)
+    count = np.zeros(length, dtype=np.int64)
+    for node, index in owned.items():
+        owner[index] = node
+        count[index] += 1
+    if (count != 1).any():
+        raise ValueError(f"Elements must have one owner each, not {count[count != 1][0]}: nodes of one flat ring or "
+                         f"of a grid own each element once")
+    return owner
+
+
+def reslice(blocks: Mapping[int, Bits], old: Mapping[int, Indices], new: Mapping[int, Indices]) -> dict[int, Bits]:
+    """Blocks of the new owners, from those of the old ones.
+
+    Parameters
+    ----------
+    blocks : mapping of int to array
+        Values of each old owner's elements.
+    old, new : mapping of int to array
+        Elements that each node owns: :func:`owners`.
+    """
+    length = sum(map(len, new.values()))
+    _owner_of(old, length)
+    _owner_of(new, length)
+    vector = np.empty(length, dtype=np.uint32)
+    for node, index in old.items():
+        vector[index] = blocks[node]
+    return {node: vector[index] for node, index in new.items()}
+
+
+def moved(old: Mapping[int, Indices], new: Mapping[int, Indices]) -> int:
+    """Number of elements whose owner changes."""
+    length = sum(map(len, new.values()))
+    return int(np.count_nonzero(_owner_of(old, length) != _owner_of(new, length)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """Rows of the nodes that are there after a change.
+
+    Members
+    -------
+    rows : dict of int to array
+        Row of each node.
+    heirs : dict of int to int
+        Node to which each node that has left gave its row.
+    dropped : int
+        Elements whose sum was not finite, and which are zeros.
+    """
+
+    rows: dict[int, Bits]
+    heirs: dict[int, int]
+    dropped: int
+
+
+def hand_over(rows: Mapping[int, Bits], old: Plan, new: Plan) -> Handover:
+    """Hand the residuals or errors of nodes that leave to the nodes behind them.
+
+    The heir of a node is the next one in its ring that stays: in two dimensions the next in its row, or else in its
+    column. If no node of these stays, it is the lowest node that does, or the lowest that joins if none stays at all.
+    Rows that a node is given are added to its own in binary32, in order of number; a sum that is not finite becomes
+    +0.0, as a residual does in a node. A node that joins begins with zeros.
+    """
+    length = len(next(iter(rows.values())))
+    kept = {node: rows[node].copy() if node in rows else np.zeros(length, dtype=np.uint32) for node in new.active}
+    heirs: dict[int, int] = {}
+    dropped = 0
+    for node in old.active:
+        if node in kept:
+            continue
+        heir = heirs[node] = _heir(node, old, new)
+        total = floating.add(kept[heir], rows[node])
+        finite = np.isfinite(floats(total))
+        dropped += int(np.count_nonzero(~finite))
+        kept[heir] = np.where(finite, total, np.uint32(0))
+    return Handover(kept, heirs, dropped)
+
+
+def _heir(node: int, old: Plan, new: Plan) -> int:
+    stays = set(old.active) & set(new.active)
+    for ring in old.rings:
+        if node in ring:
+            place = ring.index(node)
+            behind = [other for other in (*ring[place + 1:], *ring[:place]) if other in stays]
+            if behind:
+                return behind[0]
+    return min(stays or new.active)

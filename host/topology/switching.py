@@ -1,0 +1,221 @@
+"""Nodes with two ports: the setting of their switches, and collectives in the rings that these form.
+
+Example
+-------
+::
+
+    grid = GridNodes(devices, rows=2, columns=4)
+    grid.connect()
+    plan = grid.grid.disable(Part.parse("card1")).plan(Shape.FLAT)  # refused here, or not at all
+    grid.switch(plan)
+    ring = grid.ring()
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.group import GROUP
+from hdl.ring.switched_link import seats_layout
+from host.driver.buffers import Buffers, place
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.errors import DeviceError
+from host.driver.nodes import TIMEOUT
+from host.driver.results import Outcome
+from host.driver.ring import Ring
+from host.driver.submission import PendingCommand, RingCommands
+from host.topology.grid import NodeSetting, Plan, Shape, Topology
+from host.topology.owners import owners
+from sim.golden.ring import block_indices
+
+__all__ = ["GridNodes", "GridRings", "operand"]
+
+
+def operand(setting: NodeSetting) -> int:
+    """Setting of a node as SWITCH takes it, in field ``gradient_base``.
+
+    A node listens to the ports by which it receives in rings of more than one node.
+    """
+    receives, sends, listens = [0, 1], [0, 1], 0
+    for number, seat in enumerate(setting.seats):
+        if seat is not None:
+            receives[number], sends[number] = seat.receives, seat.sends
+            listens |= (seat.size > 1) << seat.receives
+    switch = {"sources": list(setting.outputs), "listens": listens}
+    value = seats_layout().const({"switch": switch, "receives": receives, "sends": sends}).as_value().value
+    return int(value)
+
+
+class GridNodes(RingCommands):
+    """All nodes of a grid, whether they take part in rings or not.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Nodes in the order of their numbers, joined as :mod:`host.topology.grid` says.
+    rows, columns : int
+    timeout : int
+        Cycles without a word on a node's links after which it gives a command up.
+    """
+
+    def __init__(self, devices: Sequence[Device], *, rows: int, columns: int, timeout: int = TIMEOUT):
+        self._grid = Topology(rows, columns)
+        if len(devices) != self._grid.nodes:
+            raise ValueError(f"Devices of a {rows} x {columns} grid must be {self._grid.nodes}, not {len(devices)}")
+        if any(device.config.ring_ports < 2 for device in devices):
+            raise ValueError("Nodes of a grid must have 2 ring ports in their configuration, not 1")
+        super().__init__(devices, timeout=timeout)
+
+    @property
+    def grid(self) -> Topology:
+        """The whole grid, of which nothing is disabled."""
+        return self._grid
+
+    def switch(self, plan: Plan) -> None:
+        """Set the switches of all nodes.
+
+        All commands must have ended on all nodes: this is what makes sure that no packet is between two of them.
+
+        Raises
+        ------
+        RingError
+            A packet is still under way at a node, which has changed nothing; others may have.
+        """
+        if len(plan.settings) != self.nodes:
+            raise ValueError(f"Plan must be of the {self.nodes} nodes of this grid, not of {len(plan.settings)}")
+        self._run_apart({node: Command(operation=Operation.SWITCH, gradient_base=operand(setting))
+                         for node, setting in enumerate(plan.settings)})
+
+    def ring(self, plan: Plan) -> Ring:
+        """Driver of the flat ring of a plan that the switches are set to, with its links in order."""
+        if plan.shape is not Shape.FLAT:
+            raise ValueError(f"Plan must be of one flat ring, not of shape {plan.shape.value}")
+        ring = Ring([self._devices[node] for node in plan.order], timeout=self._timeout)
+        ring.connect()
+        return ring
+
+    def rings(self, plan: Plan) -> "GridRings":
+        """Driver of the rings of a plan that the switches are set to, with their links in order."""
+        rings = GridRings([self._devices[node] for node in plan.order], plan, timeout=self._timeout)
+        rings.connect()
+        return rings
+
+
+class GridRings(RingCommands):
+    """Enabled nodes of a grid, in the rings of a plan.
+
+    Vectors, state and masters are written and read as those of a ring are; the owner of an element is that of
+    :func:`host.topology.owners.owners`. Rows of vectors are those of the enabled nodes in the order of their numbers.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Enabled nodes in the order of their numbers.
+    plan : Plan
+    timeout : int
+        Cycles without a word on a node's links after which it gives a command up.
+    """
+
+    def __init__(self, devices: Sequence[Device], plan: Plan, *, timeout: int = TIMEOUT):
+        if len(devices) != len(plan.active):
+            raise ValueError(f"Devices must be the {len(plan.active)} nodes of the plan, not {len(devices)}")
+        super().__init__(devices, timeout=timeout)
+        self._plan = plan
+        self._seats = [plan.settings[node].seats for node in plan.active]
+
+    def _owned(self, length: int) -> list[npt.NDArray[np.int64]]:
+        owned = owners(self._plan, length)
+        return [owned[node] for node in self._plan.active]
+
+    def submit(self, operation: Operation, fields: Sequence[dict[str, int]], *,
+               ring: int) -> PendingCommand[Outcome]:
+        """Queue a collective on all rings of rows (0, or a flat one) or of columns (1) at once.
+
+        Parameters
+        ----------
+        operation : Operation
+        fields : sequence of dict
+            Bases, length, turn and stride for each node.
+        ring : int
+        """
+        tag = self._next_tag()
+        commands = {}
+        for number, (seats, mine) in enumerate(zip(self._seats, fields, strict=True)):
+            seat = seats[ring]
+            if seat is None:
+                raise ValueError(f"Ring must be one that all enabled nodes are in, not {ring}")
+            commands[number] = Command(operation=operation, epoch=self._epoch, collective=tag, tag=tag, port=ring,
+                                       rank=seat.rank, size=seat.size, **mine)
+
+        def checked(pending: PendingCommand[Outcome]) -> Outcome:
+            if not pending.well:
+                self._settle(pending.every)
+                self._epoch = (self._epoch + 1) % 256
+                raise self._explain(pending, ring)
+            done = pending.events
+            return Outcome(
+                cycles=max(event.cycles for event in done.values()),
+                local_nan=tuple(number for number, event in sorted(done.items())
+                                if EventFlag.LOCAL_NAN in event.flags),
+                not_finite=tuple(number for number, event in sorted(done.items())
+                                 if EventFlag.NOT_FINITE in event.flags))
+
+        return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
+
+    def _explain(self, pending: PendingCommand[Any], ring: int) -> RingError:
+        """Error of a failed command. A node that refused something is to blame; one that stood still is not."""
+        name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
+        lines, reason, cause = [], "nodes stood still, or gave no event", None
+        blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
+                     EventStatus.EGRESS_TIMEOUT)
+        for number, event in enumerate(pending.every):
+            device = self._devices[number]
+            lines.append(f"  {device.name}: " + ("no event" if event is None else
+                                                 f"{event.status.name} after {event.cycles} cycles"))
+            if event is not None and event.status not in blameless and cause is None:
+                cause = number
+                try:
+                    event.check(device.name)
+                except DeviceError as error:
+                    reason = str(error)
+        return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=pending.every)
+
+    def all_reduce(self, where: Buffers | int, *, ring: int) -> Outcome:
+        """Replace the gradients of all nodes by the sums over their rings."""
+        gradients = place(where, "gradients")
+        fields = [{"gradient_base": gradients.base, "length": gradients.length} for _ in self._seats]
+        return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
+
+    def submit_fused_update(self, where: Buffers | int) -> tuple[PendingCommand[Outcome], ...]:
+        """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of what
+        each node then has, in columns; and new weights to all nodes in rows."""
+        if self._plan.shape is not Shape.GRID:
+            raise ValueError(f"Plan must be of rings in two dimensions, not of shape {self._plan.shape.value}")
+        gradients, weights = place(where, "gradients"), place(where, "weights")
+        state = place(where, "state").base if not isinstance(where, Buffers) or where.state is not None else 0
+        length = weights.length
+        columns = []
+        for row, _ in self._seats:
+            assert row is not None
+            block = (row.rank + 1) % row.size
+            mine = len(block_indices(length, row.size)[block])
+            first = GROUP * block if mine else 0
+            columns.append({"gradient_base": gradients.base + first, "weight_base": weights.base + first,
+                            "state_base": state, "length": mine, "stride": row.size})
+        rows = [{"gradient_base": gradients.base, "length": length}] * self.nodes
+        gather = [{"weight_base": weights.base, "length": length}] * self.nodes
+        return (self.submit(Operation.REDUCE_SCATTER, rows, ring=0),
+                self.submit(Operation.FUSED_UPDATE, columns, ring=1),
+                self.submit(Operation.ALL_GATHER, gather, ring=0))
+
+    def fused_update(self, where: Buffers | int) -> Outcome:
+        """Update in two dimensions. The cycles are those of the three commands."""
+        outcomes: list[Outcome] = self.wait(*self.submit_fused_update(where))
+        return Outcome(cycles=sum(outcome.cycles for outcome in outcomes),
+                       local_nan=tuple(sorted({node for outcome in outcomes for node in outcome.local_nan})),
+                       not_finite=tuple(sorted({node for outcome in outcomes for node in outcome.not_finite})))

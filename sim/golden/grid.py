@@ -1,0 +1,109 @@
+"""Golden model of sums in two dimensions: nodes in R rows and C columns, each of which is a ring.
+
+Rows sum first: in its row a node is left with the sum of one block of C, group by group in turn. Columns then sum
+these blocks, dealt once more to R nodes, and rows bring what comes of it to all nodes. The order of a sum is that of
+both rings: ``(row a) + (row b) + …``, with each row's sum beginning at the column of the element's block, and the sum
+of rows at the row of its block among those of the column. A flat ring of R · C nodes gives the same bits where sums
+are exact, and in general others.
+
+A fused update is three commands: REDUCE_SCATTER in rows; FUSED_UPDATE in columns, on the node's own block of its row,
+whose groups lie C groups apart; and ALL_GATHER in rows.
+"""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.golden import optimizer, ring
+from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
+
+__all__ = ["GridUpdate", "fused_update", "owned"]
+
+Bits = npt.NDArray[np.uint32]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridUpdate:
+    """Outcome of a fused update in two dimensions.
+
+    Members
+    -------
+    weights, master, total : array
+        New weights, weights before they went through a codec, and the sum of gradients, of the whole vector.
+    state : list of array
+        State planes of the whole vector.
+    gradients : array of shape (R, C, K)
+        Gradient memories afterwards: each node's block of its row is the sum of the row.
+    words : array of shape (R, C)
+        Words that each node sends, headers and CRCs included.
+    packets : array of shape (R, C)
+        Packets that each node sends.
+    """
+
+    weights: Bits
+    master: Bits
+    total: Bits
+    state: list[Bits]
+    gradients: Bits
+    words: npt.NDArray[np.int64]
+    packets: npt.NDArray[np.int64]
+
+
+def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
+    """Elements that the node in each row and column updates, in order.
+
+    Column c owns block (c + 1) mod C of the vector, and of the groups of that block row r owns block (r + 1) mod R.
+    """
+    blocks = ring.block_indices(length, columns)
+    return [[blocks[(column + 1) % columns][ring.block_indices(len(blocks[(column + 1) % columns]), rows)[
+        (row + 1) % rows]] for column in range(columns)] for row in range(rows)]
+
+
+def _packets(length: int, nodes: int, segment: int, phases: int) -> int:
+    """Packets that a node of a ring sends, in so many phases."""
+    return phases * (nodes - 1) * len(ring.segment_indices(length, nodes, segment)[0])
+
+
+def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: optimizer.Settings, *,
+                 packed_state: bool = False, weight_codec: Codec = CODECS[RAW],
+                 gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None, segment: int = 256,
+                 lanes: int = 4) -> GridUpdate:
+    """Sum gradients in rows and in columns, update each element at its owner, and bring new weights to all nodes.
+
+    Parameters are those of :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
+    (R, C, K). In rows, new weights travel as they are: they have been through the codec in columns.
+    """
+    rows, columns, length = gradients.shape
+    options = {"segment": segment, "lanes": lanes}
+    summed = gradients.copy()
+    words, packets = (np.zeros((rows, columns), dtype=np.int64) for _ in range(2))
+    left = np.zeros_like(gradients) if residuals is None else residuals
+    for row in range(rows):
+        summed[row], traffic = ring.reduce_scatter(gradients[row], gradient_codec=gradient_codec,
+                                                   residuals=left[row], **options)
+        words[row] += traffic.words
+        packets[row] += _packets(length, columns, segment, 1)
+
+    new_weights, master, total = (np.empty(length, dtype=np.uint32) for _ in range(3))
+    new_state = [np.empty(length, dtype=np.uint32) for _ in state]
+    gathered = np.zeros((columns, length), dtype=np.uint32)  # weight memories of a row, as far as they are read
+    for column, index in enumerate(ring.block_indices(length, columns)[(number + 1) % columns]
+                                   for number in range(columns)):
+        mine = left[:, column, index]
+        update = ring.fused_update(summed[:, column, index], weights[index], [plane[index] for plane in state],
+                                   settings, packed_state=packed_state, weight_codec=weight_codec,
+                                   gradient_codec=gradient_codec, residuals=mine, **options)
+        left[:, column, index] = mine
+        for whole, part in ((gathered[column], update.weights), (master, update.master), (total, update.total),
+                            *zip(new_state, update.state, strict=True)):
+            whole[index] = part
+        words[:, column] += update.traffic.words
+        packets[:, column] += _packets(len(index), rows, segment, 2)
+
+    new_weights, traffic = ring.all_gather(gathered, **options)
+    words += traffic.words
+    packets += _packets(length, columns, segment, 1)
+    return GridUpdate(weights=new_weights, master=master, total=total, state=new_state, gradients=summed, words=words,
+                      packets=packets)

@@ -1,0 +1,259 @@
+"""Grids of simulated nodes with two ports: host/topology/switching.py and the gateware of docs/ring/switch.md."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus, Operation
+from host.driver.command import Command
+from host.driver.device import Device
+from host.driver.diagnosis import RingError
+from host.driver.optimizer_settings import Rule, Settings
+from host.topology.carry import carry_over
+from host.topology.grid import Part, Shape, Topology, TopologyError
+from host.topology.switching import GridNodes
+from host.transports.verilated import VerilatedTransport
+from sim.golden import grid as golden_grid
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS
+from sim.verilated.ring import VerilatedRing
+from tests.host.rings import CONFIGS, TIMEOUT, library, random
+
+CONFIG = CONFIGS["engines"]
+CODEC = GRADIENT_CODECS[CONFIG.gradient_codec]
+MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # from weights of zero
+
+
+@contextlib.contextmanager
+def open_grid(rows, columns, *, latency=3):
+    """Grid of nodes, and its simulation, whose links are in the order of Topology.links."""
+    links = Topology(rows, columns).links
+    wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
+    simulation = VerilatedRing(library(CONFIG), nodes=rows * columns, wiring=wiring)
+    try:
+        for link in simulation.links:
+            link.set_latency(data=latency, credit=latency)
+        devices = [Device(VerilatedTransport(simulation, node), CONFIG, name=f"node {node}")
+                   for node in range(rows * columns)]
+        grid = GridNodes(devices, rows=rows, columns=columns, timeout=TIMEOUT)
+        grid.connect()
+        yield grid, simulation
+    finally:
+        simulation.close()
+
+
+def plan_of(grid, disabled, shape):
+    return grid.grid.disable(*map(Part.parse, disabled.split())).plan(shape)
+
+
+def opened(grid, plan):
+    """Driver of the rings of a plan, and its nodes in the order of rows of vectors."""
+    if plan.shape is Shape.FLAT:
+        return grid.ring(plan), plan.order
+    return grid.rings(plan), plan.order
+
+
+def moved(grid):
+    """Words that all nodes have sent, and received."""
+    counters = grid.counters()
+    return sum(one["WORDS_SENT"] for one in counters), sum(one["WORDS_RECEIVED"] for one in counters)
+
+
+def words_by_link(simulation):
+    return np.array([link.status().words_sent for link in simulation.links])
+
+
+def used_links(grid, plan):
+    """Whether each link has a source that is not off."""
+    return np.array([plan.settings[node].outputs[port] != 0 for node, port in grid.grid.links])
+
+
+def test_known_answers():
+    """2 x 2 with 1, 2, 3, 4: the mean is 2.5 in every shape, 2 without node 3, and 1.5 without card 1."""
+    length = 100
+    with open_grid(2, 2) as (grid, simulation):
+        for disabled, shape, average in (
+                ("", Shape.FLAT, 2.5), ("", Shape.GRID, 2.5), ("node3", Shape.FLAT, 2), ("card1", Shape.FLAT, 1.5),
+                ("card1", Shape.GRID, 1.5), ("link0:0", Shape.FLAT, 2.5), ("", Shape.GRID, 2.5)):
+            plan = plan_of(grid, disabled, shape)
+            grid.switch(plan)
+            rings, order = opened(grid, plan)
+            before = words_by_link(simulation)
+            rings.write_weights(np.zeros(length, np.float32))
+            rings.write_gradients([np.full(length, node + 1, np.float32) for node in order])
+            rings.write_settings(Settings(gradient_scale=plan.gradient_scale(order[0]), **MEAN))
+            rings.fused_update(length)
+            assert (rings.read_weights(length) == average).all(), (disabled, shape)
+            carried = words_by_link(simulation) - before
+            assert ((carried > 0) == used_links(grid, plan)).all(), (disabled, shape)
+            sent, received = moved(grid)
+            assert sent == received
+
+
+def test_rows_and_columns():
+    """Sums in rows alone, in columns alone, and in both one after the other, on 2 x 3."""
+    generator = np.random.default_rng(2)
+    length = 333
+    gradients = golden.bits(random(generator, (6, length)))
+    with open_grid(2, 3) as (grid, _):
+        for shape, ring in ((Shape.HORIZONTAL, 0), (Shape.VERTICAL, 1)):
+            plan = grid.grid.plan(shape)
+            grid.switch(plan)
+            rings = grid.rings(plan)
+            rings.write_gradients(list(golden.floats(gradients)))
+            rings.all_reduce(length, ring=ring)
+            found = rings.read_gradients(length).view(np.uint32)
+            for members in plan.rings:
+                expected, _ = golden.all_reduce(gradients[list(members)], gradient_codec=CODEC,
+                                                segment=CONFIG.segment)
+                assert (found[list(members)] == expected).all()
+
+
+class Model:
+    """Golden model of the nodes that are there; residuals and masters there are none."""
+
+    def __init__(self, weights, planes):
+        self.weights = golden.bits(weights)
+        self.state = [np.zeros_like(self.weights) for _ in range(planes)]
+
+    def step(self, plan, order, gradients, settings):
+        """Words that each node sends, in order."""
+        options = {"gradient_codec": CODEC, "segment": CONFIG.segment, "lanes": CONFIG.lanes}
+        given = golden.settings(Rule.MOMENTUM, gradient_scale=settings.gradient_scale, first_decay=0.9,
+                                learning_rate=settings.learning_rate, clip=np.inf)
+        if plan.shape is Shape.FLAT:
+            update = golden.fused_update(gradients, self.weights, self.state, given, **options)
+            words = update.traffic.words
+        else:
+            rows = len({ring[0] for ring in plan.rings[:plan.settings[order[0]].seats[1].size]})
+            update = golden_grid.fused_update(gradients.reshape(rows, len(order) // rows, -1), self.weights,
+                                              self.state, given, **options)
+            words = update.words.reshape(-1)
+        self.weights, self.state = update.weights, update.state
+        return words.tolist()
+
+
+CHANGES = [("", Shape.GRID), ("card1", Shape.FLAT), ("", Shape.FLAT), ("link2:1", Shape.FLAT), ("node5", Shape.FLAT),
+           ("node1 node5", Shape.GRID), ("", Shape.GRID)]
+
+
+def test_training_through_changes():
+    """Updates on 2 x 4 nodes while cards, nodes and links leave and come: weights, state, and words are those of the
+    golden model after every change and every step, and no word is lost or doubled."""
+    generator = np.random.default_rng(3)
+    length = 1500
+    weights = random(generator, length)
+    model = Model(weights, 1)
+    with open_grid(2, 4) as (grid, simulation):
+        rings = old = None
+        for number, (disabled, shape) in enumerate(CHANGES):
+            plan = plan_of(grid, disabled, shape)
+            grid.switch(plan)
+            following, order = opened(grid, plan)
+            sent, received = moved(grid)
+            assert sent == received, number
+            if rings is None:
+                following.write_weights(weights)
+                following.clear_state(length)
+            else:
+                account = carry_over(rings, following, old=old, new=plan, where=length, planes=1)
+                assert set(account.left) == set(old.active) - set(plan.active)
+            rings, old = following, plan
+
+            def compare(rings=rings, plan=plan):
+                message = f"{plan.shape}, {plan.active}"
+                assert (rings.read_weights(length).view(np.uint32) == model.weights).all(), message
+                assert (rings.read_state(length).view(np.uint32) == model.state[0]).all(), message
+
+            compare()
+            settings = Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]), learning_rate=0.1,
+                                first_decay=0.9)
+            rings.write_settings(settings)
+            for _ in range(2):
+                gradients = random(generator, (len(order), length))
+                rings.write_gradients(list(gradients))
+                grid.clear_counters()
+                before = words_by_link(simulation)
+                rings.fused_update(length)
+                words = model.step(plan, order, golden.bits(gradients), settings)
+                assert [node["WORDS_SENT"] for node in rings.counters()] == words, number
+                compare()
+                assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), number
+            sent, received = moved(grid)
+            assert sent == received, number
+
+
+def test_refused_before_anything_is_sent():
+    """A cut is refused by the plan: no node has had a command."""
+    with open_grid(2, 2) as (grid, simulation):
+        cycle = simulation.cycle
+        with pytest.raises(TopologyError, match="Enabled links must lead round through all enabled nodes"):
+            plan_of(grid, "link1:0 link1:1", Shape.FLAT)
+        assert simulation.cycle == cycle
+
+
+def test_busy():
+    """Switches that packets are on their way to, or from, stay as they are; others change."""
+    length = 300
+    with open_grid(2, 2) as (grid, _):
+        plan = grid.grid.plan(Shape.FLAT)
+        grid.switch(plan)
+        ring = grid.ring(plan)
+        first, second = plan.rings[0][:2]
+        # One node begins an all-reduce that the others know nothing of: its first packet waits at the next node.
+        grid.devices[first].push(Command(operation=Operation.ALL_REDUCE, size=4, rank=0, length=length, collective=9,
+                                         tag=9))
+        event = grid.devices[first].pop_event(8 * TIMEOUT)
+        assert event.status is EventStatus.INGRESS_TIMEOUT
+        with pytest.raises(RingError, match="packets are still under way at its ports") as caught:
+            grid.switch(grid.grid.plan(Shape.GRID))
+        found = [event.status for event in caught.value.events]
+        assert [node for node, status in enumerate(found) if status is EventStatus.BUSY] == sorted([first, second])
+        grid.recover()
+        grid.switch(plan)
+        ring = grid.ring(plan)
+        ring.write_gradients([np.full(length, node + 1, np.float32) for node in plan.rings[0]])
+        ring.all_reduce(length)
+        assert (ring.read_gradients(length) == 10).all()
+
+
+def test_failure_in_two_dimensions():
+    """A link that is cut ends an update, in which nodes stood still; once rings are in order again, all is well."""
+    length = 300
+    with open_grid(2, 2) as (grid, simulation):
+        plan = grid.grid.plan(Shape.GRID)
+        grid.switch(plan)
+        rings = grid.rings(plan)
+        rings.write_weights(np.zeros(length, np.float32))
+        rings.write_settings(Settings(gradient_scale=0.25, **MEAN))
+        link = next(link for link in simulation.links if (link.source, link.target) == ((2, 0), (3, 0)))
+        link.cut()
+        rings.write_gradients([np.full(length, node + 1, np.float32) for node in range(4)])
+        with pytest.raises(RingError, match="failed: nodes stood still, or gave no event") as caught:
+            rings.fused_update(length)
+        assert caught.value.events[3].status in (EventStatus.INGRESS_TIMEOUT, EventStatus.PEER_ABORT)
+        link.mend()
+        rings.recover()
+        rings.write_settings(Settings(gradient_scale=0.25, **MEAN))
+        rings.write_weights(np.zeros(length, np.float32))
+        rings.write_gradients([np.full(length, node + 1, np.float32) for node in range(4)])
+        rings.fused_update(length)
+        assert (rings.read_weights(length) == 2.5).all()
+
+
+def test_impossible_drivers():
+    with open_grid(2, 2) as (grid, _):
+        flat, both = grid.grid.plan(Shape.FLAT), grid.grid.plan(Shape.GRID)
+        for call, message in (
+                (lambda: GridNodes(grid.devices, rows=2, columns=3), "Devices of a 2 x 3 grid must be 6, not 4"),
+                (lambda: grid.switch(Topology(2, 3).plan(Shape.FLAT)),
+                 "Plan must be of the 4 nodes of this grid, not of 6"),
+                (lambda: grid.ring(both), "Plan must be of one flat ring, not of shape grid"),
+                (lambda: grid.rings(flat).fused_update(100),
+                 "Plan must be of rings in two dimensions, not of shape flat"),
+                (lambda: grid.rings(flat).all_reduce(100, ring=1),
+                 "Ring must be one that all enabled nodes are in, not 1")):
+            with pytest.raises(ValueError) as caught:  # noqa: PT011
+                call()
+            assert str(caught.value) == message
