@@ -274,6 +274,7 @@ UNITS = {
     "ring.replay_transmitter": Unit("hdl.ring.replay.transmitter:ReplayTransmitter", {
         "segments": 4, "egress_words": 268}),
     "ring.replay_receiver": Unit("hdl.ring.replay.receiver:ReplayReceiver", {"segments": 4, "packet_words": 268}),
+    "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
