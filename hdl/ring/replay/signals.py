@@ -41,10 +41,10 @@ class SignalRelay(wiring.Component):
         This node; changes only while ``reset_link`` is held.
     done : In(array of queues counts)
         Commands done in each queue of this node, modulo 65,536.
-    node, queue : In
+    of_node, of_queue : In
         Count to read.
     count : Out(16)
-        Last count of ``queue`` of ``node`` that has come, a cycle after both; 0 before there was one.
+        Last count of that queue of that node that has come, a cycle after both; 0 before there was one.
     known : Out(1)
         With ``count``: there was one.
     reset_link : In(1)
@@ -62,8 +62,8 @@ class SignalRelay(wiring.Component):
             "o": Out(stream.Signature(unsigned(32))),
             "rank": In(range(SOURCES)),
             "done": In(data.ArrayLayout(16, queues)),
-            "node": In(range(SOURCES)),
-            "queue": In(2),
+            "of_node": In(range(SOURCES)),
+            "of_queue": In(2),
             "count": Out(16),
             "known": Out(1),
             "reset_link": In(1),
@@ -121,7 +121,7 @@ class SignalRelay(wiring.Component):
                     ]
 
         asked = Signal(range(rows))
-        m.d.comb += [asked.eq(self.node * self._queues + self.queue), read.addr.eq(asked)]
+        m.d.comb += [asked.eq(self.of_node * self._queues + self.of_queue), read.addr.eq(asked)]
         m.d.sync += [self.count.eq(read.data), self.known.eq(known.bit_select(asked, 1))]
         with m.If(~known.bit_select(asked, 1)):
             m.d.sync += self.count.eq(0)

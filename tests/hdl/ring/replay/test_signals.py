@@ -39,7 +39,7 @@ class RingOfRelays(wiring.Component):
                 successor.i.payload.eq(wire.o.payload),
                 wire.o.ready.eq(successor.i.ready & ~self.stall[rank]),
                 relay.rank.eq(rank), relay.done.eq(self.done[rank]), relay.reset_link.eq(self.reset_link),
-                relay.node.eq(self.node), relay.queue.eq(self.queue),
+                relay.of_node.eq(self.node), relay.of_queue.eq(self.queue),
                 self.counts[rank].eq(relay.count), self.known[rank].eq(relay.known),
             ]
         # No relay's queue is ever full.
