@@ -144,7 +144,7 @@ class Transmitter:
         elif word is not None and enters:
             self._keep(Word(1, word[0], word[1], 0))
             spend, self._first = int(self._first), bool(word[1])
-        self.credits = min(self.credits + gain - spend, self.segments)
+        self.credits = min(self.credits + gain, self.segments) - spend
         self.highest = (self.highest + new) % NUMBERS
         self.send = (self.send + sends) % NUMBERS
 

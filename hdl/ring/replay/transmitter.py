@@ -126,16 +126,18 @@ class ReplayTransmitter(wiring.Component):
         confirmed = Signal()  # the receiver has seen the last restart
         given = Signal(4)  # packets that have left the receiver, as far as is known
         latest, demanded, confirms = Signal(), Signal(), Signal()
-        balance = Signal(range(self._segments + 16))
+        balance, gained = Signal(range(self._segments + 16)), Signal.like(self.credits)
         m.d.comb += [
             latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
             confirms.eq(latest & ~said.recover & ~confirmed),
-            balance.eq(self.credits + Mux(window.judged, said.given - given, 0)[:4] - spend),
+            balance.eq(self.credits + Mux(window.judged, said.given - given, 0)[:4]),
+            gained.eq(Mux(balance > self._segments, self._segments, balance)),
             self.settled.eq(window.settled),
             self.delay.eq(round_trip >> 1),
         ]
-        m.d.sync += self.credits.eq(Mux(balance > self._segments, self._segments, balance))
+        # Whether one is spent is known last.
+        m.d.sync += self.credits.eq(Mux(spend, gained - 1, gained))
         with m.If(window.judged):
             m.d.sync += given.eq(said.given)
         with m.If(confirms):
