@@ -70,13 +70,12 @@ class TestTrain:
 
     def test_faults(self, run, nodes_of, tmp_path):
         """Damaged words are repeated: the bits are those of links without faults, and nothing is done again."""
-        nodes_of("narrow")
+        nodes_of("wide")
         results, trained = [], []
         for rate in (0, 1e-3):
-            with mx5.registered():
-                code, out, err = run("train", "--nodes", 3, "--epochs", 3, "--hidden", "none", "--batch", 200,
-                                     "--weights", "bf16", "--gradients", mx5.NAME, "--faults", rate,
-                                     "--fault-seed", 2, "--threads", 2, "--output", tmp_path)
+            code, out, err = run("train", "--nodes", 3, "--epochs", 3, "--hidden", "none", "--batch", 200,
+                                 "--weights", "mxfp8_e4m3", "--faults", rate, "--fault-seed", 2, "--threads", 2,
+                                 "--output", tmp_path)
             assert (code, err) == (0, "")
             results.append(json.loads((tmp_path / "report.json").read_text()))
             trained.append(weights.load(tmp_path / "weights.npz").parameters.tobytes())
