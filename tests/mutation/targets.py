@@ -64,6 +64,20 @@ def _link() -> dict[str, Any]:
             "transmitter": LinkTransmitter(segments=3, egress_words=13)}
 
 
+def _switch() -> dict[str, Any]:
+    from hdl.ring.link import LinkSignature
+    from hdl.ring.switch import LinkSwitch
+
+    return {"switch": LinkSwitch(signature=LinkSignature())}
+
+
+def _switched_link() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.ring.switched_link import SwitchedLink
+
+    return {"link": SwitchedLink(config=NodeConfig(segment=32, ingress_segments=2, ring_ports=2))}
+
+
 def _schedule() -> dict[str, Any]:
     from hdl.ring.order import Planner, Walk
 
@@ -331,6 +345,8 @@ _ALL = (
     Target("hdl/ring/link.py", _link, (f"{_RING}/test_link.py",), {
         "receiver": ("test_receiver_timing", "test_receiver[none-none]", "test_receiver[geometric"),
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
+    Target("hdl/ring/switch.py", _switch, (f"{_RING}/test_switch.py",), {"switch": ("test_lockstep[",)}),
+    Target("hdl/ring/switched_link.py", _switched_link, (f"{_RING}/test_switched_link.py",)),
     Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_order.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     Target("hdl/ring/collective.py", _collective, _RINGS, _OF_RINGS, rest=False, cost=10),

@@ -19,8 +19,9 @@ from tests.pairs.model import Programs
 
 __all__ = ["KINDS", "LATCHED_FLAG", "Generator", "Step"]
 
-#: Kinds of commands that end with OK, and of those that end with a status of their own on every node.
-_OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG)]
+#: Kinds of commands that end with OK, and of those that end with a status of their own on every node. SWITCH is not
+#: among them: it is for nodes that all wait for each other, and ends with OK or BUSY as packets happen to come.
+_OPERATIONS = [Operation(operation.code) for operation in operations(CONFIG) if operation.code != Operation.SWITCH]
 _QUEUES = {Operation(operation.code): queue_of(operation, CONFIG.queues) for operation in operations(CONFIG)}
 _GOOD = [operation.name.lower() for operation in _OPERATIONS]
 _REJECTED = {
@@ -400,7 +401,7 @@ class Generator:
     def _rejected(self, kind: str) -> list[Command]:
         choose = self._random
         if kind == "unknown_operation":
-            operation = choose.choice([12, 13, 99, 255])
+            operation = choose.choice([13, 14, 99, 255])
             return [Command(operation=operation, **self._noise()) for _ in range(self.nodes)]  # type: ignore[arg-type]
         if kind == "wait_timeout":
             return self._good(choose.choice([one for one in _OPERATIONS if self._only in (None, _QUEUES[one])]))
@@ -419,7 +420,8 @@ class Generator:
         if kind == "bad_stride":
             wrong = choose.choice([{"stride": 0}, {"turn": self.nodes}, {"turn": 255}])
         elif kind == "bad_rank":
-            wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes}, {"port": 1}])
+            wrong = choose.choice([{"size": 0}, {"size": 17}, {"rank": self.nodes},
+                                   {"port": CONFIG.ring_ports}])
         elif kind == "bad_base":
             wrong = {name: choose.choice([1, 1040, 1 << 31]) for name in ("gradient_base", "weight_base")}
         else:

@@ -14,7 +14,7 @@ from host.driver.ring import Ring
 from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology
 from host.topology.owners import hand_over
-from host.training.optimizers import Adam
+from host.training.optimizers import SGD, Adam
 from sim.golden import masking
 from sim.golden import ring as golden
 from sim.golden.codecs import CODECS
@@ -77,7 +77,7 @@ class Model:
 CHANGES = ["", "card1", "", "node5", "card0 node5"]
 
 
-@pytest.mark.parametrize(("name", "packed", "errors"), [("mx9", False, False), ("default", True, True)])
+@pytest.mark.parametrize(("name", "packed", "errors"), [("mx9", False, False), ("engines", True, True)])
 def test_training_through_changes(name, packed, errors):
     """Nodes leave and come between steps; memories are those of the golden model after each change and step."""
     config = CONFIGS[name]
@@ -86,7 +86,7 @@ def test_training_through_changes(name, packed, errors):
     grid = Topology(2, 4)
     plans = [grid.disable(*map(Part.parse, change.split())).plan(Shape.FLAT) for change in CHANGES]
     assert [len(plan.active) for plan in plans] == [8, 4, 8, 7, 3]
-    optimizer = Adam(learning_rate=0.01)
+    optimizer = Adam(learning_rate=0.01) if config.state_planes > 1 else SGD(learning_rate=0.01, momentum=0.9)
     model = Model(config, plans[0], weights)
     accounts = []
     with contextlib.ExitStack() as stack:
