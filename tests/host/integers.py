@@ -4,6 +4,7 @@ import numpy as np
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.control.registers import COUNTERS
 from host.driver.command import Event
 from host.driver.ring import Ring
 from sim.golden import int16_node as model
@@ -64,8 +65,8 @@ class GoldenDevice:
         return Answer(model.to_words(self.memories[space][address:address + count]))
 
     def submit_counters(self):
-        return Answer({"WORDS_SENT": 0, "WORDS_RECEIVED": 0, "SCATTER_REDUCE_CYCLES": 0, "MASK_WORDS_FETCHED": 0,
-                       "COMPRESSED_WORDS": self.compressed % (1 << 32), "ELEMENTS_MASKED": self.masked % (1 << 32)})
+        return Answer({entry.name: 0 for entry in COUNTERS} | {
+            "COMPRESSED_WORDS": self.compressed % (1 << 32), "ELEMENTS_MASKED": self.masked % (1 << 32)})
 
     def submit_push(self, command):
         command.words()
