@@ -9,7 +9,7 @@ import typer
 from hdl.config import NodeConfig
 from hdl.node import Node
 from host.commands.console import Nodes, Progress, make_console, shown
-from host.driver.memory import Allocation, fitted
+from host.driver.memory import Allocation
 from host.output import prepare
 from host.training.optimizers import SGD
 from host.transports.session import open_session
@@ -43,8 +43,9 @@ def wave_command(
     if length < 1:
         raise ValueError(f"Vector must have at least 1 element, not {length:,}")
     allocation = Allocation(length=length)
-    NodeConfig().check_ring(nodes)
-    config = fitted(NodeConfig(), [allocation], nodes=nodes)
+    config = NodeConfig(state_planes=allocation.planes)
+    config.check_ring(nodes)
+    allocation.check(config, nodes=nodes)
     prepare(output.parent, files=(output.name,))
     with Progress(console) as progress:
         with open_session(config, nodes=nodes, wave=output, announce=progress.stage) as session:

@@ -101,20 +101,21 @@ def test_new_and_old_commands_in_one_queue(ring):
 
 def test_engines_of_a_configuration():
     """Every operation is in one engine, and those that a node lacks are in none."""
-    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2)
+    full = NodeConfig(quantization=True, stand_in=True, compute=1, queues=2, ring_ports=2)
     assert [engine.name for engine in engines(full)] == [
         "engine", "masking", "inference", "stand_in", "compute", "latched_settings"]
     assert [engine.queue for engine in engines(full)] == [1, 0, 0, 0, 0, 1]
     assert [operation.code for operation in operations(full)] == list(Operation)
     assert [engine.name for engine in engines(NodeConfig(masking=False, error_feedback=False))] == ["engine"]
-    lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS}
+    lacking = {Operation.MASK, Operation.INFER, Operation.COMPUTE, Operation.LATCH, Operation.LAYERS,
+               Operation.SWITCH}
     assert {operation.code for operation in operations(NodeConfig(masking=False))} == set(Operation) - lacking
     Node(full, [*engines(full), fill.describe(full)])
 
 
 def test_engines_that_cannot_be_together():
     one = fill.describe(CONFIG)
-    with pytest.raises(ValueError, match=r"^Operations of a node must have different codes, not 12 twice$"):
+    with pytest.raises(ValueError, match=rf"^Operations of a node must have different codes, not {fill.FILL} twice$"):
         Node(CONFIG, [one, dataclasses.replace(one, name="other")])
     other = dataclasses.replace(one, operations=(OperationDescription(code=20),))
     with pytest.raises(ValueError, match=r"^Engines of a node must have different names, not filler, filler$"):

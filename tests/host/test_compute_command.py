@@ -19,7 +19,7 @@ def test_nodes_that_compute(monkeypatch, capsys, tmp_path):
     @contextlib.contextmanager
     def session(config, *, nodes, **options):
         made.append(config)
-        yield SimpleNamespace(ring=EngineRing(nodes), build_seconds={}, elapsed=Elapsed(), seconds=0.0)
+        yield SimpleNamespace(ring=EngineRing(nodes), build_seconds={}, elapsed=Elapsed(), seconds=0.0, faults=0)
 
     monkeypatch.setattr(cli, "open_session", session)
     monkeypatch.setattr(sys, "argv", ["gradring", "train", "--compute", "node", "--steps", "2", "--nodes", "3",

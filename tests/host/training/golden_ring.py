@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from hdl.control.protocol import Operation
+from hdl.control.registers import COUNTERS
 from host.driver.optimizer_settings import Settings
 from host.driver.programs import Passes
 from host.driver.results import MaskOutcome, Outcome, SparsifyOutcome
@@ -154,8 +155,9 @@ class GoldenRing:
         return Passes(events=[], traces=[], outcome=self.fused_update(self.program))
 
     def counters(self):
-        return [{"WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps,
-                 "ELEMENTS_MASKED": int(masked) % (1 << 32), "MASK_WORDS_FETCHED": self.fetched}
+        return [{entry.name: 0 for entry in COUNTERS} | {
+                    "WORDS_SENT": int(words) % (1 << 32), "SCATTER_REDUCE_CYCLES": self.steps,
+                    "ELEMENTS_MASKED": int(masked) % (1 << 32), "MASK_WORDS_FETCHED": self.fetched}
                 for words, masked in zip(self.words, self.masked, strict=True)]
 
     def mask(self, jobs, *, alternative, behind):

@@ -158,6 +158,7 @@ class Session:
     def __init__(self):
         self.ring = GoldenRing(2)
         self.seconds = 0.25
+        self.faults = 0
 
     @property
     def elapsed(self):
