@@ -36,6 +36,8 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random) -> None
     for link in simulation.links:
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
         link.set_rate(*choose.choice([(1, 1), (1, 1), (3, 4), (1, 2), (1, 5)]))
+    if ring.devices[0].config.replay:  # which begins anew on wires of another length
+        ring.recover()
     late = choose.choice([0.0, 0.1, 0.5])
     for device in ring.devices:
         def pop(timeout: int, device: Any = device) -> Any:
