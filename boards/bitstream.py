@@ -132,7 +132,7 @@ def build(name: str, *, seeds: int = 1, native: bool = False, progress: Callable
         "part": wired.part,
         "tools": tools.versions,
         "nodes": config.nodes,
-        "wires_per_link": wires_per_link(link_signature(config.node)),
+        "wires_per_link": list(wires_per_link(link_signature(config.node))),
         "configuration": dataclasses.asdict(config.node),
         "configuration_hash": config.node.hash,
         "baud": config.baud,

@@ -147,7 +147,7 @@ def _netlist(name: str, options: dict, part: str, tools: Tools, mapper: str, dsp
 def _wires(name: str, options: dict) -> dict:
     """Wires of a link, forward and back, among the results of a unit that has links."""
     members = UNITS[name].component(options).signature.members
-    return {"wires_per_link": wires_per_link(members["ring_o"].signature)} if "ring_o" in members else {}
+    return {"wires_per_link": list(wires_per_link(members["ring_o"].signature))} if "ring_o" in members else {}
 
 
 def _cells(netlist: Path) -> dict:
