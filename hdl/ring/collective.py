@@ -49,7 +49,7 @@ def counts_layout(config):
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
-            **repairs_layout(config).members,
+            **(repairs_layout().members if config.replay else {}),
         }
     )
 
@@ -288,7 +288,7 @@ class CollectiveEngine(wiring.Component):
             self.count.stall_ingress_empty.eq(running & depacketizer.starved),
             self.count.packets_refused.eq(running & depacketizer.error),
         ]
-        for source in (pulses, link.repairs):
+        for source in (pulses, *([link.repairs] if config.replay else [])):
             for name in source.shape().members:
                 if name in self.count.shape().members:
                     m.d.comb += self.count[name].eq(source[name])

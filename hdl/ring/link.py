@@ -32,6 +32,9 @@ class LinkSignature(wiring.Signature):
     def __init__(self):
         super().__init__({"valid": Out(1), "data": Out(32), "last": Out(1), "credit": In(1)})
 
+    def __repr__(self):
+        return "LinkSignature()"
+
 
 def check_sizes(segments, words, role):
     """Raise ValueError unless an end of a link can have these sizes."""

@@ -22,10 +22,9 @@ def moves_layout(ports=1):
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
-def repairs_layout(config):
-    """Pulses of links that repeat words, by the names of the counters; none without replay."""
-    names = ("link_restarts", "words_repeated", "checks_failed") if config.replay else ()
-    return data.StructLayout(dict.fromkeys(names, 1))
+def repairs_layout():
+    """Pulses of links that repeat words, by the names of the counters."""
+    return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": 1})
 
 
 class LinkEnds(wiring.Component):
@@ -53,7 +52,8 @@ class LinkEnds(wiring.Component):
     reset_link : In(1)
     sent, received : Out(moves_layout())
         Words of packets for the successor and of the predecessor: each once, however often it was repeated.
-    repairs : Out(repairs_layout(config))
+    repairs : Out(repairs_layout())
+        With replay alone.
     delay : Out(32)
         Cycles of the link to the successor, as it was measured; zero without replay.
     """
@@ -69,7 +69,7 @@ class LinkEnds(wiring.Component):
             "reset_link": In(1),
             "sent": Out(moves_layout()),
             "received": Out(moves_layout()),
-            "repairs": Out(repairs_layout(config)),
+            **({"repairs": Out(repairs_layout())} if config.replay else {}),
             "delay": Out(32),
         })
 

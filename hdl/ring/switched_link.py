@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
-from hdl.ring.link_ends import moves_layout, repairs_layout
+from hdl.ring.link_ends import moves_layout
 from hdl.ring.ports import link_signature, port_members, port_names
 from hdl.ring.switch import LinkSwitch, switch_layout
 from hdl.ring.topology import MOST_PORTS, Source
@@ -51,8 +51,8 @@ class SwitchedLink(wiring.Component):
         As those of :class:`~hdl.ring.link_ends.LinkEnds`, of the ring that ``ring`` names.
     sent, received : Out(moves_layout(2))
         Words that leave, and that come by a port that the node listens to.
-    repairs, delay
-        As those of :class:`~hdl.ring.link_ends.LinkEnds`; there is no replay.
+    delay : Out(32)
+        Zero, as that of :class:`~hdl.ring.link_ends.LinkEnds` without replay.
     ring : In(1)
         Ring that packets are sent to and come from; changes between packets alone.
     expecting : In(1)
@@ -75,7 +75,6 @@ class SwitchedLink(wiring.Component):
             "reset_link": In(1),
             "sent": Out(moves_layout(MOST_PORTS)),
             "received": Out(moves_layout(MOST_PORTS)),
-            "repairs": Out(repairs_layout(config)),
             "delay": Out(32),
             "ring": In(1),
             "expecting": In(1),

@@ -23,10 +23,13 @@ class ReplayLinkSignature(wiring.Signature):
     check : Out(8)
         CRC-8 of data, last and kind, exclusive-or the number of the word modulo 256.
     line : In(1)
-        Messages of 26 bits, without end: what was received, credits, and requests to repeat.
+        Messages of 30 bits, without end: what was received, credits, and requests to repeat.
     """
 
     def __init__(self):
         super().__init__({
             "valid": Out(1), "data": Out(32), "last": Out(1), "kind": Out(1), "check": Out(8), "line": In(1),
         })
+
+    def __repr__(self):
+        return "ReplayLinkSignature()"
