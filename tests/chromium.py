@@ -43,6 +43,6 @@ def needed():
 def load(address, *options, profile):
     """Load a page, given by the address of a file or of a server, with an empty folder as profile."""
     ended = subprocess.run([PROGRAM, *OPTIONS, *options, f"--user-data-dir={profile}", "--dump-dom", address],
-                           capture_output=True, text=True, timeout=120)
+                           capture_output=True, text=True, encoding="utf-8", timeout=120)
     assert ended.returncode == 0, ended.stderr
     return Loaded(text=ended.stdout, messages=[line for line in ended.stderr.splitlines() if "CONSOLE" in line])

@@ -84,6 +84,8 @@ def test_same_builds(wheel, tmp_path):
     """What has been built for a clone serves an installed wheel of the same sources: digests are equal."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
+    for path in tmp_path.rglob("*.py"):  # sources that change while they are loaded have no digest
+        os.utime(path, (0, 0))
     program = ("from pathlib import Path; import {0}sim.verilated as package; "
                "from {0}sim.verilated import build, toolchain, verilog; "
                "print(toolchain.digest(verilog.sources(), toolchain.source(build.build_ring, build.compile_library), "
