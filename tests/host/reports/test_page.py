@@ -24,7 +24,7 @@ from tests.host.sweep.results_of_plan import store_all
 WIDTHS = (390, 1280)
 
 #: A page with pages in frames of every width. It says what is in them, and how they fit.
-HARNESS = """<!doctype html><title>frames</title>{frames}<script>
+HARNESS = """<!doctype html><meta charset="utf-8"><title>frames</title>{frames}<script>
 function decoded(image) {{  // to its last row
   if (!image.complete || !image.naturalWidth) return false
   const context = document.createElement("canvas").getContext("2d")
