@@ -81,7 +81,7 @@ def test_beside_others(wheel, tmp_path):
 
 
 def test_same_builds(wheel, tmp_path):
-    """What has been built for a clone serves an installed wheel of the same sources: digests are equal."""
+    """Builds of a clone serve an installed wheel of the same sources: digests are equal."""
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path)
     for path in tmp_path.rglob("*.py"):  # sources that change while they are loaded have no digest

@@ -123,7 +123,7 @@ def test_a_fault_while_the_link_is_reset():
 
 
 def test_sessions():
-    """What links with replay, or faults, cannot be had with is refused before anything is built."""
+    """Options that exclude links with replay, or faults, are refused before anything is built."""
     with pytest.raises(ValueError, match=r"^Latency of links with replay must be at most 100 cycles, not 101$"), \
             open_session(CONFIG, nodes=2, latency=101):
         pass

@@ -44,7 +44,7 @@ def test_local(model):
 
 
 def test_errors(model, monkeypatch):
-    """What a codec loses of a gradient is added to the next one of the same parameter, whatever the buckets."""
+    """The loss of a codec is added to the next gradient of the same parameter, whatever the buckets."""
     expected = gradients(copy.deepcopy(model.module))
     with standing_in(monkeypatch, LOSSY, 0, 1) as ring:
         monkeypatch.setattr(hooks, "client", lambda: ring)

@@ -100,7 +100,7 @@ def frames(pages, folder):
 
 @pytest.fixture(scope="module")
 def shown(folders, tmp_path_factory):
-    """What a browser shows of every page, at every width."""
+    """Contents of every page, at every width, in a browser."""
     chromium.needed()
     pages = {name: next(folder.glob("*.html")).read_text() for name, folder in folders.items()}
     found, messages = frames(pages, tmp_path_factory.mktemp("browser"))

@@ -125,7 +125,7 @@ class TestHandOver:
         assert heirs == {2: 0, 3: 6, 4: 7, 5: 0, 8: 6}
 
     def test_all_leave(self):
-        """Where nobody stays, the lowest node that joins gets all."""
+        """The lowest node that joins gets all if nobody stays."""
         old, new = plan_of(2, 2, "card0"), plan_of(2, 2, "card1")
         found = hand_over({2: golden.bits([1.0]), 3: golden.bits([2.0])}, old, new)
         assert found.heirs == {2: 0, 3: 0}

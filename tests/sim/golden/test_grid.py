@@ -46,7 +46,7 @@ def test_known_answer_of_three():
 
 @pytest.mark.parametrize(("rows", "columns"), GRIDS)
 def test_exact_sums(rows, columns):
-    """Where sums are exact, a grid, a flat ring of all nodes, and sums of rows and of columns agree bit for bit."""
+    """Exact sums of a grid, of a flat ring, and of rows and columns agree bit for bit."""
     generator = np.random.default_rng(rows * 16 + columns)
     for length in (1, 33, 700):
         values = generator.integers(-100, 100, (rows, columns, length))
