@@ -318,7 +318,8 @@ class CommandQueue(wiring.Component):
             programs.word.eq(loader.word),
             loader.program_data.eq(programs.data),
             loader.weight_stride.eq(self.weight_stride),
-            loader.place.eq(run.place),
+            loader.place.rank.eq(run.rank),
+            loader.place.size.eq(run.size),
             scoreboard.clear.eq(taken),
             scoreboard.active.eq(active),
             scoreboard.lengths.eq(programs.lengths),
@@ -403,7 +404,7 @@ class CommandQueue(wiring.Component):
                 remote.current.eq(self.signals.current),
                 self.signals.of_node.eq(remote.of_node),
                 self.signals.of_queue.eq(remote.of_queue),
-                self.signals.place.eq(run.place),
+                self.signals.place.eq(loader.place),
                 self.signals.run.eq(run.number),
                 self.signals.done.eq(scoreboard.counts),
                 # Collectives have time-outs of their own.

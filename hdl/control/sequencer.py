@@ -22,13 +22,13 @@ def run_layout():
 
     ``passes`` is the number of passes, ``parity`` that of the first, and ``model`` the number of the program. Numbers
     of collectives begin at ``collective`` and go on by ``collectives`` with each pass. ``number`` is that of the run,
-    the same on all nodes of a ring, and ``place`` the node's there: both are for waits for other nodes. With number 0
-    a node tells the others nothing.
+    the same on all nodes of a ring, and ``rank`` and ``size`` are the node's place there: all are for waits for other
+    nodes. With number 0 a node tells the others nothing.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
         "collective": 16, "collectives": 16,
-        "place": place_layout(), "reserved_2": 23,
+        **place_layout().members, "reserved_2": 23,
     })
 
 
