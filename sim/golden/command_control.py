@@ -137,7 +137,7 @@ class CommandControl:
         }
 
     def _action(self, given: Inputs) -> Rejection | str:
-        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again" or nothing."""
+        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again", nothing."""
         drop = given.stop and self._of_program
         missing = given.head["wait"] & ~given.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:

@@ -21,8 +21,8 @@ def strays(command, config, place):
 
 
 def verdict(command, config, rule, packed, place=None):
-    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division. One of a program
-    has the place of its node."""
+    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division. For one of a
+    program there is the place of its node."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),

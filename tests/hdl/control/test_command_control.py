@@ -62,8 +62,8 @@ class Control(wiring.Component):
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
-                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "alive", "blocked", "flags",
-                "link_reset", "timeout", "stop", "good", "queued", "head")),
+                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "alive", "blocked",
+                "flags", "link_reset", "timeout", "stop", "good", "queued", "head")),
             refused.eq(loading & self.bad & unit.deliver),
             unit.refused.eq(refused),
             unit.start.ready.eq(self.accepts),

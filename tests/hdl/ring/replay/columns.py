@@ -20,13 +20,14 @@ class Columns:
 
     def stream(self, name, payload, ready):
         """Add a row for a stream: a payload, or None, and whether it is taken."""
-        self.note(**{f"{name}__valid": payload is not None, f"{name}__payload": payload or 0, f"{name}__ready": ready})
+        self.note(**{f"{name}__valid": payload is not None, f"{name}__payload": payload or 0,
+                     f"{name}__ready": ready})
 
     def __getitem__(self, name):
         return self._rows[name]
 
     def compare(self, unit):
-        """Run a Verilated unit on the inputs, and compare each output in each cycle, payloads while they are valid."""
+        """Run a Verilated unit on the inputs and compare each output in each cycle, payloads while they are valid."""
         rows = {name: np.array(values, np.uint64) for name, values in self._rows.items()}
         unit.reset()
         found = unit.run({port.name: rows[port.name] for port in unit.inputs})
