@@ -40,7 +40,8 @@ class Ring(wiring.Component):
             connect_stream(m, words.o, link.control_i)
             connect_stream(m, link.control_o, words.i)
             m.d.sync += joined(link.ring_o, links[(n + 1) % NODES].ring_i)
-            m.d.comb += [link.reset_link.eq(self.reset_link), words.reset_link.eq(self.reset_link), link.o.ready.eq(1)]
+            m.d.comb += [link.reset_link.eq(self.reset_link), words.reset_link.eq(self.reset_link),
+                         link.o.ready.eq(1)]
         m.d.sync += links[1].ring_i.data.eq(links[0].ring_o.data ^ self.damage << 13)
         return m
 
