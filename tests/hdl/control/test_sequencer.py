@@ -65,8 +65,9 @@ async def goes_through_programs(dut):
     def drive():
         begin = not model.left and generator.random() < 0.2
         if begin:
-            fields.update(passes=generator.randrange(5), model=0, parity=generator.getrandbits(1), reserved=0,
-                          collective=generator.getrandbits(16), collectives=generator.getrandbits(16))
+            fields.update(passes=generator.randrange(5), model=0, parity=generator.getrandbits(1), number=0,
+                          reserved_0=0, collective=generator.getrandbits(16), collectives=generator.getrandbits(16),
+                          rank=0, size=0, reserved_2=0)
             state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), fields))
         # A command takes at least two cycles to come.
         advance = not begin and state["since"] > 1 and generator.random() < 0.6
