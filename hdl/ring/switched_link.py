@@ -57,8 +57,8 @@ class SwitchedLink(wiring.Component):
         With replay alone.
     control_i, control_o : In, Out(stream of unsigned(32))
         With replay alone: control words of ring 0. They leave by the port that ring 0 sends by, and wait while the
-        transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset. Those
-        that come by the port that ring 0 receives from are handed out; others are dropped.
+        transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset.
+        Those that come by the port that ring 0 receives from are handed out; others are dropped.
     delay : Out(32)
         Cycles of the link to the successor in ring 0, as it was measured; zero without replay.
     ring : In(1)
@@ -99,10 +99,11 @@ class SwitchedLink(wiring.Component):
         segments, longest = config.ingress_segments, packet_words(config.segment)
         m.submodules.switch = switch = LinkSwitch(signature=link_signature(config))
         seats = Signal(seats_layout(), init=_FIRST)
-        wanted, first_port = seats.sends[self.ring], seats.sends[0]
+        wanted = seats.sends[self.ring]
         loads, reset = Signal(), Signal()
         if config.replay:
-            transmitter = ReplayTransmitter(segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS)
+            transmitter = ReplayTransmitter(
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS)
             receivers = [ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [

@@ -213,7 +213,8 @@ class Transmitter:
         if self._restart_due:
             if not self.started:
                 self.id = (self.id + 1) % 4
-            self._fetched = restart_word((self.send + self._base) % NUMBERS, self.id, int(not self.started)), (0, 0, int(self.started))
+            number = (self.send + self._base) % NUMBERS
+            self._fetched = restart_word(number, self.id, int(not self.started)), (0, 0, int(self.started))
             return 0, 0
         again, opened = self.send != self.highest, self._open
         if not self.started or self.send == self.write or not (again or opened):

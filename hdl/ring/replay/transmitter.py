@@ -45,9 +45,9 @@ class ReplayTransmitter(wiring.Component):
     After a reset the first word is START, and packets wait for its answer: this takes the round trip and
     :data:`~hdl.ring.replay.line.MESSAGE_BITS` cycles twice. It gives the phase of messages, and ``delay``.
 
-    With two ports it has a link at each, with numbers, a phase and a latency of its own, and is at one of them. It goes
-    to the other, in one cycle, when all words have arrived and all credits are home: then a link has a state of some
-    30 bits, and the transmitter keeps those of the one that it leaves. A link starts when the first word waits for it.
+    With two ports it has a link at each, with numbers, a phase and a latency of its own, and is at one of them. It
+    goes to the other, in one cycle, when all words have arrived and all credits are home: then a link has a state of
+    some 30 bits, which the transmitter keeps. A link starts when the first word waits for it.
 
     Parameters
     ----------
