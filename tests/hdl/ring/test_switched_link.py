@@ -253,8 +253,8 @@ def test_control_words(replaying, shape):
     assert not quiet["words"].any()
     if shape is Shape.VERTICAL:
         return
-    phases, rings = (6, ROWS) if shape is Shape.GRID else (1, 1)
-    found = replaying.run(generator, phases=phases, quota=30, cycles=2000, sources=controls, sinks=listening)
+    phases, rings = (5, ROWS) if shape is Shape.GRID else (1, 1)
+    found = replaying.run(generator, phases=phases, quota=20, cycles=3000, sources=controls, sinks=listening)
     for ring in plan.rings[:rings]:
         for place, node in enumerate(ring):
             heard = found[f"control_o_{node}__payload"][found[f"control_o_{node}__valid"].astype(bool)]
