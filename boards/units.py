@@ -279,6 +279,7 @@ UNITS = {
     "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
     "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
     "ring.switched_link": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2}),
+    "ring.switched_link.replay": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2, "replay": True}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),

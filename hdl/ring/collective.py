@@ -51,7 +51,7 @@ def counts_layout(config):
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
-            **(repairs_layout().members if config.replay else {}),
+            **(repairs_layout(config.ring_ports).members if config.replay else {}),
         }
     )
 
@@ -276,7 +276,8 @@ class CollectiveEngine(wiring.Component):
         if has_switch:
             is_switch = command.operation == Operation.SWITCH
             m.d.comb += [
-                link.ring.eq(command.port),
+                # Between commands control words of ring 0 can leave.
+                link.ring.eq(Mux(control.busy, command.port, 0)),
                 link.expecting.eq(datapath.expected.valid | control.drain),
                 link.seats.eq(command.gradient_base),
                 link.load.eq(control.planning & is_switch & ~self.link_reset),

@@ -47,6 +47,8 @@ class Transmitter:
         Words that are kept: a power of two of more than ``window``.
     window : int
         Words that may be sent and not acknowledged.
+    ports : int
+        Links, of which it is at one at a time.
     """
 
     #: Cycles from the first START to the answer's first bit, with wires that take none.
@@ -56,8 +58,8 @@ class Transmitter:
     #: Cycles beyond ENDS after which the first START, and any other, is sent again.
     START_AGAIN = (255, 1023)
 
-    def __init__(self, *, segments: int, rows: int = 512, window: int = 255) -> None:
-        self.segments, self.rows, self.window = segments, rows, window
+    def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
+        self.segments, self.rows, self.window, self.ports = segments, rows, window, ports
         self.reset()
 
     def reset(self) -> None:
@@ -74,8 +76,13 @@ class Transmitter:
         self.id = 0
         self._confirmed = False  # the receiver has seen the last restart
         self.started = False
-        self._restart_due = True  # the first one is START
-        self._timer = self._round = self._again = 0
+        # The first one is START: at once, or of two ports when a word waits.
+        self._restart_due = self._asked = self.ports == 1
+        self._timer = self._again = 0
+        self.at = 0
+        self._rounds = [0] * self.ports
+        self._base = 0  # number on the wires of the window's word 0
+        self._other = (0, 0, 0, False)  # base, id, given and started of the other link
         self._listener = Listener()
         # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
         self._heard: tuple[Message, bool] | None = None
@@ -84,17 +91,22 @@ class Transmitter:
 
     @property
     def delay(self) -> int:
-        """Latency of the wires."""
-        return self._round // 2
+        """Latency of the wires: of the first port, and above it of the second."""
+        return sum(cycles // 2 << 10 * port for port, cycles in enumerate(self._rounds))
+
+    @property
+    def home(self) -> int:
+        """Whether all words have arrived and all credits are home."""
+        return int(self.settled() and self.credits == self.segments)
 
     @property
     def flying(self) -> int:
         """Words sent and not acknowledged."""
         return (self.highest - self.acknowledged) % NUMBERS
 
-    def ready(self, control: bool, reset_link: int = 0) -> tuple[int, int]:
+    def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
         """Whether a word of a packet is taken, and a control word, while there is one or not."""
-        room = int((self.write - self.acknowledged) % NUMBERS != self.rows)
+        room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
     def settled(self) -> int:
@@ -102,21 +114,27 @@ class Transmitter:
         return int(self.write == self.acknowledged)
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
-             reset_link: int = 0) -> None:
-        """One cycle, with the word and the control word on offer and the bit on the line."""
+             reset_link: int = 0, port: int = 0) -> None:
+        """One cycle, with the word and the control word on offer, the bit on the line, and the port to send by."""
         if reset_link:
             self.reset()
             return
-        enters, control_enters = self.ready(control is not None)
+        enters, control_enters = self.ready(control is not None, port=port)
+        leaves = (port != self.at and self.home and not self._restart_due and self._fetched is None
+                  and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
+        waits = not self.settled()
         sends, new = self._fetch()
         complete, marked, heard = self._listener.complete, self._listener.marked, self._heard
         message = None if complete is None else Message.parse(complete)
-        lost = complete is not None and not self.started and (message is None or message.id != self.id)
+        lost = complete is not None and not self.started and (
+            message is None or not self._asked or message.id != self.id)
         begins = complete is not None and not self.started and not lost
         self._heard = None
-        if message is not None and (message.expect - self.acknowledged) % NUMBERS <= self.flying:
-            self._heard = message, (message.expect - self._announced) % NUMBERS < 256
-        self._listener.step(line, lost)
+        if message is not None:
+            message = dataclasses.replace(message, expect=(message.expect - self._base) % NUMBERS)
+            if (message.expect - self.acknowledged) % NUMBERS <= self.flying:
+                self._heard = message, (message.expect - self._announced) % NUMBERS < 256
+        self._listener.step(line, lost, leaves)
         idle = self.acknowledged == self.highest and self._confirmed
         restarting = self._restart_due
         self._open = self.flying < self.window - 1
@@ -152,20 +170,34 @@ class Transmitter:
         self._timer += 1
         if not self.started:
             if marked:
-                self._round = self._timer
+                self._rounds[self.at] = self._timer
             if begins:
                 self.started = self._confirmed = True
                 self._timer = -self.PATIENCE
             elif restarting:
                 self._timer = -self.ENDS
+            elif not self._asked:
+                self._asked = self._restart_due = waits
             elif self._timer > self.START_AGAIN[self._again]:
                 self._again, self._restart_due = 1, True
-        elif demanded or self._timer > self._round:
+        elif demanded or self._timer > self._rounds[self.at]:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
             self.send = target
             self.id = (self.id + 1) % 4
         elif news or idle:
             self._timer = -self.PATIENCE
+        if leaves:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Go to the other port."""
+        here = (self._base + self.write) % NUMBERS, self.id, self._given, self.started
+        (self._base, self.id, self._given, self.started), self._other = self._other, here
+        self.at = 1 - self.at
+        self.write = self.send = self.highest = self.acknowledged = self._announced = 0
+        self._open, self._heard = True, None
+        self._confirmed = self._asked = self.started
+        self._restart_due, self._again, self._timer = False, 0, -self.PATIENCE
 
     def _keep(self, word: Word) -> None:
         self.kept[self.write % self.rows] = word
@@ -181,13 +213,14 @@ class Transmitter:
         if self._restart_due:
             if not self.started:
                 self.id = (self.id + 1) % 4
-            self._fetched = restart_word(self.send, self.id, int(not self.started)), (0, 0, int(self.started))
+            number = (self.send + self._base) % NUMBERS
+            self._fetched = restart_word(number, self.id, int(not self.started)), (0, 0, int(self.started))
             return 0, 0
         again, opened = self.send != self.highest, self._open
         if not self.started or self.send == self.write or not (again or opened):
             return 0, 0
         kept = self.kept[self.send % self.rows]
-        check = word_check(kept.data, kept.last, kept.kind, self.send)
+        check = word_check(kept.data, kept.last, kept.kind, self.send + self._base)
         self._fetched = dataclasses.replace(kept, check=check), (int(not again), int(again), 0)
         return 1, int(not again)
 

@@ -48,10 +48,11 @@ with mx5.registered():
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
                            program_depth=32, replay=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
-        # COMPUTE in the only queue.
+        # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True),
+                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
+                             ring_ports=2),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

@@ -69,9 +69,16 @@ class Listener(wiring.Component):
 
     A gap is at least :data:`MESSAGE_BITS` zeros, which no messages have in a row. Outputs depend on registers alone.
 
+    Parameters
+    ----------
+    ports : int
+        Lines, of which it listens to one at a time and keeps the phase of both: 1 or 2.
+
     Members
     -------
     line : In(1)
+    swap : In(1)
+        With two ports: from the next cycle on, ``line`` is the other one.
     lost : In(1)
         With ``complete``: what has been found was no message, after all. Look for another gap.
     complete : Out(1)
@@ -84,12 +91,12 @@ class Listener(wiring.Component):
         The first bit behind a gap has come a cycle ago.
     """
 
-    line: In(1)
-    lost: In(1)
-    complete: Out(1)
-    good: Out(1)
-    message: Out(message_layout())
-    marked: Out(1)
+    def __init__(self, *, ports=1):
+        self._ports = ports
+        super().__init__({
+            "line": In(1), "lost": In(1), "complete": Out(1), "good": Out(1), "message": Out(message_layout()),
+            "marked": Out(1), **({"swap": In(1)} if ports > 1 else {}),
+        })
 
     def elaborate(self, platform):
         m = Module()
@@ -97,6 +104,7 @@ class Listener(wiring.Component):
         count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
         bits = Signal(MESSAGE_BITS)
         check = Signal(8)
+        whole = Signal(init=1)  # all bits of the message have come by this line
         mark, expect, given, inverse, id, recover = (
             bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
 
@@ -116,7 +124,7 @@ class Listener(wiring.Component):
         with m.Elif(phased):
             m.d.sync += count.eq(count + 1)
             with m.If(count == MESSAGE_BITS - 1):
-                m.d.sync += [count.eq(0), self.complete.eq(1)]
+                m.d.sync += [count.eq(0), self.complete.eq(whole), whole.eq(1)]
         with m.Elif(~self.line):
             with m.If(count != MESSAGE_BITS):
                 m.d.sync += count.eq(count + 1)
@@ -124,4 +132,22 @@ class Listener(wiring.Component):
             m.d.sync += [phased.eq(1), count.eq(1), self.marked.eq(1)]
         with m.Else():
             m.d.sync += count.eq(0)
+        if self._ports > 1:
+            # The phase of the other line goes on while nobody listens to it.
+            other_phased, other_count = Signal(), Signal(range(MESSAGE_BITS))
+            m.d.sync += other_count.eq(_after(other_count))
+            with m.If(self.swap):
+                m.d.sync += [
+                    Cat(phased, other_phased).eq(Cat(other_phased, phased)),
+                    count.eq(Mux(other_phased, _after(other_count), 0)),
+                    other_count.eq(_after(count)),
+                    whole.eq(~other_phased),
+                    self.complete.eq(0),
+                    self.marked.eq(0),
+                ]
         return m
+
+
+def _after(count):
+    """The place of the next bit in its message."""
+    return Mux(count == MESSAGE_BITS - 1, 0, count + 1)
