@@ -146,8 +146,7 @@ def describe(config):
             Step(name="decoded_to", walk=INGRESS, shape=len(DecodedTo), payload=_decoded_to,
                  when=lambda at, setup: ~setup.alone & _is_coded(at, setup)),
             # Source of each sum that comes to rest.
-            Step(name="landed_from", walk=INGRESS, shape=range(len(LandedFrom)),
-                 payload=_landed_from,
+            Step(name="landed_from", walk=INGRESS, shape=range(len(LandedFrom)), payload=_landed_from,
                  when=lambda at, setup: (is_final(at) | (is_gather(at) & setup.sum)) & setup.sum),
         ),
         reads={"gradients": 1},
