@@ -2,7 +2,7 @@
 
 The last sum of a reduce-scatter comes to rest as it is, as that of a fused update goes to the optimizer. What is sent
 next would have to wait behind it for the last packet of the segment; so it lags one segment behind, as a gather does,
-and that packet waits apart.
+and what that packet holds waits apart.
 """
 
 from amaranth.hdl import Cat, Module, Mux
@@ -18,7 +18,7 @@ from hdl.row_transfer import RowReader
 from hdl.streams.route import PacketDemux, PacketMux
 from hdl.streams.stream import Queue, beat_layout, connect_stream, word_layout
 
-__all__ = ["SUMS", "AddedTo", "CodedTo", "DecodedFrom", "DecodedSum", "DecodedTo", "LandedFrom", "describe",
+__all__ = ["SUMS", "AddedFrom", "AddedTo", "CodedTo", "DecodedSum", "DecodedTo", "LandedFrom", "describe",
            "is_encoded", "scatters_only"]
 
 #: The sums of what comes in and the local gradients, in the order in which they are formed: those that are encoded,
@@ -27,6 +27,13 @@ SUMS = WalkDescription(
     name="sums",
     scatter=lambda now: Tour(steps=Mux(now.setup.sum & now.setup.gather, now.size, now.scatters), first=now.own),
     gather=lambda now: Tour(steps=scatters_only(now.setup), first=now.following))
+
+
+class AddedFrom(enum.IntEnum):
+    """Source of what a local gradient is added to."""
+
+    DECODER = 0
+    LAST = 1
 
 
 class AddedTo(enum.IntEnum):
@@ -43,19 +50,13 @@ class CodedTo(enum.IntEnum):
     KEPT = 1
 
 
-class DecodedFrom(enum.IntEnum):
-    """Source of a packet that is decoded in a reduce-scatter."""
-
-    INGRESS = 0
-    LAST = 1
-
-
 class DecodedTo(enum.IntEnum):
     """Destination of a segment that has been decoded."""
 
     ADDER = 0
     OPTIMIZER = 1
     LANDING = 2
+    LAST = 3
 
 
 class LandedFrom(enum.IntEnum):
@@ -71,11 +72,6 @@ def scatters_only(setup):
     return setup.sum & ~setup.gather
 
 
-def _is_last(at, setup):
-    """Whether a packet is the last addend of a sum that comes to rest as it is."""
-    return is_final(at) & scatters_only(setup)
-
-
 def _is_coded(at, setup):
     """Whether a packet has sums in it, and so is decoded."""
     return is_scatter(at) | setup.sum
@@ -83,8 +79,9 @@ def _is_coded(at, setup):
 
 def _decoded_to(at, setup):
     final = is_final(at)
-    sinks = {DecodedTo.ADDER: is_scatter(at) & ~(final & setup.fused), DecodedTo.OPTIMIZER: final & setup.fused,
-             DecodedTo.LANDING: is_gather(at)}
+    updated, last = final & setup.fused, final & scatters_only(setup)
+    sinks = {DecodedTo.ADDER: is_scatter(at) & ~updated & ~last, DecodedTo.OPTIMIZER: updated,
+             DecodedTo.LANDING: is_gather(at), DecodedTo.LAST: last}
     return Cat(sinks[sink] for sink in DecodedTo)
 
 
@@ -132,16 +129,15 @@ def describe(config):
             job(config, "summing_job", SUMS, "gradients", lambda setup: setup.gradient_row),
             # Whether such gradients are added to ingress.
             Step(name="paired", walk=SUMS, shape=1, payload=_is_paired),
+            # Source of what they are then added to.
+            Step(name="added_from", walk=SUMS, shape=range(len(AddedFrom)), when=_is_paired,
+                 payload=lambda at, setup: Mux(is_encoded(at, setup), AddedFrom.DECODER, AddedFrom.LAST)),
             # Destination of each sum, a bit for each of AddedTo.
             Step(name="added_to", walk=SUMS, shape=len(AddedTo), payload=_added_to),
             # Destinations of each sum that has been encoded, a bit for each of CodedTo.
             Step(name="coded_to", walk=SUMS, shape=len(CodedTo), payload=_coded_to, when=is_encoded),
             # Whether a sum that has been encoded comes to rest, decoded again.
             Step(name="restore", walk=SUMS, shape=1, payload=_stays, when=is_encoded),
-            # Source of each packet that is decoded, in a reduce-scatter.
-            Step(name="decoded_from", walk=SUMS, shape=range(len(DecodedFrom)),
-                 payload=lambda at, setup: Mux(is_encoded(at, setup), DecodedFrom.INGRESS, DecodedFrom.LAST),
-                 when=lambda at, setup: scatters_only(setup) & _is_paired(at, setup)),
             # Destinations of each segment that has been decoded, a bit for each of DecodedTo.
             Step(name="decoded_to", walk=INGRESS, shape=len(DecodedTo), payload=_decoded_to,
                  when=lambda at, setup: ~setup.alone & _is_coded(at, setup)),
@@ -150,10 +146,7 @@ def describe(config):
                  when=lambda at, setup: (is_final(at) | (is_gather(at) & setup.sum)) & setup.sum),
         ),
         reads={"gradients": 1},
-        receives=(
-            Sink(name="to_decoder", when=lambda at, setup: _is_coded(at, setup) & ~_is_last(at, setup)),
-            Sink(name="last", when=_is_last),
-        ),
+        receives=(Sink(name="to_decoder", when=_is_coded),),
         takes={Socket.ONWARD: "onward", Socket.ADDEND: "addend"},
         gives=(
             Given(name="local", to=Socket.LOCAL if lossy else Socket.ADDEND),
@@ -180,8 +173,6 @@ class DecodedSum(Part):
         super().__init__(config, description, {
             # Packets that are decoded.
             "to_decoder": In(words),
-            # Those that are decoded one segment later.
-            "last": In(words),
             # Packets that are passed on as they come.
             "onward": In(words),
             # Local gradients as they are in memory.
@@ -212,7 +203,7 @@ class DecodedSum(Part):
         m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         m.submodules.encoder = encoder = FeedbackEncoder(codec=codec, lanes=lanes)
         m.submodules.decoder = decoder = WordDecoder(codec=codec, lanes=lanes)
-        m.submodules.decoded_mux = source = PacketMux(inputs=len(DecodedFrom))
+        m.submodules.added_mux = addends = PacketMux(inputs=len(AddedFrom), shape=beats)
         m.submodules.added_demux = added = PacketDemux(outputs=len(AddedTo), shape=beats)
         m.submodules.coded_demux = coded = PacketDemux(outputs=len(CodedTo))
         m.submodules.decoded_demux = decoded = PacketDemux(outputs=len(DecodedTo), shape=beats)
@@ -222,38 +213,37 @@ class DecodedSum(Part):
         # of these is formed, the encoder has the rows of the sum before it.
         m.submodules.to_send = to_send = Queue(shape=word_layout(), depth=2 * words, block=True)
         m.submodules.to_decode = to_decode = Queue(shape=word_layout(), depth=words, block=True)
-        m.submodules.last_words = last = Queue(shape=word_layout(), depth=2 * words, block=True)
-        m.submodules.to_encode = to_encode = Queue(shape=beats, depth=max(segment // lanes, 4), block=True)
+        m.submodules.last_rows = last = Queue(shape=beats, depth=2 * segment // lanes, block=True)
+        m.submodules.to_encode = to_encode = Queue(shape=beats, depth=segment // lanes, block=True)
         m.submodules.kept_sums = kept_sums = Queue(shape=word_layout(), depth=2 * words, block=True)
 
         connect_stream(m, self.summing_job, reader.job)
         connect_stream(m, self.paired, adder.paired)
+        connect_stream(m, self.added_from, addends.route)
         connect_stream(m, self.added_to, added.route)
-        connect_stream(m, self.decoded_from, source.route)
         connect_stream(m, self.coded_to, coded.route)
         connect_stream(m, self.decoded_to, decoded.route)
         connect_stream(m, self.restore, encoder.restore)
         connect_stream(m, self.landed_from, landed.route)
         connect_stream(m, self.to_decoder, to_decode.i)
         connect_stream(m, self.onward, self.passed)
-        connect_stream(m, self.last, last.i)
-        connect_stream(m, last.o, source.i[DecodedFrom.LAST])
-        with m.If(scatters_only(setup)):
-            connect_stream(m, to_decode.o, source.i[DecodedFrom.INGRESS])
-            connect_stream(m, source.o, decoder.i)
-            connect_stream(m, added.o[AddedTo.ENCODER], to_encode.i)
-            connect_stream(m, to_encode.o, encoder.i)
-        with m.Else():
-            connect_stream(m, to_decode.o, decoder.i)
-            connect_stream(m, added.o[AddedTo.ENCODER], encoder.i)
+        connect_stream(m, to_decode.o, decoder.i)
         connect_stream(m, decoder.o, decoded.i)
-        connect_stream(m, decoded.o[DecodedTo.ADDER], adder.b)
+        connect_stream(m, decoded.o[DecodedTo.ADDER], addends.i[AddedFrom.DECODER])
+        connect_stream(m, decoded.o[DecodedTo.LAST], last.i)
+        connect_stream(m, last.o, addends.i[AddedFrom.LAST])
+        connect_stream(m, addends.o, adder.b)
         connect_stream(m, decoded.o[DecodedTo.OPTIMIZER], self.finished)
         connect_stream(m, decoded.o[DecodedTo.LANDING], landed.i[LandedFrom.INGRESS])
         connect_stream(m, reader.o, self.local)
         connect_stream(m, self.addend, adder.a)
         connect_stream(m, adder.o, added.i)
         connect_stream(m, added.o[AddedTo.LANDING], landed.i[LandedFrom.ADDER])
+        with m.If(scatters_only(setup)):
+            connect_stream(m, added.o[AddedTo.ENCODER], to_encode.i)
+            connect_stream(m, to_encode.o, encoder.i)
+        with m.Else():
+            connect_stream(m, added.o[AddedTo.ENCODER], encoder.i)
         connect_stream(m, encoder.o, coded.i)
         connect_stream(m, encoder.restored, landed.i[LandedFrom.OWN])
         connect_stream(m, coded.o[CodedTo.EGRESS], to_send.i)

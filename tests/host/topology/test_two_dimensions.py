@@ -17,8 +17,8 @@ MOMENTUM = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
 
 
 @pytest.mark.parametrize(("name", "rows", "columns", "length"), [
-    ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700),
-    ("mx9", 3, 1, 700)])
+    ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("centroid", 2, 4, 700),
+    ("mx9", 2, 4, 700), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700), ("mx9", 3, 1, 700)])
 def test_updates(name, rows, columns, length):
     """Weights, masters, state, residuals and words are those of the golden model in each of three steps; gradients as
     ``zero_value``, ``raw`` and ``mx9``, weights as ``raw``, ``centroid16`` and ``mx9``."""
