@@ -211,8 +211,7 @@ class CollectiveEngine(wiring.Component):
         now = Situation(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
             following=planner.following, scatters=scatters, gathers=gathers,
-            gives=gives, is_broadcast=is_broadcast, is_root=is_root,
-            passes_on=setup.successor != command.root)
+            gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=setup.successor != command.root)
 
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
