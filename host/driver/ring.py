@@ -141,8 +141,8 @@ class Ring(RingLayers):
         """Queue the update of each block at its owner alone, with the gradients that its memory holds: the sums that
         reduce-scatters of the vector, or of all its parts, have left there.
 
-        An all-gather then brings the new weights to all nodes. With gradients in a codec that loses nothing the three
-        operations together are a fused update, bit for bit.
+        An all-gather then brings the new weights to all nodes. The three operations together are a fused update, bit
+        for bit.
         """
         parts = self._parts(Operation.FUSED_UPDATE, where)
         fields = []
@@ -206,11 +206,12 @@ class Ring(RingLayers):
         return self.submit(Operation.REDUCE_SCATTER, where).result()
 
     def all_gather(self, where: Where) -> Outcome:
-        """Bring each block of weights from its owner to all nodes."""
+        """Bring each block of weights from its owner to all nodes, the owner too: decoded ones in nodes with a weight
+        codec."""
         return self.submit(Operation.ALL_GATHER, where).result()
 
     def broadcast(self, where: Where, *, root: int) -> Outcome:
-        """Bring the weights of one node to all nodes."""
+        """Bring the weights of one node to all nodes, as they are."""
         return self.submit(Operation.BROADCAST, where, root=root).result()
 
     def quiesce(self) -> Outcome:

@@ -127,8 +127,9 @@ class Reference:
             traffic, and no bits.
         """
         given = self._golden.bits(np.stack(gradients))
-        traffics = None if parts is None else [self._part(one, given, settings) for one in parts]
+        before = None if self.residuals is None else self.residuals.copy()
         update = self._update(given, settings, slice(None), 0, self.residuals)
+        traffics = None if parts is None else [self._part(one, given, settings, before, update) for one in parts]
         self.weights = update.weights
         self.master = update.master
         self.state = update.state
@@ -147,13 +148,13 @@ class Reference:
             segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
         return update
 
-    def _part(self, part: Part, gradients: npt.NDArray[np.uint32],
-              settings: Settings | FixedSettings) -> "Traffic":
-        """Traffic of a collective of the step."""
+    def _part(self, part: Part, gradients: npt.NDArray[np.uint32], settings: Settings | FixedSettings,
+              before: npt.NDArray[np.uint32] | None, update: "Update") -> "Traffic":
+        """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
         shape = {"segment": self._ring.segment, "lanes": self._ring.lanes, "turn": part.turn}
-        residuals = None if self.residuals is None else self.residuals.copy()
+        residuals = None if before is None else before.copy()
         match part.operation:
             case "FUSED_UPDATE":
                 return self._update(gradients, settings, elements, part.turn, residuals).traffic
@@ -161,8 +162,9 @@ class Reference:
                 _, traffic = golden.reduce_scatter(
                     gradients[:, elements], gradient_codec=self._gradient_codec,
                     residuals=None if residuals is None else residuals[:, elements], **shape)
-            case "ALL_GATHER":  # raw, so that any weights take as many words
-                _, traffic = golden.all_gather(gradients[:, elements], **shape)
+            case "ALL_GATHER":
+                weights = np.broadcast_to(update.weights[elements], (self._ring.nodes, part.length))
+                _, traffic = golden.all_gather(weights, weight_codec=self._codec, **shape)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
         return cast("Traffic", traffic)

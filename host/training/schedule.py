@@ -305,8 +305,5 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if not computes and 2 * length > node.gradient_words:
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
-    if schedule.kind is Kind.STRICT and node.has_residual:
-        raise ValueError(f"Schedule of nodes with gradients in {node.gradient_codec} must not be strict, whose sums "
-                         f"are encoded once more, so that the weights are others")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
     _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state)

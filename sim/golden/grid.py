@@ -73,7 +73,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     """Sum gradients in rows and in columns, update each element at its owner, and bring new weights to all nodes.
 
     Parameters are those of :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
-    (R, C, K). In rows, new weights travel as they are: they have been through the codec in columns.
+    (R, C, K). In rows new weights go through the codec once more, which does not change them.
     """
     rows, columns, length = gradients.shape
     options = {"segment": segment, "lanes": lanes}
@@ -102,7 +102,7 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
         words[:, column] += update.traffic.words
         packets[:, column] += _packets(len(index), rows, segment, 2)
 
-    new_weights, traffic = ring.all_gather(gathered, **options)
+    new_weights, traffic = ring.all_gather(gathered, weight_codec=weight_codec, **options)
     words += traffic.words
     packets += _packets(length, columns, segment, 1)
     return GridUpdate(weights=new_weights, master=master, total=total, state=new_state, gradients=summed, words=words,

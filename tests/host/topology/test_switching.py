@@ -1,49 +1,25 @@
 """Grids of simulated nodes with two ports: host/topology/switching.py and the gateware of docs/ring/switch.md."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
-from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.switching import GridNodes
-from host.transports.verilated import VerilatedTransport
 from sim.golden import grid as golden_grid
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
 from sim.link_faults import RandomFaults
-from sim.verilated.ring import VerilatedRing
 from tests import mx5
-from tests.host.rings import CONFIGS, TIMEOUT, library, random
+from tests.host.rings import CONFIGS, TIMEOUT, random
+from tests.host.topology.grids import CONFIG, open_grid
 
-CONFIG = CONFIGS["engines"]
 CODEC = GRADIENT_CODECS[CONFIG.gradient_codec]
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # from weights of zero
-
-
-@contextlib.contextmanager
-def open_grid(rows, columns, *, latency=3, config=CONFIG, faults=None):
-    """Grid of nodes, and its simulation, whose links are in the order of Topology.links."""
-    links = Topology(rows, columns).links
-    wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
-    simulation = VerilatedRing(library(config), nodes=rows * columns, wiring=wiring)
-    try:
-        for link in simulation.links:
-            link.set_latency(data=latency, credit=latency)
-        simulation.set_faults(faults)
-        devices = [Device(VerilatedTransport(simulation, node), config, name=f"node {node}")
-                   for node in range(rows * columns)]
-        grid = GridNodes(devices, rows=rows, columns=columns, timeout=TIMEOUT)
-        grid.connect()
-        yield grid, simulation
-    finally:
-        simulation.close()
 
 
 def plan_of(grid, disabled, shape):
