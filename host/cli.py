@@ -229,7 +229,6 @@ def train_command(
         nodes = built.nodes if course is None else course.nodes
     damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
-    node.check_ring(nodes)
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:
@@ -239,6 +238,7 @@ def train_command(
         overlap = OVERLAPS[0]
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
                   board=board, overlap=overlap, compute=compute, faults=faults, topology=topology)
+    node.check_ring(nodes)
     if damage is not None or course is not None:
         node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
     check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
