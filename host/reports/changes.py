@@ -16,7 +16,7 @@ __all__ = ["hops", "mark", "nodes_of", "rows_of", "table_of_changes"]
 def hops(densities: list[list[float]]) -> npt.NDArray[np.float64]:
     """Density of each step and hop; NaN where the step's rings have no such hop."""
     longest = max(map(len, densities), default=0)
-    return np.array([[*one, *[np.nan] * (longest - len(one))] for one in densities]).reshape(-1, longest)
+    return np.array([[*one, *[np.nan] * (longest - len(one))] for one in densities]).reshape(len(densities), longest)
 
 
 def nodes_of(report: dict[str, Any]) -> str:

@@ -43,7 +43,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         room = 6.9 * figure.get_size_inches()[0]
         figure.suptitle(" \n", fontsize=15)
         figure.text(0.012, 0.99, shown, fontsize=15 * min(1, room / len(shown)), fontweight="bold", va="top")
-        figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
+        size = min(10, 125 * figure.get_size_inches()[0] / len(note))
+        figure.text(0.012, 0.945, note, fontsize=size, color=_SENT if report["bit_exact"] else FAINT, va="top")
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
                 panel(one, report)
@@ -208,8 +209,8 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
     steps = len(values)
     spread = np.random.default_rng(0).uniform(-0.16, 0.16, steps)
     for hop in range(hops):
-        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), cmap="viridis", s=7, alpha=0.75,
-                              linewidths=0)
+        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), vmin=0, vmax=steps - 1, s=7,
+                              cmap="viridis", alpha=0.75, linewidths=0)
     means = np.nanmean(values, axis=0)
     beside = _dense(report)
     if beside is not None:
