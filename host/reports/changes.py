@@ -83,6 +83,8 @@ def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool =
     named : bool
         Whether to write the requests, and the nodes that are there then, beside the line.
     """
+    from matplotlib.patheffects import withStroke
+
     for change in report["changes"]:
         at = (change["step"] + 0.5) * scale
         axes.axvline(at, color=INK, linewidth=1, linestyle=(0, (2, 2)), alpha=0.7)
@@ -90,4 +92,5 @@ def mark(axes: Any, report: dict[str, Any], *, scale: float = 1.0, named: bool =
             count = len(change["nodes"])
             text = f"{', '.join(change['requests'])}: {count} node{'s' if count > 1 else ''}"
             axes.annotate(text, (at, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0),
-                          textcoords="offset points", rotation=90, va="bottom", fontsize=8, color=INK)
+                          textcoords="offset points", rotation=90, va="bottom", fontsize=8, color=INK, zorder=5,
+                          path_effects=[withStroke(linewidth=3, foreground="white")])
