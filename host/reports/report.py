@@ -248,7 +248,7 @@ def verdict(report: dict[str, Any]) -> str:
     if report["changes"]:
         count = len(report["changes"])
         sentence += (f" So is all that nodes keep, after {'each of ' if count > 1 else ''}{count} change"
-                     f"{'s' if count > 1 else ''} of the rings.")
+                     f"{'s' if count > 1 else ''} of the rings; every word sent before was received.")
     if report["compute"] == "engine":
         return f"{sentence} So are all losses and scores that they have computed."
     if report["elements_through"]:

@@ -38,7 +38,7 @@ def test_leave_and_come(run, nodes_of, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     for line in ("topology: 2 x 4 nodes\n  from step 1: 8 nodes, grid\n  from step 3, disable card1: 4 nodes, flat\n",
                  "after step 2, disable card1: 4 nodes, flat; ", "after step 7, disable node5: 7 nodes, flat; ",
-                 "So is all that nodes keep, after each of 5 changes of the rings."):
+                 "after each of 5 changes of the rings; every word sent before was received."):
         assert line in out
     report, trained = result(whole)
     assert report["bit_exact"] is True

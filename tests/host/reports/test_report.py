@@ -128,7 +128,8 @@ class TestBuild:
         assert rows["after step 2"] == "disable card1, disable node1 · 1 node, flat"
         assert rows["after step 5"] == "enable node1 · 4 nodes, grid"
         assert rows["cycles to switch · to carry over"] == "4,510 · 27,000"
-        assert report.verdict(result).endswith(" So is all that nodes keep, after each of 3 changes of the rings.")
+        assert report.verdict(result).endswith(
+            " So is all that nodes keep, after each of 3 changes of the rings; every word sent before was received.")
 
     def test_faults(self):
         assert build()["faults"] is None
