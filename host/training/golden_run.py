@@ -121,6 +121,12 @@ class Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
+    def _numbers(self, settings: Settings | FixedSettings) -> tuple[Any, bool]:
+        """Settings in the form that the golden model takes them, and whether state is packed."""
+        numbers = dataclasses.asdict(settings)
+        packed_state: bool = numbers.pop("packed_state")
+        return self._golden.settings(**numbers), packed_state
+
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None) -> "Traffic":
         """Do the ring's step, and return its traffic.
@@ -152,12 +158,6 @@ class Reference:
             gradient_codec=self._gradient_codec, residuals=None if residuals is None else residuals[:, elements],
             segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
         return update
-
-    def _numbers(self, settings: Settings | FixedSettings) -> tuple[Any, bool]:
-        """Settings in the form that the golden model takes them, and whether state is packed."""
-        numbers = dataclasses.asdict(settings)
-        packed_state: bool = numbers.pop("packed_state")
-        return self._golden.settings(**numbers), packed_state
 
     def _part(self, part: Part, gradients: npt.NDArray[np.uint32],
               settings: Settings | FixedSettings) -> "Traffic":
