@@ -16,9 +16,10 @@ from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.diagnosis import explain
 from host.driver.errors import DeviceTimeoutError
+from host.driver.local_commands import LocalCommands
 from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
-from host.driver.submission import PendingCommand, RingCommands
+from host.driver.submission import PendingCommand
 from host.driver.trace import TraceRecord
 
 __all__ = ["RUNS", "Passes", "RingPrograms"]
@@ -53,7 +54,7 @@ class Passes:
     outcome: Outcome
 
 
-class RingPrograms(RingCommands):
+class RingPrograms(LocalCommands):
     """Nodes in a ring, and their programs.
 
     Parameters

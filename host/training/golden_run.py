@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hdl.compression.registry import RAW
+from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.ring import Ring, Vector
+from host.driver.vectors import Vector
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
@@ -49,7 +50,8 @@ class Reference:
 
     counter = "WORDS_SENT"
 
-    def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
+    def __init__(self, ring: LocalCommands, weights: Vector, planes: int,
+                 centroids: npt.NDArray[np.uint32] | None = None):
         # Loaded here, since nothing else in host/ needs the models of a node's inside.
         from sim.golden import masking
         from sim.golden import ring as golden
@@ -74,6 +76,11 @@ class Reference:
     def coded(self) -> bool:
         return bool(self._weight_codec != RAW)
 
+    @property
+    def equivalent_nodes(self) -> float:
+        """Nodes of a ring over whose hops the sums of all nodes' sparse gradients have the same mean density."""
+        return self._ring.nodes
+
     def arrays(self) -> dict[str, Any]:
         """Copies of all arrays."""
         return {"weights": self.weights.copy(), "master": self.master.copy(),
@@ -86,7 +93,7 @@ class Reference:
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
-    def adopt(self, ring: Ring, *, packed_state: bool) -> None:
+    def adopt(self, ring: LocalCommands, *, packed_state: bool) -> None:
         """Take what the nodes have, after steps that this model has not done."""
         length = len(self.weights)
         self.weights = ring.read_weights(length, ranks=[0])[0].view(np.uint32)
@@ -114,6 +121,12 @@ class Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
+    def _numbers(self, settings: Settings | FixedSettings) -> tuple[Any, bool]:
+        """Settings in the form that the golden model takes them, and whether state is packed."""
+        numbers = dataclasses.asdict(settings)
+        packed_state: bool = numbers.pop("packed_state")
+        return self._golden.settings(**numbers), packed_state
+
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None) -> "Traffic":
         """Do the ring's step, and return its traffic.
@@ -139,11 +152,10 @@ class Reference:
                 turn: int, residuals: npt.NDArray[np.uint32] | None) -> "Update":
         """A fused update of some elements; ``residuals`` are replaced, and nothing else."""
         golden = self._golden
-        numbers = dataclasses.asdict(settings)
-        packed_state = numbers.pop("packed_state")
+        numbers, packed_state = self._numbers(settings)
         update: Update = golden.fused_update(
             gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state],
-            golden.settings(**numbers), packed_state=packed_state, weight_codec=self._codec,
+            numbers, packed_state=packed_state, weight_codec=self._codec,
             gradient_codec=self._gradient_codec, residuals=None if residuals is None else residuals[:, elements],
             segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
         return update
