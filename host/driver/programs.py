@@ -103,9 +103,18 @@ class RingPrograms(RingCommands):
             A queue has no room for all of its commands.
         ProgramRunningError
             A program runs.
+        ValueError
+            Commands wait for other nodes, which cannot tell, or whose programs have other lengths.
         """
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
+        if _waits_for_nodes(programs):
+            if not self._config.has_signals:
+                raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
+            lengths = [tuple(map(len, program)) for program in programs]
+            if len(set(lengths)) > 1:
+                raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
+                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
         if self._config.queues > 1:
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
@@ -230,6 +239,8 @@ class RingPrograms(RingCommands):
         """
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
+        if _waits_for_nodes(self._programs):
+            raise ValueError("Commands that wait for other nodes must be run by the nodes, and not be sent")
         self.wait()
         order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
                        for place, command in enumerate(commands))
@@ -258,6 +269,11 @@ class RingPrograms(RingCommands):
         return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
                                    for rank, command in step.items()},
                                   patience=max(command.duration for command in step.values()))
+
+
+def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
+    """Whether some command waits for another node."""
+    return any(command.remote and command.after_1 for program in programs for queue in program for command in queue)
 
 
 def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:

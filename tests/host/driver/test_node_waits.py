@@ -157,12 +157,29 @@ def test_statuses():
         played(ring, program)
 
 
+def test_programs_that_nodes_cannot_run():
+    """Commands that are sent one by one do not wait, and nodes must count the same commands."""
+    command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
+    with open_nodes(2) as (ring, _):
+        with pytest.raises(ValueError, match=r"^Queues must have as many commands on each node where commands wait "
+                                             r"for other nodes, not \(0, 1\) and \(0, 2\)$"):
+            ring.load_programs([([], [command]), ([], [command, command])])
+        ring.load_programs([([], [command]), ([], [command])])
+        with pytest.raises(ValueError, match=r"^Commands that wait for other nodes must be run by the nodes, and not "
+                                             r"be sent$"):
+            ring.send_programs()
+
+
 def test_nodes_without_control_words():
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        ring.load_programs([([], [command]), ([], [command])])
-        for queues in ring.play(1):
-            assert [event.status for event in queues[1]] == [EventStatus.BAD_UNIT]
+        with pytest.raises(ValueError, match=r"^Nodes must have replay and two queues for commands to wait for other "
+                                             r"nodes$"):
+            ring.load_programs([([], [command]), ([], [command])])
+        for device in ring.devices:
+            device.load_program(1, [command])
+            device.run(1)
+            assert device.pop_event(TIMEOUT).status is EventStatus.BAD_UNIT
 
 
 def straggler(late, duration, nodes=NODES):
