@@ -135,7 +135,7 @@ class KeepAlive:
             self._due = None
         hops = self.hops(word)
         if at_work and self._count == self.PERIOD - 1 and size > 1:
-            self._due = (size - 2) % SOURCES
+            self._due = (size - 1) % SOURCES
         elif hops:
             self._due = max(hops - 1, -1 if self._due is None else self._due)
         self._count = (self._count + 1) % self.PERIOD if at_work else 0
