@@ -67,21 +67,14 @@ class RingPrograms(RingCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
-        self._run_number: int | None = None  # of the latest run; None before links were reset
         self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
 
-    def recover(self) -> None:
-        super().recover()
-        self._run_number = 0
-
     def _next_run(self) -> int:
-        """Number of the next run, which nodes have said nothing about; 0 for nodes without control words."""
+        """Number of the next run, another one than that of the latest run of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
-        if self._run_number is None:
-            self.recover()
-        self._run_number = (self._run_number or 0) % RUNS + 1
-        return self._run_number
+        latest = [device.latest_run for device in self._devices]
+        return next(number for step in range(RUNS) if (number := (latest[0] + step) % RUNS + 1) not in latest)
 
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
