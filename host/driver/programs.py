@@ -24,7 +24,7 @@ from host.driver.trace import TraceRecord
 __all__ = ["RUNS", "Passes", "RingPrograms"]
 
 #: Numbers of runs, from 1 on.
-RUNS = (1 << RUN_BITS) - 1
+RUNS = (1 << int(RUN_BITS)) - 1
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
@@ -73,8 +73,11 @@ class RingPrograms(RingCommands):
         """Number of the next run, another one than that of the latest run of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
-        latest = [device.latest_run for device in self._devices]
-        return next(number for step in range(RUNS) if (number := (latest[0] + step) % RUNS + 1) not in latest)
+        latest = {int(device.latest_run) for device in self._devices}
+        number = max(latest) % RUNS + 1
+        while number in latest:
+            number = number % RUNS + 1
+        return number
 
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
