@@ -13,8 +13,9 @@ def stream(words, packet=70):
 
 
 def test_restart_word():
-    assert restart_word(0x2A5, 2, 1) == Word(1, 0x1 | 0x1AA5 << 4 | 0x055A << 17, 1, 1, 0xA5 ^ crc8(
-        [*((0x1 | 0x1AA5 << 4 | 0x055A << 17) >> n & 1 for n in range(32)), 1, 1]))
+    for start, type in ((0, 1), (1, 14)):
+        data = type | 0x2A5 << 4 | 2 << 14
+        assert restart_word(0x2A5, 2, start) == Word(1, data, 1, 1, crc8([*(data >> n & 1 for n in range(32)), 1, 1]))
 
 
 def test_message():
