@@ -60,8 +60,8 @@ class SwitchedLink(wiring.Component):
         transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset.
         Those that come by the port that ring 0 receives from are handed out; others are dropped.
     delay : Out(32)
-        Cycles of the link that was used last, to the successor, as it was measured; zero without replay. Words go to a
-        port after 1 cycle, and bits of the line, so this is 1 more than the latency of wires.
+        Cycles of the link to the successor that was used last, as it was measured: the latency of wires and one more,
+        by the switch; zero without replay.
     ring : In(1)
         Ring that packets are sent to and come from; changes between packets alone.
     expecting : In(1)

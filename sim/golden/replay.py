@@ -59,10 +59,11 @@ class Transmitter:
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
         self.segments, self.rows, self.window, self.ports = segments, rows, window, ports
+        self.id = self._other_id = 0
         self.reset()
 
     def reset(self) -> None:
-        """Clear all that a reset of the link clears."""
+        """Clear all that a reset of the link clears: all but the numbers of the last restarts."""
         self._spent = 0  # packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
@@ -72,7 +73,6 @@ class Transmitter:
         self._open = True  # the window had room for two words a cycle ago
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
-        self.id = 0
         self._confirmed = False  # the receiver has seen the last restart
         self.started = False
         # The first one is START: at once, or of two ports when a word waits.
@@ -81,7 +81,7 @@ class Transmitter:
         self.at = 0
         self._round = 0
         self._base = 0  # number on the wires of the window's word 0
-        self._other = (0, 0, 0, False, 0)  # base, id, given, started and round of the other link
+        self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
         # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
         self._heard: tuple[Message, bool] | None = None
@@ -194,8 +194,9 @@ class Transmitter:
 
     def _leave(self) -> None:
         """Go to the other port."""
-        here = (self._base + self.write) % NUMBERS, self.id, self._given, self.started, self._round
-        (self._base, self.id, self._given, self.started, self._round), self._other = self._other, here
+        here = (self._base + self.write) % NUMBERS, self._given, self.started, self._round
+        (self._base, self._given, self.started, self._round), self._other = self._other, here
+        self.id, self._other_id = self._other_id, self.id
         self._spent = self._given
         self.at = 1 - self.at
         self.write = self.send = self.highest = self.acknowledged = self._announced = 0
@@ -255,7 +256,7 @@ class Receiver:
         self.packets = self.overrun = self.failed = self.arrived = self.ended = 0
         self.expect = self.number = 0
         self.given = self.id = 0
-        self.recover = False
+        self.recover = True  # until START
         self._word = Word()
         self._position = 0
         self._dropping = False
@@ -289,7 +290,7 @@ class Receiver:
             restart = self._restart(arrived)
             if restart is not None:
                 number, id, start = restart
-                start = start and id != self.id
+                start = start and not (self._speaker.active and id == self.id)
                 self.number, self.id, self.recover = number, id, False
             elif not self.recover and self._is_next(arrived):
                 if self.number == self.expect:
@@ -313,7 +314,8 @@ class Receiver:
         number, id = word.data >> 4 & 1023, word.data >> 14 & 3
         if word != restart_word(number, id, start):
             return None
-        return (number, id, start) if (self.expect - number) % NUMBERS < 256 else None
+        known = (self.expect - number) % NUMBERS < 256 and (start or self._speaker.active)
+        return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
         """Whether the word is whole, has the next number, and finds room."""

@@ -33,16 +33,19 @@ class Speaker(wiring.Component):
     now : In(message_layout())
     start : In(1)
         Begin with a gap, in the next cycle. The first message begins :data:`MESSAGE_BITS` cycles later.
+    active : Out(1)
+        It has been started.
     line : Out(1)
     """
 
     now: In(message_layout())
     start: In(1)
+    active: Out(1)
     line: Out(1)
 
     def elaborate(self, platform):
         m = Module()
-        active, gap = Signal(), Signal()
+        gap = Signal()
         count = Signal(range(MESSAGE_BITS))
         fields = Signal(_CHECK - 2)
         check = Signal(8, init=_MARKED)
@@ -51,7 +54,7 @@ class Speaker(wiring.Component):
         begins, ends, checked = count == 0, count == _CHECK - 1, count >= _CHECK
 
         m.d.comb += bit.eq(Mux(begins, 1, Mux(ends, now.recover, Mux(checked, check[7], fields[0]))))
-        with m.If(active):
+        with m.If(self.active):
             m.d.sync += [
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
@@ -62,7 +65,7 @@ class Speaker(wiring.Component):
             with m.If(count == MESSAGE_BITS - 1):
                 m.d.sync += [count.eq(0), gap.eq(0)]
         with m.If(self.start):
-            m.d.sync += [active.eq(1), gap.eq(1), count.eq(0)]
+            m.d.sync += [self.active.eq(1), gap.eq(1), count.eq(0)]
         return m
 
 

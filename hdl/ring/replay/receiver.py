@@ -22,7 +22,7 @@ class ReplayReceiver(wiring.Component):
     All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
 
     A word whose check is wrong, or that has another number than the one after its predecessor, is dropped together
-    with all that follow, until RESTART says which number comes next. Words that have come before are then checked and
+    with all that follow, until RESTART says which number comes next; after a reset all are, until START. Words that have come before are then checked and
     dropped. A control word that comes while another waits at ``control`` is treated like a damaged one, so nothing is
     lost, but each time costs a restart: ``control`` is meant for a sink with room.
 
@@ -100,20 +100,22 @@ class ReplayReceiver(wiring.Component):
         number = Signal(8)  # of the next word on the wires, at most 255 less than `expect`
         id = Signal(2)
         given = Signal(4)
-        recover = Signal()
+        recover = Signal(init=1)  # after a reset, what is on its way from before it is dropped until START comes
         restart = data.View(restart_layout(), word.data)
         distance = Signal(NUMBER_BITS)
-        due, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal()
+        due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             distance.eq(expect - restart.number),
             due.eq(number == expect[:8]),
-            restarts.eq(valid & is_restart & (found == 0) & (distance[8:] == 0)),
+            starts.eq(~word.data[0]),  # START, and not RESTART
+            restarts.eq(valid & is_restart & (found == 0) & (distance[8:] == 0) & (starts | speaker.active)),
             follows.eq(valid & ~recover & ~(kind & word.last) & (found == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            speaker.start.eq(restarts & ~word.data[0] & (restart.id != id)),  # START, and not RESTART
+            # A START that comes twice, which a wrong `valid` makes of any, is answered once.
+            speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, given, id, recover)),
             ring.line.eq(speaker.line),

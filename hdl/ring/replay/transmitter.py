@@ -27,10 +27,10 @@ def _row_layout():
 
 
 def _link_layout():
-    """State of a link that all words have left: the number of the word that the window calls 0, the number of the
-    last restart, packets that have left the receiver as far as is known, whether START has been answered, and cycles
-    that this took, beyond those of both ends."""
-    return data.StructLayout({"base": NUMBER_BITS, "id": 2, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
+    """State of a link that all words have left, beside the number of its last restart: the number of the word that
+    the window calls 0, packets that have left the receiver as far as is known, whether START has been answered, and
+    cycles that this took, beyond those of both ends."""
+    return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
 class ReplayTransmitter(wiring.Component):
@@ -133,6 +133,8 @@ class ReplayTransmitter(wiring.Component):
         leaves = Signal()  # for the other port
         m.submodules.window = ResetInserter(leaves)(window) if has_ports else window
         link = Signal(_link_layout())
+        id, next_id = Signal(2), Signal(2)
+        m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
         # The first one is START: at once, or when a word waits.
         restart_due = Signal(init=not has_ports)
@@ -143,7 +145,7 @@ class ReplayTransmitter(wiring.Component):
         said = Signal(message_layout())
 
         self._take(m, memory, window, spent)
-        number, sends = self._send(m, memory, window, link, restart_due)
+        number, sends = self._send(m, memory, window, link, id, restart_due)
         m.d.comb += [
             listener.line.eq(self.ring_o.line),
             window.complete.eq(listener.complete & listener.good),
@@ -156,7 +158,7 @@ class ReplayTransmitter(wiring.Component):
         latest, demanded, confirms = Signal(), Signal(), Signal()
         away = Signal(4)  # packets that have not left the receiver, as far as is known
         m.d.comb += [
-            latest.eq(window.judged & (said.id == link.id)),
+            latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
             confirms.eq(latest & ~said.recover & ~confirmed),
             away.eq(spent - link.given),
@@ -171,13 +173,13 @@ class ReplayTransmitter(wiring.Component):
 
         # A restart, on demand or out of patience, and before all words the first of them until it is answered.
         m.d.comb += listener.lost.eq(
-            listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == link.id)))
+            listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
         with m.If(~link.started):
             with m.If(listener.marked):
                 m.d.sync += link.round.eq(timer + 1)
             with m.If(restart_due):
-                m.d.sync += link.id.eq(link.id + 1)
+                m.d.comb += next_id.eq(id + 1)
             with m.If(listener.complete & ~listener.lost):
                 m.d.sync += [link.started.eq(1), confirmed.eq(1), timer.eq(-_PATIENCE)]
             with m.Elif(restart_due):
@@ -188,8 +190,8 @@ class ReplayTransmitter(wiring.Component):
             with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
         with m.Elif(demanded | (timer == link.round)):
-            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1)]
-            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE), link.id.eq(link.id + 1)]
+            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + 1)]
+            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE)]
         with m.Elif((window.judged & window.differs) | confirms | (~window.flying & confirmed)):
             m.d.sync += timer.eq(-_PATIENCE)
 
@@ -211,7 +213,21 @@ class ReplayTransmitter(wiring.Component):
                     restart_due.eq(0),
                     asked.eq(other.started),
                 ]
-        return ResetInserter(self.reset_link)(m)
+
+        # Numbers of restarts go on through a reset of the link, so that a START from before it, which may still be on
+        # its way, is told from the one behind it.
+        kept = Module()
+        kept.submodules.link = ResetInserter(self.reset_link)(m)
+        if has_ports:
+            other_id = Signal(2)
+            with kept.If(leaves & ~self.reset_link):
+                kept.d.sync += [id.eq(other_id), other_id.eq(next_id)]
+            with kept.Elif(~self.reset_link):
+                kept.d.sync += id.eq(next_id)
+        else:
+            with kept.If(~self.reset_link):
+                kept.d.sync += id.eq(next_id)
+        return kept
 
     def _take(self, m, memory, window, spent):
         """Words on their way in, of which the first of a packet spends a credit."""
@@ -237,7 +253,7 @@ class ReplayTransmitter(wiring.Component):
         with m.If(taken):
             m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
-    def _send(self, m, memory, window, link, restart_due):
+    def _send(self, m, memory, window, link, id, restart_due):
         """Words on their way out, through the memory's latch and the wires' register. Returns the number of the next
         one, a cycle later, and whether one is in the latch."""
         port = memory.read_port()
@@ -248,7 +264,7 @@ class ReplayTransmitter(wiring.Component):
         m.d.comb += [
             restart.type.eq(Mux(link.started, ControlType.RESTART, ControlType.START)),
             restart.number.eq(number),
-            restart.id.eq(link.id),
+            restart.id.eq(id),
         ]
         m.d.comb += [
             fetch.eq(link.started & ~restart_due & window.pending),
