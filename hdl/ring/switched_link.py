@@ -60,7 +60,8 @@ class SwitchedLink(wiring.Component):
         transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset.
         Those that come by the port that ring 0 receives from are handed out; others are dropped.
     delay : Out(32)
-        Cycles of the link to the successor in ring 0, as it was measured; zero without replay.
+        Cycles of the link to the successor that was used last, as it was measured: the latency of wires and one more,
+        by the switch; zero without replay.
     ring : In(1)
         Ring that packets are sent to and come from; changes between packets alone.
     expecting : In(1)
@@ -186,7 +187,7 @@ class SwitchedLink(wiring.Component):
             self.repairs.link_restarts.eq(transmitter.restarted),
             self.repairs.words_repeated.eq(transmitter.repeated),
             self.repairs.checks_failed.eq(sum(receiver.failed for receiver in receivers)),
-            self.delay.eq(transmitter.delay[first]),
+            self.delay.eq(transmitter.delay),
             transmitter.control.payload.eq(self.control_i.payload),
             transmitter.control.valid.eq(self.control_i.valid & may_tell),
             self.control_i.ready.eq(transmitter.control.ready & may_tell),

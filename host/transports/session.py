@@ -26,8 +26,8 @@ __all__ = ["LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName",
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
 
-#: Most cycles of a link that repeats words: the answer to its first word comes before that is sent again.
-LONGEST_REPLAYED = 100
+#: Most cycles of a link that repeats words: the answer to START comes before the third one is sent.
+LONGEST_REPLAYED = 480
 
 
 class TransportName(enum.Enum):

@@ -15,7 +15,7 @@ __all__ = ["NUMBERS", "Receiver", "Transmitter", "Word", "restart_word"]
 
 #: Numbers of words are modulo this.
 NUMBERS = 1024
-_RESTART = 1
+_RESTART, _START = 1, 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +30,9 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """The word RESTART, which belongs to the link alone and has no number of its own."""
-    fields = number | id << 10 | start << 12
-    data = _RESTART | fields << 4 | (fields ^ 0x1FFF) << 17
-    return Word(1, data, 1, 1, word_check(data, 1, 1, number))
+    """The word RESTART or START, which belongs to the link alone and has no number of its own."""
+    data = (_START if start else _RESTART) | number << 4 | id << 14
+    return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
 
 class Transmitter:
@@ -60,11 +59,12 @@ class Transmitter:
 
     def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
         self.segments, self.rows, self.window, self.ports = segments, rows, window, ports
+        self.id = self._other_id = 0
         self.reset()
 
     def reset(self) -> None:
-        """Clear all that a reset of the link clears."""
-        self.credits = self.segments
+        """Clear all that a reset of the link clears: all but the numbers of the last restarts."""
+        self._spent = 0  # packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
@@ -73,16 +73,15 @@ class Transmitter:
         self._open = True  # the window had room for two words a cycle ago
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
-        self.id = 0
         self._confirmed = False  # the receiver has seen the last restart
         self.started = False
         # The first one is START: at once, or of two ports when a word waits.
         self._restart_due = self._asked = self.ports == 1
         self._timer = self._again = 0
         self.at = 0
-        self._rounds = [0] * self.ports
+        self._round = 0
         self._base = 0  # number on the wires of the window's word 0
-        self._other = (0, 0, 0, False)  # base, id, given and started of the other link
+        self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
         # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
         self._heard: tuple[Message, bool] | None = None
@@ -91,8 +90,13 @@ class Transmitter:
 
     @property
     def delay(self) -> int:
-        """Latency of the wires: of the first port, and above it of the second."""
-        return sum(cycles // 2 << 10 * port for port, cycles in enumerate(self._rounds))
+        """Latency of the wires."""
+        return self._round // 2
+
+    @property
+    def credits(self) -> int:
+        """Packets that may be started."""
+        return max(self.segments - (self._spent - self._given) % 16, 0)
 
     @property
     def home(self) -> int:
@@ -140,7 +144,7 @@ class Transmitter:
         self._open = self.flying < self.window - 1
 
         # A message counts a cycle after it was checked, once the link is started.
-        demanded, news, gain, target = False, False, 0, self.acknowledged
+        demanded, news, target = False, False, self.acknowledged
         if heard is not None and self.started:
             said, forward = heard
             latest = said.id == self.id
@@ -148,7 +152,7 @@ class Transmitter:
             confirms = latest and not said.recover and not self._confirmed
             news = said.expect != self._announced or confirms
             self._confirmed |= confirms
-            gain, self._given = (said.given - self._given) % 16, said.given
+            self._given = said.given
             if demanded:
                 target = said.expect
             # Words are given up when two messages in a row have said that they have arrived.
@@ -156,13 +160,12 @@ class Transmitter:
                 self.acknowledged = self._announced
             self._announced = said.expect
 
-        spend = 0
         if control is not None and control_enters:
             self._keep(Word(1, control, 0, 1))
         elif word is not None and enters:
             self._keep(Word(1, word[0], word[1], 0))
-            spend, self._first = int(self._first), bool(word[1])
-        self.credits = min(self.credits + gain, self.segments) - spend
+            self._spent = (self._spent + self._first) % 16
+            self._first = bool(word[1])
         self.highest = (self.highest + new) % NUMBERS
         self.send = (self.send + sends) % NUMBERS
 
@@ -170,7 +173,7 @@ class Transmitter:
         self._timer += 1
         if not self.started:
             if marked:
-                self._rounds[self.at] = self._timer
+                self._round = self._timer
             if begins:
                 self.started = self._confirmed = True
                 self._timer = -self.PATIENCE
@@ -180,7 +183,7 @@ class Transmitter:
                 self._asked = self._restart_due = waits
             elif self._timer > self.START_AGAIN[self._again]:
                 self._again, self._restart_due = 1, True
-        elif demanded or self._timer > self._rounds[self.at]:
+        elif demanded or self._timer > self._round:
             self._restart_due, self._confirmed, self._timer = True, False, -self.PATIENCE
             self.send = target
             self.id = (self.id + 1) % 4
@@ -191,13 +194,15 @@ class Transmitter:
 
     def _leave(self) -> None:
         """Go to the other port."""
-        here = (self._base + self.write) % NUMBERS, self.id, self._given, self.started
-        (self._base, self.id, self._given, self.started), self._other = self._other, here
+        here = (self._base + self.write) % NUMBERS, self._given, self.started, self._round
+        (self._base, self._given, self.started, self._round), self._other = self._other, here
+        self.id, self._other_id = self._other_id, self.id
+        self._spent = self._given
         self.at = 1 - self.at
         self.write = self.send = self.highest = self.acknowledged = self._announced = 0
         self._open, self._heard = True, None
         self._confirmed = self._asked = self.started
-        self._restart_due, self._again, self._timer = False, 0, -self.PATIENCE
+        self._restart_due = False
 
     def _keep(self, word: Word) -> None:
         self.kept[self.write % self.rows] = word
@@ -251,7 +256,7 @@ class Receiver:
         self.packets = self.overrun = self.failed = self.arrived = self.ended = 0
         self.expect = self.number = 0
         self.given = self.id = 0
-        self.recover = False
+        self.recover = True  # until START
         self._word = Word()
         self._position = 0
         self._dropping = False
@@ -285,7 +290,7 @@ class Receiver:
             restart = self._restart(arrived)
             if restart is not None:
                 number, id, start = restart
-                start = start and id != self.id
+                start = start and not (self._speaker.active and id == self.id)
                 self.number, self.id, self.recover = number, id, False
             elif not self.recover and self._is_next(arrived):
                 if self.number == self.expect:
@@ -304,12 +309,13 @@ class Receiver:
         self._cycle += 1
 
     def _restart(self, word: Word) -> tuple[int, int, bool] | None:
-        """Number, id and start of a RESTART that can be followed."""
-        fields = word.data >> 4 & 0x1FFF
-        if word != restart_word(fields & 1023, fields >> 10 & 3, fields >> 12):
+        """Number, id and start of a RESTART or START."""
+        start = word.data & 15 == _START
+        number, id = word.data >> 4 & 1023, word.data >> 14 & 3
+        if word != restart_word(number, id, start):
             return None
-        number = fields & 1023
-        return (number, fields >> 10 & 3, bool(fields >> 12)) if (self.expect - number) % NUMBERS < 256 else None
+        known = (self.expect - number) % NUMBERS < 256 and (start or self._speaker.active)
+        return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
         """Whether the word is whole, has the next number, and finds room."""

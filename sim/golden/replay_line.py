@@ -65,6 +65,11 @@ class Speaker:
         self._bits: list[int] | None = None
         self._sent: list[int] = []
 
+    @property
+    def active(self) -> bool:
+        """Whether it has been started."""
+        return self._bits is not None
+
     def step(self, now: Message, start: bool) -> None:
         """One cycle. A message tells what is so when it begins, but ``recover`` is as late as can be."""
         if self._bits is None:

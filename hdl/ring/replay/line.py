@@ -12,6 +12,8 @@ __all__ = ["MESSAGE_BITS", "Listener", "Speaker", "message_layout"]
 MESSAGE_BITS = 30
 #: Place of the first bit of the check.
 _CHECK = 22
+#: The register of the check behind the mark.
+_MARKED = INITIAL << 1 & 0xFF
 
 
 def message_layout():
@@ -31,36 +33,39 @@ class Speaker(wiring.Component):
     now : In(message_layout())
     start : In(1)
         Begin with a gap, in the next cycle. The first message begins :data:`MESSAGE_BITS` cycles later.
+    active : Out(1)
+        It has been started.
     line : Out(1)
     """
 
     now: In(message_layout())
     start: In(1)
+    active: Out(1)
     line: Out(1)
 
     def elaborate(self, platform):
         m = Module()
-        active, gap = Signal(), Signal()
+        gap = Signal()
         count = Signal(range(MESSAGE_BITS))
         fields = Signal(_CHECK - 2)
-        check = Signal(8)
+        check = Signal(8, init=_MARKED)
         bit = Signal()
         now = self.now
         begins, ends, checked = count == 0, count == _CHECK - 1, count >= _CHECK
 
         m.d.comb += bit.eq(Mux(begins, 1, Mux(ends, now.recover, Mux(checked, check[7], fields[0]))))
-        with m.If(active):
+        with m.If(self.active):
             m.d.sync += [
                 self.line.eq(bit & ~gap),
                 count.eq(count + 1),
                 fields.eq(Mux(begins, Cat(now.expect, now.given, ~now.given, now.id), fields >> 1)),
                 # Behind its own last bit the register is fed with what it sends, so that it only shifts.
-                check.eq(after_bit(Mux(begins, INITIAL, check), bit)),
+                check.eq(Mux(begins, _MARKED, after_bit(check, bit))),
             ]
             with m.If(count == MESSAGE_BITS - 1):
                 m.d.sync += [count.eq(0), gap.eq(0)]
         with m.If(self.start):
-            m.d.sync += [active.eq(1), gap.eq(1), count.eq(0)]
+            m.d.sync += [self.active.eq(1), gap.eq(1), count.eq(0)]
         return m
 
 
@@ -103,7 +108,7 @@ class Listener(wiring.Component):
         phased = Signal()  # a first message has begun, if it was one
         count = Signal(range(MESSAGE_BITS + 1))  # bits of the message, or zeros in a row
         bits = Signal(MESSAGE_BITS)
-        check = Signal(8)
+        check = Signal(8, init=_MARKED)
         whole = Signal(init=1)  # all bits of the message have come by this line
         mark, expect, given, inverse, id, recover = (
             bits[0], bits[1:11], bits[11:15], bits[15:19], bits[19:21], bits[21])
@@ -115,7 +120,7 @@ class Listener(wiring.Component):
         ]
         m.d.sync += [
             bits.eq(Cat(bits[1:], self.line)),
-            check.eq(after_bit(Mux(phased & (count != 0), check, INITIAL), self.line)),
+            check.eq(Mux(phased & (count != 0), after_bit(check, self.line), _MARKED)),
             self.complete.eq(0),
             self.marked.eq(0),
         ]

@@ -1,12 +1,12 @@
 """The transmitter of a link that repeats words."""
 
-from amaranth.hdl import Cat, Module, Mux, ResetInserter, Signal, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.replay.check import check_of
-from hdl.ring.replay.control_word import ControlType
+from hdl.ring.replay.control_word import ControlType, restart_layout
 from hdl.ring.replay.line import MESSAGE_BITS, Listener, message_layout
 from hdl.ring.replay.signature import ReplayLinkSignature
 from hdl.ring.replay.window import NUMBER_BITS, Window
@@ -27,9 +27,10 @@ def _row_layout():
 
 
 def _link_layout():
-    """State of a link that all words have left: the number of the word that the window calls 0, the number of the
-    last restart, packets that have left the receiver as far as is known, and whether START has been answered."""
-    return data.StructLayout({"base": NUMBER_BITS, "id": 2, "given": 4, "started": 1})
+    """State of a link that all words have left, beside the number of its last restart: the number of the word that
+    the window calls 0, packets that have left the receiver as far as is known, whether START has been answered, and
+    cycles that this took, beyond those of both ends."""
+    return data.StructLayout({"base": NUMBER_BITS, "given": 4, "started": 1, "round": NUMBER_BITS + 1})
 
 
 class ReplayTransmitter(wiring.Component):
@@ -72,7 +73,7 @@ class ReplayTransmitter(wiring.Component):
         All words that have been taken have arrived.
     fresh, repeated, restarted : Out(1)
         In the cycle of a word on the wires: it is there for the first time; again; it is RESTART.
-    delay : Out(10), or with two ports Out(array of 2 of them)
+    delay : Out(10)
         Latency of the wires in cycles: half the round trip of START and its answer, less what both ends take.
     port : In(1)
         With two ports: where to send. No word is taken while this is another port than ``at``.
@@ -102,13 +103,13 @@ class ReplayTransmitter(wiring.Component):
             "control": In(stream.Signature(unsigned(32))),
             "ring_o": Out(ReplayLinkSignature()),
             "may_start": Out(1),
-            "credits": Out(range(segments + 1), init=segments),
+            "credits": Out(range(segments + 1)),
             "reset_link": In(1),
             "settled": Out(1),
             "fresh": Out(1),
             "repeated": Out(1),
             "restarted": Out(1),
-            "delay": Out(NUMBER_BITS if ports == 1 else data.ArrayLayout(NUMBER_BITS, ports)),
+            "delay": Out(NUMBER_BITS),
             **({"port": In(1), "at": Out(1), "home": Out(1)} if ports > 1 else {}),
         })
 
@@ -132,17 +133,19 @@ class ReplayTransmitter(wiring.Component):
         leaves = Signal()  # for the other port
         m.submodules.window = ResetInserter(leaves)(window) if has_ports else window
         link = Signal(_link_layout())
+        id, next_id = Signal(2), Signal(2)
+        m.d.comb += next_id.eq(id)
         confirmed = Signal()  # the receiver has seen the last restart
         # The first one is START: at once, or when a word waits.
         restart_due = Signal(init=not has_ports)
-        asked = Signal(init=not has_ports)
+        asked = Signal() if has_ports else Const(1)
         again = Signal()
-        rounds = Signal(data.ArrayLayout(NUMBER_BITS + 1, self._ports))
-        timer, round_trip = Signal(NUMBER_BITS + 1), rounds[self.at if has_ports else 0]
+        timer = Signal(NUMBER_BITS + 1)
+        spent = Signal(4)  # packets that have been started
         said = Signal(message_layout())
 
-        spend = self._take(m, memory, window)
-        number, sends = self._send(m, memory, window, link, restart_due)
+        self._take(m, memory, window, spent)
+        number, sends = self._send(m, memory, window, link, id, restart_due)
         m.d.comb += [
             listener.line.eq(self.ring_o.line),
             window.complete.eq(listener.complete & listener.good),
@@ -153,18 +156,16 @@ class ReplayTransmitter(wiring.Component):
 
         # What a message says.
         latest, demanded, confirms = Signal(), Signal(), Signal()
-        balance, gained = Signal(range(self._segments + 16)), Signal.like(self.credits)
+        away = Signal(4)  # packets that have not left the receiver, as far as is known
         m.d.comb += [
-            latest.eq(window.judged & (said.id == link.id)),
+            latest.eq(window.judged & (said.id == id)),
             demanded.eq(latest & said.recover),
             confirms.eq(latest & ~said.recover & ~confirmed),
-            balance.eq(self.credits + Mux(window.judged, said.given - link.given, 0)[:4]),
-            gained.eq(Mux(balance > self._segments, self._segments, balance)),
+            away.eq(spent - link.given),
+            self.credits.eq(Mux(away > self._segments, 0, self._segments - away)),
             self.settled.eq(window.settled),
-            Cat(self.delay).eq(Cat(one[1:] for one in rounds)),
+            self.delay.eq(link.round[1:]),
         ]
-        # Whether one is spent is known last.
-        m.d.sync += self.credits.eq(Mux(spend, gained - 1, gained))
         with m.If(window.judged):
             m.d.sync += link.given.eq(said.given)
         with m.If(confirms):
@@ -172,24 +173,25 @@ class ReplayTransmitter(wiring.Component):
 
         # A restart, on demand or out of patience, and before all words the first of them until it is answered.
         m.d.comb += listener.lost.eq(
-            listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == link.id)))
+            listener.complete & ~link.started & ~(listener.good & asked & (listener.message.id == id)))
         m.d.sync += [timer.eq(timer + 1), restart_due.eq(0)]
         with m.If(~link.started):
             with m.If(listener.marked):
-                m.d.sync += round_trip.eq(timer + 1)
+                m.d.sync += link.round.eq(timer + 1)
             with m.If(restart_due):
-                m.d.sync += link.id.eq(link.id + 1)
+                m.d.comb += next_id.eq(id + 1)
             with m.If(listener.complete & ~listener.lost):
                 m.d.sync += [link.started.eq(1), confirmed.eq(1), timer.eq(-_PATIENCE)]
             with m.Elif(restart_due):
                 m.d.sync += timer.eq(-_ENDS)
-            with m.Elif(~asked):
-                m.d.sync += [restart_due.eq(~window.settled), asked.eq(~window.settled)]
+            if has_ports:
+                with m.Elif(~asked):
+                    m.d.sync += [restart_due.eq(~window.settled), asked.eq(~window.settled)]
             with m.Elif(timer == Mux(again, _START_AGAIN_LATER, _START_AGAIN)):
                 m.d.sync += [restart_due.eq(1), again.eq(1)]
-        with m.Elif(demanded | (timer == round_trip)):
-            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1)]
-            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE), link.id.eq(link.id + 1)]
+        with m.Elif(demanded | (timer == link.round)):
+            m.d.comb += [window.demanded.eq(demanded), window.goes_back.eq(1), next_id.eq(id + 1)]
+            m.d.sync += [restart_due.eq(1), confirmed.eq(0), timer.eq(-_PATIENCE)]
         with m.Elif((window.judged & window.differs) | confirms | (~window.flying & confirmed)):
             m.d.sync += timer.eq(-_PATIENCE)
 
@@ -197,7 +199,7 @@ class ReplayTransmitter(wiring.Component):
             other = Signal(_link_layout())
             still = ~restart_due & ~sends & ~self.ring_o.valid & ~window.pending
             m.d.comb += [
-                self.home.eq(window.settled & (self.credits == self._segments)),
+                self.home.eq(window.settled & (away == 0)),
                 leaves.eq((self.at != self.port) & self.home & still & (confirmed | ~link.started)),
                 listener.swap.eq(leaves),
             ]
@@ -206,26 +208,38 @@ class ReplayTransmitter(wiring.Component):
                     self.at.eq(self.port),
                     Cat(link, other).eq(Cat(other, link)),
                     other.base.eq(number),
+                    spent.eq(other.given),
                     confirmed.eq(other.started),
                     restart_due.eq(0),
                     asked.eq(other.started),
-                    again.eq(0),
-                    timer.eq(-_PATIENCE),
                 ]
-        return ResetInserter(self.reset_link)(m)
 
-    def _take(self, m, memory, window):
-        """Words on their way in; returns whether one spends a credit."""
+        # Numbers of restarts go on through a reset of the link, so that a START from before it, which may still be on
+        # its way, is told from the one behind it.
+        kept = Module()
+        kept.submodules.link = ResetInserter(self.reset_link)(m)
+        if has_ports:
+            other_id = Signal(2)
+            with kept.If(leaves & ~self.reset_link):
+                kept.d.sync += [id.eq(other_id), other_id.eq(next_id)]
+            with kept.Elif(~self.reset_link):
+                kept.d.sync += id.eq(next_id)
+        else:
+            with kept.If(~self.reset_link):
+                kept.d.sync += id.eq(next_id)
+        return kept
+
+    def _take(self, m, memory, window, spent):
+        """Words on their way in, of which the first of a packet spends a credit."""
         port = memory.write_port()
         first = Signal(init=1)  # the next word at i starts a packet
-        spend, taken = Signal(), Signal()
+        taken = Signal()
         row = port.data
         here = 1 if self._ports == 1 else self.at == self.port
         room = window.room & here
         m.d.comb += [
             taken.eq(self.i.valid & room & ~self.control.valid),
             window.enters.eq(room & (self.i.valid | self.control.valid)),
-            spend.eq(taken & first),
             self.i.ready.eq((room & ~self.control.valid) | self.reset_link),
             self.control.ready.eq(room | self.reset_link),
             self.may_start.eq((self.credits != 0) & here & ~self.reset_link),
@@ -237,18 +251,21 @@ class ReplayTransmitter(wiring.Component):
             row.check.eq(check_of(Cat(row.data, row.last, row.kind))),
         ]
         with m.If(taken):
-            m.d.sync += first.eq(self.i.payload.last)
-        return spend
+            m.d.sync += [first.eq(self.i.payload.last), spent.eq(spent + first)]
 
-    def _send(self, m, memory, window, link, restart_due):
+    def _send(self, m, memory, window, link, id, restart_due):
         """Words on their way out, through the memory's latch and the wires' register. Returns the number of the next
         one, a cycle later, and whether one is in the latch."""
         port = memory.read_port()
         fetch = Signal()
         fetched, is_restart, is_new = Signal(), Signal(), Signal()
         number = Signal(NUMBER_BITS)
-        start = ~link.started
-        restart = Cat(ControlType.RESTART, number, link.id, start, ~number, ~link.id, ~start, 0, 0)
+        restart = Signal(restart_layout())
+        m.d.comb += [
+            restart.type.eq(Mux(link.started, ControlType.RESTART, ControlType.START)),
+            restart.number.eq(number),
+            restart.id.eq(id),
+        ]
         m.d.comb += [
             fetch.eq(link.started & ~restart_due & window.pending),
             window.fetches.eq(fetch),
@@ -269,6 +286,6 @@ class ReplayTransmitter(wiring.Component):
                 self.ring_o.last.eq(port.data.last | is_restart),
                 self.ring_o.kind.eq(port.data.kind | is_restart),
                 self.ring_o.check.eq(
-                    Mux(is_restart, check_of(Cat(restart, 1, 1)), port.data.check) ^ number[:8]),
+                    Mux(is_restart, check_of(Cat(restart, 1, 1)), port.data.check ^ number[:8])),
             ]
         return number, fetched
