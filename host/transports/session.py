@@ -172,7 +172,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     wave : Path, optional
         Write all signals to this file; Verilated only.
     grid : tuple of int, optional
-        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says; Verilated only.
+        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says, of transports
+        verilated and pysim.
     device : str, optional
         The serial port of a board.
     baud : int
@@ -200,8 +201,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
     if faults is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
         raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
-    if grid is not None and transport is not TransportName.VERILATED:
-        raise ValueError(f"Transport must be verilated for a grid, not {transport.value}")
+    if grid is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
+        raise ValueError(f"Transport must be verilated or pysim for a grid, not {transport.value}")
     wiring = None if grid is None else [((node, port), (end, port))
                                         for (node, port), end in Topology(*grid).links.items()]
     with contextlib.ExitStack() as stack:
@@ -262,7 +263,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             if wave is not None:
                 raise ValueError("A waveform can be had from the Verilated transport only")
-            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, faults=faults)
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, wiring=wiring,
+                                   faults=faults)
             transports, seconds = list(simulation.transports), {}
 
             def cycle() -> int:

@@ -1,10 +1,12 @@
 """The command `gradring train` on a grid of simulated nodes, whose parts leave and come."""
 
+import contextlib
 import json
 import shutil
 
 import pytest
 
+from host import cli
 from host.training import checkpoint
 from host.training import weight_files as weights
 
@@ -90,6 +92,19 @@ def test_density_and_comparison(run, nodes_of, tmp_path):
     assert [change["heirs"] for change in report["comparison"]["changes"]] == [[], [], []]
 
 
+def test_memories_of_the_fewest(run, monkeypatch):
+    """Blocks are largest where there are fewest nodes: here one has all 22,810 parameters."""
+    @contextlib.contextmanager
+    def show(config, *, nodes, grid, **options):
+        raise ValueError(f"{config.state_words} words, {config.ring_ports} ports, {nodes} nodes, {grid}")
+        yield
+
+    monkeypatch.setattr(cli, "open_session", show)
+    code, out, err = run("train", "--topology", "2x2", "--hidden", 300, "--disable", "card1@1,node1@2")
+    assert (code, err) == (1, "error: 32768 words, 2 ports, 4 nodes, (2, 2)\n")
+    assert "  from step 3, disable node1: 1 node, flat\n" in out
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--topology", "2-4"], "Topology must be rows and columns like 2x4, not '2-4'"),
     (["--topology", "4x5"], "Ring must have between 1 and 16 nodes, not 20"),
@@ -131,9 +146,9 @@ def test_density_and_comparison(run, nodes_of, tmp_path):
     (["--topology", "2x4", "--compute", "node"],
      "Option --compute node is for a ring that stays as it is, not for --topology: leave it out"),
     (["--topology", "2x4", "--board", "simulated"],
-     "Option --topology is for simulated nodes, of transport verilated and no board: leave it out"),
-    (["--topology", "2x4", "--transport", "pysim"],
-     "Option --topology is for simulated nodes, of transport verilated and no board: leave it out"),
+     "Option --topology is for simulated nodes that no board stands for: leave it out"),
+    (["--topology", "2x2", "--transport", "board"],
+     "Option --topology is for simulated nodes that no board stands for: leave it out"),
 ])
 def test_errors_in_one_line(run, arguments, message):
     assert run("train", *arguments) == (1, "", f"error: {message}\n")

@@ -10,14 +10,17 @@ from host.models.text import Text, topics
 from host.topology.course import Course, Request
 from host.topology.grid import Shape
 from host.training import checkpoint
+from host.training.experiment import Experiment, Interrupted, Keeper, Signals
 from host.training.optimizers import SGD, OptimizerName, create
 from host.training.record import DivergenceError, TrainingConfig
 from host.training.rings import Rings
 from host.training.trainer import Run
 from host.training.workloads import CharacterModel, Classifier
+from host.transports.session import Elapsed
 from sim.golden import ring as golden
 from tests.host.training.golden_grid import GoldenGrid, trained
 from tests.host.training.golden_ring import SMALL, TEXT
+from tests.host.training.test_checkpoint import interrupt
 
 CONFIG = TrainingConfig(epochs=3, batch=20, hidden=())
 RUNS = {
@@ -170,3 +173,32 @@ def test_divergence(few):
     rings.ring.state[0][7] ^= 1
     with pytest.raises(DivergenceError, match=r"^Step 2: 1 of 650 momenta differ from the golden model, first num"):
         run.advance()
+
+
+class Session:
+    """A grid of golden models, with a clock that counts nothing."""
+
+    def __init__(self):
+        self.grid = GoldenGrid(2, 3)
+        self.seconds, self.faults, self.elapsed = 0.25, 0, Elapsed()
+
+
+@pytest.mark.parametrize("number", [2, 10, 13])
+def test_both_runs(few, tmp_path, number):
+    """Each of two runs goes through the course from its beginning, whatever step of them is the last of a process."""
+    configs = [dataclasses.replace(CONFIG, density=0.2), CONFIG]
+
+    def start(folder, *, resume=False):
+        keeper = Keeper(folder / checkpoint.NAME, {})
+        return Experiment(Session(), Classifier(few, ()), configs, keeper=keeper, course=course_of(),
+                          content=keeper.load() if resume else None)
+
+    whole = start(tmp_path / "whole")
+    whole.run(Signals())
+    assert [[len(change.nodes) for change in one.changes] for one in whole.trainings] == [[5, 1, 6, 4, 6]] * 2
+    with pytest.raises(Interrupted):
+        interrupt(start(tmp_path), number)
+    again = start(tmp_path, resume=True)
+    again.run(Signals())
+    assert again.trainings == whole.trainings
+    assert again.parameters.tobytes() == whole.parameters.tobytes()
