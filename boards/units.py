@@ -107,7 +107,7 @@ def command_queues(*, queues, replay=False):
     from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = NodeConfig(queues=queues, replay=replay)
+    config = NodeConfig(queues=queues, replay=bool(replay))
     return CommandQueue(config=config, queues=queues, operations=operations(config))
 
 

@@ -103,7 +103,7 @@ def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rows.append(row)
         table.add_row(name, str(size), *(f"{row[what]:,}" for what in counts), str(row["differences"]),
                       f"{row['cpu_seconds']:.0f}")
-    Console().print(table)
+    Console(width=110).print(table)
     return rows
 
 
