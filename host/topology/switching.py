@@ -30,6 +30,7 @@ from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
 from host.driver.ring import Ring
 from host.driver.submission import PendingCommand, RingCommands
+from host.topology.diagnosis import broken_links, link_name
 from host.topology.grid import NodeSetting, Plan, Shape, Topology
 from host.topology.owners import owners
 from sim.golden.ring import block_indices
@@ -174,7 +175,8 @@ class GridRings(LocalCommands):
         return self._push(operation, commands, patience=4 * self._timeout, on_ring=True, conclude=checked)
 
     def _explain(self, pending: PendingCommand[Any], ring: int) -> RingError:
-        """Error of a failed command. A node that refused something is to blame; one that stood still is not."""
+        """Error of a failed command. A node that refused something is to blame, or else a link behind which packets
+        are missing; nodes that stood still are not."""
         name = f"{pending.operation.name.lower().replace('_', '-')} on rings {ring}"
         lines, reason, cause = [], "nodes stood still, or gave no event", None
         blameless = (EventStatus.OK, EventStatus.PEER_ABORT, EventStatus.LINK_RESET, EventStatus.INGRESS_TIMEOUT,
@@ -189,6 +191,15 @@ class GridRings(LocalCommands):
                     event.check(device.name)
                 except DeviceError as error:
                     reason = str(error)
+        if cause is None:
+            order = self._plan.active
+            events = {order[number]: event for number, event in enumerate(pending.every) if event is not None}
+            links = broken_links(self._plan, events, ring=ring, timeout=self._timeout)
+            if links:
+                reason = "; ".join(f"{link_name(self._plan, before, node, ring=ring)} {what}"
+                                   for before, node, what in links)
+            if len(links) == 1:
+                cause = order.index(links[0][0])
         return RingError("\n".join([f"{name} failed: {reason}", *lines]), cause=cause, events=pending.every)
 
     def all_reduce(self, where: Buffers | int, *, ring: int) -> Outcome:

@@ -124,8 +124,8 @@ class Transmitter:
             self.reset()
             return
         enters, control_enters = self.ready(control is not None, port=port)
-        leaves = (port != self.at and self.home and not self._restart_due and self._fetched is None
-                  and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
+        leaves = bool(port != self.at and self.home and not self._restart_due and self._fetched is None
+                      and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
         waits = not self.settled()
         sends, new = self._fetch()
         complete, marked, heard = self._listener.complete, self._listener.marked, self._heard
