@@ -77,8 +77,8 @@ def limit(row: Row) -> float:
     coded = "weights" in row["config"] or "gradients" in row["config"]
     if row["unit"] != "cycles" or row["name"] == "ring.all_reduce.scatter_reduce":
         return math.inf
-    if row["name"] in grid_speed.LIMITS:
-        return grid_speed.LIMITS[row["name"]]
+    if row["name"] in (grid_speed.UPDATE, grid_speed.COMMANDS):
+        return grid_speed.limit(row)
     if row["name"] == "ring.reduce_scatter" and "dense" not in row["config"]:
         return math.inf
     if not row["name"].startswith("ring."):

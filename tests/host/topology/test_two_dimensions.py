@@ -5,7 +5,7 @@ import pytest
 
 from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
-from host.reports.grid_speed import COMMANDS, LIMITS, measure
+from host.reports.grid_speed import COMMANDS, UPDATE, limit, measure
 from host.topology.grid import Shape
 from sim.golden import grid as golden_grid
 from sim.golden import ring as golden
@@ -96,4 +96,7 @@ def test_cycles():
     they compare with a flat ring."""
     with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
         found = measure(grid, 2048)
-    assert sum(found["queued"]) <= LIMITS[COMMANDS] * sum(found["alone"])
+    row = {"name": COMMANDS, "config": "2 x 4, K=2048, weights centroid16, gradients raw"}
+    assert sum(found["queued"]) <= limit(row) * sum(found["alone"])
+    assert limit({**row, "name": UPDATE}) == np.inf
+    assert limit({"name": UPDATE, "config": "2 x 4, K=2048, weights raw, gradients raw"}) == 1.04
