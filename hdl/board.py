@@ -10,8 +10,8 @@ from amaranth.lib.wiring import In, Out
 from hdl.config import NodeConfig
 from hdl.int16_node.node import Int16Node
 from hdl.node import Node
-from hdl.ring.ports import joined
-from hdl.ring.topology import RingTopology
+from hdl.ring.ports import joined, ports_of
+from hdl.ring.topology import GridTopology, RingTopology
 from hdl.serial.endpoint import check_sizes
 from hdl.serial.link import SerialLink
 from hdl.serial.uart import check_rates
@@ -86,10 +86,10 @@ BOARDS = {
 
 
 class BoardTop(wiring.Component):
-    """One or more nodes in a ring, and two wires to the host.
+    """One or more nodes in a ring or in a grid, and two wires to the host.
 
-    The nodes are numbered in the order of the ring. All wires of a link have a register between two nodes, so that
-    these may be placed apart.
+    The nodes are numbered in the order of the ring, or as :class:`~hdl.ring.topology.GridTopology` says. All wires of
+    a link have a register between two nodes, so that these may be placed apart.
 
     Parameters
     ----------
@@ -103,6 +103,8 @@ class BoardTop(wiring.Component):
         See :class:`~hdl.serial.endpoint.Endpoint`.
     flash : int
         Fewest cycles for which a light is on; 1 shows the signals themselves.
+    grid : tuple of int, optional
+        Rows and columns of nodes with two ports; by default they are in a ring over their first ports.
 
     Members
     -------
@@ -116,8 +118,18 @@ class BoardTop(wiring.Component):
         A node has a request, or a frame is to be sent; not lengthened by ``flash``, for simulations.
     """
 
-    def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20):
+    def __init__(self, *, config, nodes=1, clock, baud, buffer_words=512, frame_words=64, flash=1 << 20,
+                 grid=None):
         config.check_ring(nodes)
+        if grid is not None:
+            rows, columns = grid
+            topology = GridTopology(rows, columns)
+            if topology.nodes != nodes:
+                raise ValueError(f"Nodes of a {rows} x {columns} grid must be {topology.nodes}, not {nodes!r}")
+            if config.ring_ports < 2:
+                raise ValueError(f"Nodes of a grid must have 2 ring ports, not {config.ring_ports}")
+        self._wiring = ([((node, 0), (end, 0)) for node, end in RingTopology(nodes).links] if grid is None
+                        else topology.wiring)
         if not isinstance(flash, int) or flash < 1:
             raise ValueError(f"Flash must be at least 1 cycle, not {flash!r}")
         self._config = config
@@ -132,14 +144,16 @@ class BoardTop(wiring.Component):
         m = Module()
         m.submodules.link = link = SerialLink(nodes=self._nodes, **self._serial)
         m.d.comb += [link.rx.eq(self.rx), self.tx.eq(link.tx), self.busy.eq(link.busy)]
-        topology = RingTopology(self._nodes)
         nodes = [node_of(self._config) for _ in range(self._nodes)]
         for n, node in enumerate(nodes):
             m.submodules[f"node_{n}"] = node
             connect_stream(m, getattr(link, f"to_node_{n}"), node.host_i)
             connect_stream(m, node.host_o, getattr(link, f"from_node_{n}"))
-            m.d.sync += joined(node.ring_o, nodes[topology.successor(n)].ring_i)
-        shown = Cat(link.busy, link.receiving, link.sending, Cat(node.ring_o.valid for node in nodes).any())
+        ports = [ports_of(node) for node in nodes]
+        for (source, leaving), (target, coming) in self._wiring:
+            m.d.sync += joined(ports[source][leaving][1], ports[target][coming][0])
+        words = Cat(successor.valid for mine in ports for _, successor in mine).any()
+        shown = Cat(link.busy, link.receiving, link.sending, words)
         for light, signal in zip(self.lights, shown, strict=True):
             left = Signal(range(self._flash + 1), name="left")
             m.d.comb += light.eq(left != 0)

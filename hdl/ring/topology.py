@@ -1,8 +1,8 @@
 """Topology of the nodes: their neighbours, and the owners of blocks.
 
-:class:`RingTopology` gives both in numbers, for the host and for simulations. The functions below it give the same
-in gateware, where rank and size are signals. No other module counts neighbours: another shape of network is another
-class here.
+:class:`RingTopology` gives both in numbers, for the host and for simulations; :class:`GridTopology` the links of a
+grid, whose rings are chosen by switches. The functions below them give the same of a ring in gateware, where rank and
+size are signals. No other module counts neighbours: another shape of network is another class here.
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ import enum
 
 from amaranth.hdl import Mux
 
-__all__ = ["MOST_NODES", "MOST_PORTS", "RANKS", "SIZES", "RingTopology", "Source", "check_nodes", "is_predecessor",
-           "is_successor", "predecessor", "successor"]
+__all__ = ["MOST_NODES", "MOST_PORTS", "RANKS", "SIZES", "GridTopology", "RingTopology", "Source", "check_nodes",
+           "is_predecessor", "is_successor", "predecessor", "successor"]
 
 #: Nodes of the largest ring, which sets the bits of ranks and blocks.
 MOST_NODES = 16
@@ -86,6 +86,50 @@ class RingTopology:
         """Number of the link that leads to each node."""
         ends = [end for _, end in self.links]
         return tuple(ends.index(rank) for rank in range(self.nodes))
+
+
+@dataclasses.dataclass(frozen=True)
+class GridTopology:
+    """Nodes with two ports in rows and columns. Node (r, c) of R x C has the number r · C + c.
+
+    Port 0 of node (r, c) sends to (r, c + 1 mod C), and port 1 to (r + 1 mod R, c). Each link ends at the port of the
+    same number.
+
+    Parameters
+    ----------
+    rows, columns : int
+        1 to :data:`MOST_NODES` each. A row or column of one node has no links.
+    """
+
+    rows: int
+    columns: int
+
+    def __post_init__(self):
+        for name, count in (("Rows", self.rows), ("Columns", self.columns)):
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_NODES:
+                raise ValueError(f"{name} must be between 1 and {MOST_NODES}, not {count!r}")
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole grid."""
+        return self.rows * self.columns
+
+    @property
+    def links(self) -> dict[tuple[int, int], int]:
+        """Node at the end of each link, by the node that sends on it and its port."""
+        ends = {}
+        for node in range(self.nodes):
+            row, column = divmod(node, self.columns)
+            if self.columns > 1:
+                ends[node, 0] = row * self.columns + (column + 1) % self.columns
+            if self.rows > 1:
+                ends[node, 1] = (row + 1) % self.rows * self.columns + column
+        return ends
+
+    @property
+    def wiring(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Node and port at both ends of each link: the sender and the receiver of words."""
+        return [((node, port), (end, port)) for (node, port), end in self.links.items()]
 
 
 def predecessor(rank, size):

@@ -61,7 +61,8 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
-        "topology": (not simulated or board is not None, "is for simulated nodes that no board stands for"),
+        "topology": (transport is _SERIAL or board not in (None, "simulated"),
+                     "is for simulated nodes of no board that there is"),
         "overlap": (board is not None or topology is not None,
                     "is for simulated nodes, which have room to stage gradients" if topology is None else
                     "is for a ring that stays as it is, not for --topology"),

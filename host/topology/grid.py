@@ -20,7 +20,7 @@ import enum
 import re
 from collections.abc import Callable, Iterable
 
-from hdl.ring.topology import MOST_NODES, MOST_PORTS, Source
+from hdl.ring.topology import MOST_NODES, MOST_PORTS, GridTopology, Source
 from host.topology.trail import Link, closed_trail
 
 __all__ = ["Kind", "NodeSetting", "Part", "Plan", "Seat", "Shape", "Topology", "TopologyError"]
@@ -150,9 +150,7 @@ class Topology:
     disabled: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
-        for name, count in (("Rows", self.rows), ("Columns", self.columns)):
-            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_NODES:
-                raise ValueError(f"{name} must be between 1 and {MOST_NODES}, not {count!r}")
+        GridTopology(self.rows, self.columns)
         self._check(self.disabled)
 
     @property
@@ -163,13 +161,7 @@ class Topology:
     @property
     def links(self) -> dict[Link, int]:
         """Node at the end of each link of the whole grid. A row or column of one node has none."""
-        ends = {}
-        for node in range(self.nodes):
-            row, column = divmod(node, self.columns)
-            if self.columns > 1:
-                ends[node, 0] = row * self.columns + (column + 1) % self.columns
-            if self.rows > 1:
-                ends[node, 1] = (row + 1) % self.rows * self.columns + column
+        ends: dict[Link, int] = GridTopology(self.rows, self.columns).links
         return ends
 
     @property

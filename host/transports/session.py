@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hdl.config import NodeConfig
+from hdl.ring.topology import GridTopology
 from host.driver.device import Device
 from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
-from host.topology.grid import Topology
 from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD
@@ -172,8 +172,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     wave : Path, optional
         Write all signals to this file; Verilated only.
     grid : tuple of int, optional
-        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says, of transports
-        verilated and pysim.
+        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says; simulated ones.
     device : str, optional
         The serial port of a board.
     baud : int
@@ -201,10 +200,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
     if faults is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
         raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
-    if grid is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
-        raise ValueError(f"Transport must be verilated or pysim for a grid, not {transport.value}")
-    wiring = None if grid is None else [((node, port), (end, port))
-                                        for (node, port), end in Topology(*grid).links.items()]
+    if grid is not None and transport is TransportName.SERIAL:
+        raise ValueError(f"Transport must be that of a simulation for a grid, not {transport.value}")
+    wiring = None if grid is None else GridTopology(*grid).wiring
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
 
@@ -239,7 +237,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             from host.transports.serial_board import SerialBoard
             from sim.verilated.board import RATES, SimulatedBoard, board_library
 
-            library = board_library(config, nodes=nodes, announce=announce)
+            library = board_library(config, nodes=nodes, grid=grid, announce=announce)
             seconds = library.seconds
             board = stack.enter_context(SimulatedBoard(library, clock=RATES["clock"], baud=RATES["baud"]))
             link = stack.enter_context(SerialBoard(board.path, nodes=nodes, frequency=board.frequency,

@@ -91,10 +91,12 @@ def build_board(board: Component, *, identity: str | None = None,
     return Library(directory / "board.so", False, "compile" in seconds, seconds)
 
 
-def board_library(config: NodeConfig, *, nodes: int, announce: Callable[[str], None] = lambda stage: None) -> Library:
-    """The simulation of a board with ``nodes`` nodes and the shortest bits that it can have."""
-    top = BoardTop(config=config, nodes=nodes, flash=1, **RATES)
-    return build_board(top, identity=f"BoardTop({config}, {nodes}, {RATES})", announce=announce)
+def board_library(config: NodeConfig, *, nodes: int, grid: tuple[int, int] | None = None,
+                  announce: Callable[[str], None] = lambda stage: None) -> Library:
+    """The simulation of a board with ``nodes`` nodes, in a ring or a grid, and the shortest bits that it can have."""
+    top = BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)
+    wired = "" if grid is None else f", {grid}"
+    return build_board(top, identity=f"BoardTop({config}, {nodes}, {RATES}{wired})", announce=announce)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -145,10 +145,13 @@ def test_memories_of_the_fewest(run, monkeypatch):
      "Option --overlap is for a ring that stays as it is, not for --topology: leave it out"),
     (["--topology", "2x4", "--compute", "node"],
      "Option --compute node is for a ring that stays as it is, not for --topology: leave it out"),
-    (["--topology", "2x4", "--board", "simulated"],
-     "Option --topology is for simulated nodes that no board stands for: leave it out"),
-    (["--topology", "2x2", "--transport", "board"],
-     "Option --topology is for simulated nodes that no board stands for: leave it out"),
+    (["--topology", "1x2", "--board", "ulx3s-85f"],
+     "Option --topology is for simulated nodes of no board that there is: leave it out"),
+    (["--topology", "2x2", "--device", "/dev/ttyUSB0"],
+     "Option --topology is for simulated nodes of no board that there is: leave it out"),
+    (["--topology", "2x4", "--transport", "board"], "Ring must have between 1 and 4 nodes, not 8"),
+    (["--topology", "2x2", "--transport", "board", "--faults", "1e-4"],
+     "Option --faults is for simulated nodes that no board stands for: leave it out"),
 ])
 def test_errors_in_one_line(run, arguments, message):
     assert run("train", *arguments) == (1, "", f"error: {message}\n")

@@ -341,8 +341,8 @@ class TestSession:
     @pytest.mark.parametrize(("options", "message"), [
         ({"nodes": 17}, r"^Ring must have between 1 and 16 nodes, not 17$"),
         ({"nodes": 2, "latency": 0}, r"^Link latency must be at least 1 cycle, not 0$"),
-        ({"nodes": 4, "grid": (2, 2), "transport": TransportName.BOARD},
-         r"^Transport must be verilated or pysim for a grid, not board$"),
+        ({"nodes": 4, "grid": (2, 2), "transport": TransportName.SERIAL, "device": "/dev/null"},
+         r"^Transport must be that of a simulation for a grid, not serial$"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ValueError, match=message), open_session(CONFIG, **options):

@@ -1,0 +1,76 @@
+# amaranth: UnusedElaboratable=no
+"""Wires between the nodes on a board: hdl/board.py."""
+
+import dataclasses
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+
+from hdl import board
+from hdl.config import NodeConfig
+from hdl.ring.ports import port_members, ports_of
+from hdl.ring.topology import GridTopology, RingTopology
+from hdl.streams.stream import word_layout
+
+ONE, TWO = (dataclasses.replace(NodeConfig(nodes_max=16), ring_ports=ports) for ports in (1, 2))
+RATES = {"clock": 16, "baud": 4}
+
+
+class Sender(wiring.Component):
+    """A node that sends its number and that of the port, without end."""
+
+    def __init__(self, config, number):
+        self.number, self.ports = number, config.ring_ports
+        words = stream.Signature(word_layout())
+        super().__init__({"host_i": In(words), "host_o": Out(words), **port_members(config, config.ring_ports)})
+
+    def elaborate(self, platform):
+        m = Module()
+        for port, (_, successor) in enumerate(ports_of(self)):
+            m.d.comb += [successor.valid.eq(1), successor.data.eq(self.number << 4 | port)]
+        return m
+
+
+@pytest.mark.parametrize(("config", "nodes", "grid", "links"), [
+    (ONE, 3, None, [((node, 0), (end, 0)) for node, end in RingTopology(3).links]),
+    (TWO, 2, None, [((node, 0), (end, 0)) for node, end in RingTopology(2).links]),
+    (TWO, 6, (2, 3), GridTopology(2, 3).wiring),
+    (TWO, 3, (1, 3), GridTopology(1, 3).wiring),
+    (TWO, 2, (2, 1), GridTopology(2, 1).wiring),
+])
+def test_links(monkeypatch, config, nodes, grid, links):
+    """Each port that a link leads to sees the words of its other end, a cycle later; others see none."""
+    senders = []
+    monkeypatch.setattr(board, "node_of", lambda config: senders.append(Sender(config, len(senders))) or senders[-1])
+    top = board.BoardTop(config=config, nodes=nodes, flash=1, grid=grid, **RATES)
+    simulator = Simulator(top)
+    simulator.add_clock(1e-6)
+    found = []
+
+    async def look(context):
+        for cycle in range(2):
+            for node in senders:
+                for port, (predecessor, _) in enumerate(ports_of(node)):
+                    if context.get(predecessor.valid):
+                        sent = context.get(predecessor.data)
+                        found.append((cycle, ((sent >> 4, sent & 15), (node.number, port))))
+            await context.tick()
+
+    simulator.add_testbench(look)
+    simulator.run()
+    assert sorted(found) == sorted((1, link) for link in links)
+
+
+@pytest.mark.parametrize(("config", "nodes", "grid", "message"), [
+    (TWO, 4, (2, 3), r"^Nodes of a 2 x 3 grid must be 6, not 4$"),
+    (ONE, 4, (2, 2), r"^Nodes of a grid must have 2 ring ports, not 1$"),
+    (TWO, 4, (0, 2), r"^Rows must be between 1 and 16, not 0$"),
+    (TWO, 4, (2, 17), r"^Columns must be between 1 and 16, not 17$"),
+    (TWO, 17, None, r"^Ring must have between 1 and 16 nodes, not 17$"),
+])
+def test_impossible(config, nodes, grid, message):
+    with pytest.raises(ValueError, match=message):
+        board.BoardTop(config=config, nodes=nodes, grid=grid, **RATES)
