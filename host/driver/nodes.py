@@ -90,6 +90,11 @@ class RingNodes:
         return str(self._config.gradient_codec)
 
     @property
+    def has_master(self) -> bool:
+        """Whether nodes keep masters of their blocks, beside the weights that all compute with."""
+        return bool(self._config.has_master)
+
+    @property
     def has_residual(self) -> bool:
         """Whether nodes keep the residual of the gradient codec."""
         return bool(self._config.has_residual)

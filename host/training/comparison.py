@@ -26,7 +26,7 @@ def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, numbe
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
     weights = ring.read_weights(length)
     _compare("weights", number, reference.weights, words_of(weights))
-    if reference.coded:
+    if reference.has_master:
         found = ring.read_master(length).view(np.uint32)
         _compare_state("master weights", number, reference.master, found, ring.nodes)
     return np.asarray(weights[0])

@@ -59,6 +59,8 @@ class Nodes:
     planes : int
         State planes, which are zeros at first.
     weight_codec, gradient_codec : Codec
+    mastered : bool
+        Whether nodes have masters beside raw weights, as they always have with a weight codec.
     segment : int
     engine : Engine, optional
         Compute engine, for LAYERS.
@@ -69,7 +71,7 @@ class Nodes:
     -------
     gradients, residuals, weights, activations : array of shape (nodes, words)
     masters : array of shape (nodes, words)
-        Of each node's own blocks; without a weight codec nobody reads them.
+        Of each node's own blocks; nobody reads those of nodes that have none.
     state : list of array of shape (nodes, words)
     settings : Settings
         Settings that the host has written; LATCH has updates use them.
@@ -78,12 +80,13 @@ class Nodes:
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
-                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256,
-                 engine: Engine | None = None, activation_words: int = 0):
+                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE],
+                 mastered: bool = False, segment: int = 256, engine: Engine | None = None, activation_words: int = 0):
         self.nodes = nodes
         self._engine = engine
         self.activations = np.zeros((nodes, activation_words), dtype=np.uint32)
         self._weight_codec = weight_codec
+        self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
         self._segment = segment
         self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
@@ -178,13 +181,12 @@ class Nodes:
         length, turn = fields[0]["length"], fields[0]["turn"]
         blocks = ring.block_indices(length, len(ranks), turn=turn)
         own = [blocks[(number + 1) % len(ranks)] for number in range(len(ranks))]
-        coded = self._weight_codec is not CODECS[RAW]
         master = np.empty(length, dtype=np.uint32)
         state = [np.empty(length, dtype=np.uint32) for _ in self.state]
         dense = [slice(one["state_base"], one["state_base"] + len(index))
                  for one, index in zip(fields, own, strict=True)]
         for rank, index, part in zip(ranks, own, dense, strict=True):
-            master[index] = self.masters[rank, part] if coded else self.weights[rank, weights[index]]
+            master[index] = self.masters[rank, part] if self._mastered else self.weights[rank, weights[index]]
             for plane, mine in zip(state, self.state, strict=True):
                 plane[index] = mine[rank, part]
         rows = np.array(ranks)[:, np.newaxis]

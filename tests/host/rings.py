@@ -67,7 +67,7 @@ class Reference(reference.Reference):
     def compare(self, message=""):
         length = len(self.master)
         assert (self.ring.read_weights(length).view(np.uint32) == self.weights).all(), message
-        if self.coded:
+        if self.has_master:
             assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
         self.compare_residuals(message)
 
