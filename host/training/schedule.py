@@ -19,7 +19,8 @@ from host.driver.ring import Ring, Vector
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, Trials, build, fused, layers_of
+from host.program.schedules import Dense, Kind, Schedule, build, fused, layers_of
+from host.program.search import Trials
 from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part

@@ -8,6 +8,7 @@ Memories are those of a node: gradients, residuals of a gradient codec beside th
 engine, and state planes and masters, of which each node has those of its own blocks alone, one behind the other.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -77,6 +78,10 @@ class Nodes:
         Settings that the host has written; LATCH has updates use them.
     weight_stride : int
         Elements by which a command with ``alternate`` has its weights further on in odd passes.
+    versions : dict
+        Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
+    found : list of (int, int, int)
+        Rank, region and version of each command that computes with a region, in order.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
@@ -101,6 +106,8 @@ class Nodes:
         self.settings: optimizer.Settings | None = None
         self._latched: optimizer.Settings | None = None
         self.weight_stride = 0
+        self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
+        self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
         """Elements of each node's block of a command on the whole ring."""
@@ -130,6 +137,8 @@ class Nodes:
                    "size": self.nodes, "root": 0, **command.fields[rank]} for rank in range(self.nodes)]
         for one in fields:
             one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
+        for rank in ranks:
+            self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("alternate", 0), odd)
         match command.operation:
             case "QUIESCE":
                 pass
@@ -161,6 +170,16 @@ class Nodes:
                 self.weights[:, place], _ = ring.all_gather(self.weights[:, place], segment=self._segment, turn=turn)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
+
+    def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
+        """Count an update of a region, or note which one a command finds."""
+        if not region:
+            return
+        mine = rank, region, apart & odd
+        if operation == "FUSED_UPDATE":
+            self.versions[mine] = self.versions[rank, region, apart & (1 - odd)] + 1
+        elif operation in ("COMPUTE", "LAYERS"):
+            self.found.append((rank, region, self.versions[mine]))
 
     def _compute(self, rank: int, fields: dict[str, int]) -> None:
         """A list of layers on one node."""
