@@ -100,7 +100,8 @@ class NodeConfig:
         Ports to other nodes: 1, or 2 for a node in a grid, with a switch and the operation SWITCH:
         docs/ring/switch.md.
     replay : bool
-        Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires.
+        Whether links repeat words that were damaged or lost: docs/ring/link.md. Such a link has nine more wires. With
+        two queues as well, commands can wait for those of other nodes: docs/ring/control_words.md.
     element : str
         ``fp32``, or ``int16`` for the :attr:`reduced` node of docs/int16_node.md. That has one lane, no state
         planes, no codecs and no INFER, is alone, and has memories of at most 16,384 elements.
@@ -216,6 +217,11 @@ class NodeConfig:
     def has_master(self):
         """Whether the node keeps the masters of its own block: always where weights go through a codec."""
         return self.masters or self.weight_codec != RAW
+
+    @property
+    def has_signals(self):
+        """Whether the node has control words: it tells others what it has done, and that it computes."""
+        return self.replay and self.queues > 1
 
     @property
     def codebook_words(self):

@@ -126,6 +126,8 @@ class Node(wiring.Component):
         ]
         if "link_delay" in found:
             m.d.comb += registers.link_delay.eq(found["link_delay"])
+        if "signals" in found:
+            wiring.connect(m, queues=queue.signals, control_words=found["signals"])
         if config.queues > 1:
             connect_programs(m, host_port=host_port, registers=registers, queue=queue)
         # What two engines count, they count in one bit: the cycles in which any of them does something.

@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.engine import BASES, Reach
 from hdl.control.protocol import EventStatus, command_layout
 from hdl.control.registers import register
+from hdl.control.sequencer import place_layout
 
 __all__ = ["RULE", "CommandChecker", "checked_layout", "verdict_layout"]
 
@@ -62,6 +63,9 @@ class CommandChecker(wiring.Component):
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
     - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
+    - If the command is one of a program, and its ``after_1`` is that of a ``remote`` node, the node has control words,
+      ``unit`` is another node of its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit,
+      unit_queue and the nodes of the ring, from the lowest byte on). QUIESCE is checked so too.
     - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it
       ``has_root`` ``root`` < ``size`` (``BAD_RANK``; the detail is rank, size, port and root, from the lowest byte
       on). Then ``turn`` < ``size`` and ``stride`` ≥ 1 (``BAD_STRIDE``; the detail is turn and stride, from the lowest
@@ -96,6 +100,10 @@ class CommandChecker(wiring.Component):
     i : In(stream of command_layout())
     asking : In(range(queues)), if there is more than one
         Queue of the command on ``i``.
+    from_program : In(1), if there is more than one
+        The command is one of a program.
+    place : In(place_layout()), if there is more than one
+        The node's, on the ring of its control words.
     o : Out(stream of verdict_layout())
     rule : In(RULE)
         The optimizer's.
@@ -111,7 +119,8 @@ class CommandChecker(wiring.Component):
         self._queues = queues
         super().__init__({
             "i": In(stream.Signature(command_layout())),
-            **({"asking": In(range(queues))} if queues > 1 else {}),
+            **({"asking": In(range(queues)), "from_program": In(1), "place": In(place_layout())}
+               if queues > 1 else {}),
             "o": Out(stream.Signature(verdict_layout())),
             "rule": In(RULE),
             "packed_state": In(1),
@@ -138,6 +147,14 @@ class CommandChecker(wiring.Component):
     def _quotient_bits(self):
         """Bits of the number of groups in a memory."""
         return max(self._room_bits - 5, 1)
+
+    def _strays(self, command):
+        """Whether a command waits for a node whose counts never come."""
+        outside = Const(1, 1)
+        if self._config.has_signals:
+            outside = ((command.unit >= self.place.size) | (command.unit == self.place.rank)
+                       | (command.unit_queue >= self._queues))
+        return self.from_program & command.remote & (command.after_1 != 0) & outside
 
     def elaborate(self, platform):
         m = Module()
@@ -216,6 +233,10 @@ class CommandChecker(wiring.Component):
                                     m.next = "Ring" if operation.on_ring else "Fetch"
                                 m.d.sync += [used.eq(Cat(uses(operation.extent(base)) for base in BASES)),
                                              *flags.set(operation.code)]
+                                if self._queues > 1:
+                                    with m.If(self._strays(command)):
+                                        conclude(EventStatus.BAD_UNIT, Cat(
+                                            command.unit, command.unit_queue, Const(0, 6), self.place.size))
                                 if operation.refused is not None:
                                     condition, status, detail = operation.refused(settings)
                                     with m.If(condition):

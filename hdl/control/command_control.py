@@ -29,7 +29,8 @@ class CommandControl(wiring.Component):
     While a command runs, the next one is loaded and checked. Once it is alone, that one starts as soon as its flags
     are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
     (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A wait goes on
-    when it has been loaded once more, and the time-out is that of the cycle before the rejection. A command of a
+    when it has been loaded once more, and the time-out is that of the cycle before the rejection. A wait for
+    dependencies alone begins anew in a cycle in which others are ``alive``, which do what it waits for. A command of a
     program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command of
     a program, without an event, unless ``start`` offers it already or its event is on the way.
 
@@ -52,6 +53,8 @@ class CommandControl(wiring.Component):
         Settings are not those of the verdict.
     holds : In(1)
         Its dependencies hold. This stays so until the command has started.
+    alive : In(1)
+        What the dependencies are about may be under way.
     blocked : In(1)
         Another queue is about to take flags.
     flags, link_reset, timeout : In
@@ -115,6 +118,7 @@ class CommandControl(wiring.Component):
             "head_of_program": Out(1),
             "stale": In(1),
             "holds": In(1),
+            "alive": In(1),
             "blocked": In(1),
             "flags": In(16),
             "link_reset": In(1),
@@ -158,6 +162,7 @@ class CommandControl(wiring.Component):
         missing = Signal(16)
         alone, drop, may, direct = Signal(), Signal(), Signal(), Signal()
         reject = Signal()
+        patient = Signal()  # a wait begins anew
 
         m.d.comb += [
             self.start.payload.eq(self.head),
@@ -175,7 +180,10 @@ class CommandControl(wiring.Component):
                 ((self.loading | self.loaded) & self.head_of_program) | (self.running & self.run_of_program)),
         ]
         # A comparison takes a cycle, and the count is ahead by one for that: not before it has begun.
-        m.d.sync += [late.eq(self.count >= self.timeout), never.eq(self.timeout == 0), was_waiting.eq(self.waiting)]
+        m.d.sync += [
+            late.eq((self.count >= self.timeout) & ~patient), never.eq(self.timeout == 0),
+            was_waiting.eq(self.waiting),
+        ]
         with m.If(self.ended):
             m.d.sync += self.known.eq(1)
         with m.If(~self.rejected):
@@ -222,8 +230,10 @@ class CommandControl(wiring.Component):
                         start()
                         m.d.comb += self.takes.eq(self.needs_flags)
                     with m.Else():
-                        m.d.comb += self.waiting.eq(1)
-                        with m.If(((late & was_waiting) | never) & ((missing != 0) | ~self.holds)):
+                        m.d.comb += [self.waiting.eq(1), patient.eq(self.alive & (missing == 0) & ~self.holds)]
+                        with m.If(patient):
+                            m.d.sync += self.count.eq(1)
+                        with m.Elif(((late & was_waiting) | never) & ((missing != 0) | ~self.holds)):
                             refuse(Mux(missing != 0, Rejection.FLAGS, Rejection.AFTER))
                         with m.Else():
                             m.d.sync += self.count.eq(self.count + 1)

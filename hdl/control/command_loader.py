@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from hdl.control.command_checker import RULE, CommandChecker, checked_layout, verdict_layout
 from hdl.control.program_memory import check_queues
 from hdl.control.protocol import DESCRIPTOR_WORDS, EventStatus, command_layout
-from hdl.control.sequencer import pass_layout
+from hdl.control.sequencer import pass_layout, place_layout
 
 __all__ = ["WORDS", "CommandLoader"]
 
@@ -58,6 +58,8 @@ class CommandLoader(wiring.Component):
         Word at the address of the cycle before, of the program.
     passes : In(array of pass_layout()), with several queues
     weight_stride : In(32), with several queues
+    place : In(place_layout()), with several queues
+        The node's, on the ring of its control words.
     heads : Out(array of command_layout())
         The word that was asked for is there three cycles later.
     passed, refused, deferred : Out(queues)
@@ -83,6 +85,7 @@ class CommandLoader(wiring.Component):
             "program_data": In(32),
             "passes": In(data.ArrayLayout(pass_layout(), queues)),
             "weight_stride": In(32),
+            "place": In(place_layout()),
         }
         super().__init__({
             "wanted": In(queues),
@@ -131,7 +134,11 @@ class CommandLoader(wiring.Component):
                                 m.d.sync += self.heads[queue].as_value()[place].eq(shifted)
 
         if self._queues > 1:
-            m.d.comb += checker.asking.eq(self.serving)
+            m.d.comb += [
+                checker.asking.eq(self.serving),
+                checker.from_program.eq((chosen & self.from_program).any()),
+                checker.place.eq(self.place),
+            ]
         good = checker.o.payload.status == EventStatus.OK
         now = (chosen & self.deliver).any()
         m.d.comb += [

@@ -12,6 +12,7 @@ from hdl.control.program_memory import ProgramMemory, program_word_layout
 from hdl.control.protocol import QUEUE_DEPTH, EventStatus, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.register_file import queue_status_layout
+from hdl.control.remote_after import RemoteAfter, signals_signature
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
 from hdl.control.trace import Trace
@@ -49,6 +50,11 @@ class CommandQueue(wiring.Component):
     waits for those of the other program that it comes ``after``, and ends with ``AFTER_TIMEOUT`` when they do not end
     in time; the detail is ``after`` (15:0), ``lag`` (17:16) and the other queue (25:24). A command that does not end
     with OK ends the run: what is not offered to an engine by then is not started, and has no event.
+
+    In a node with control words a command of a program may wait for those of a queue of another node as well
+    (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` has that queue, ``remote``
+    (18) and the node (23:20). A wait for commands begins anew as long as the other queue of this node runs a command,
+    and when another node tells that it computes: it ends only where nobody does what it is for.
 
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
     this empties the queues, and ends a run.
@@ -115,6 +121,7 @@ class CommandQueue(wiring.Component):
     trace : In(read_signature(512 // lanes, lanes)), with two queues
     node_time, trace_pointer : Out(32), with two queues
         See :class:`~hdl.control.trace.Trace`.
+    signals : Out(signals_signature(queues)), in a node with control words
     """
 
     latency = CommandLoader.latency + 3
@@ -131,6 +138,7 @@ class CommandQueue(wiring.Component):
         self._depth = depth
         self._queues = queues
         self._program_depth = program_depth
+        self._has_signals = config.has_signals and queues > 1
         lanes = config.lanes
         several = {
             "program": In(stream.Signature(program_word_layout())),
@@ -140,6 +148,7 @@ class CommandQueue(wiring.Component):
             "trace": In(read_signature(TRACE_WORDS // lanes, lanes)),
             "node_time": Out(32),
             "trace_pointer": Out(32),
+            **({"signals": Out(signals_signature(queues))} if self._has_signals else {}),
         }
         super().__init__({
             "commands": In(stream.Signature(descriptor_layout())),
@@ -309,6 +318,8 @@ class CommandQueue(wiring.Component):
             programs.word.eq(loader.word),
             loader.program_data.eq(programs.data),
             loader.weight_stride.eq(self.weight_stride),
+            loader.place.rank.eq(run.rank),
+            loader.place.size.eq(run.size),
             scoreboard.clear.eq(taken),
             scoreboard.active.eq(active),
             scoreboard.lengths.eq(programs.lengths),
@@ -324,6 +335,9 @@ class CommandQueue(wiring.Component):
             m.d.sync += [self.program_status.stopped.eq(0), run.eq(self.run.payload)]
         with m.Elif(stop):
             m.d.sync += self.program_status.stopped.eq(1)
+        with m.If(self.link_reset):
+            m.d.sync += run.number.eq(0)
+        missing = self._remote(m, controls, loader, sequencers, scoreboard, taken=taken, run=run)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
             given = Signal(run_layout(), name=f"run_{n}")  # what a run begins with, and what its passes go on by
@@ -339,7 +353,7 @@ class CommandQueue(wiring.Component):
                 sequencer.advance.eq(control.removed & control.head_of_program),
                 control.of_program.eq(sequencer.active & (ahead == 0)),
                 control.available.eq(Mux(control.of_program, ~scoreboard.held[n], pushed.levels[n] != 0)),
-                control.holds.eq(scoreboard.holds[n] | ~control.head_of_program),
+                control.holds.eq((scoreboard.holds[n] & ~missing[n]) | ~control.head_of_program),
                 control.stop.eq(stop),
                 pushed.removed[n].eq(control.removed & ~control.head_of_program),
                 loader.from_program[n].eq(control.head_of_program),
@@ -363,8 +377,46 @@ class CommandQueue(wiring.Component):
                 ]
 
         def after(n):
-            """Detail of a dependency that was not met: with two queues there is but one."""
+            """Detail of a dependency that was not met: of both, that on this node."""
+            head = loader.heads[n]
             (other,) = others(n, self._queues)
-            return Cat(loader.heads[n].after_0, loader.heads[n].lag_0, Const(0, 6), Const(other, 8))
+            here = Cat(head.after_0, head.lag_0, Const(0, 6), Const(other, 8))
+            there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
+            return Mux(scoreboard.holds[n], there, here) if self._has_signals else here
 
         self._reject(m, controls, loader, ended, after)
+
+    def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
+        """Join the comparison with counts of other nodes; returns the dependencies on them that do not hold."""
+        works = [control.running & ~control.known for control in controls]
+        alive = Const(0, 1)
+        missing = Const(0, self._queues)
+        if self._has_signals:
+            m.submodules.remote = remote = RemoteAfter(queues=self._queues)
+            alive, missing = self.signals.alive, remote.missing
+            m.d.comb += [
+                remote.clear.eq(taken),
+                remote.lengths.eq(scoreboard.lengths),
+                remote.early.eq(scoreboard.early),
+                remote.bases.eq(scoreboard.bases),
+                remote.begins.eq(Cat(sequencer.begins for sequencer in sequencers)),
+                remote.count.eq(self.signals.count),
+                remote.current.eq(self.signals.current),
+                self.signals.of_node.eq(remote.of_node),
+                self.signals.of_queue.eq(remote.of_queue),
+                self.signals.place.eq(loader.place),
+                self.signals.run.eq(run.number),
+                self.signals.done.eq(scoreboard.counts),
+                # Collectives have time-outs of their own.
+                self.signals.at_work.eq(Cat(work & control.run_of_program for work, control in zip(
+                    works[:-1], controls[:-1], strict=True)).any()),
+            ]
+            for n, head in enumerate(loader.heads):
+                wait = remote.after[n]
+                m.d.comb += [
+                    wait.after.eq(head.after_1), wait.lag.eq(head.lag_1), wait.queue.eq(head.unit_queue),
+                    wait.remote.eq(head.remote), wait.unit.eq(head.unit),
+                ]
+        for n, control in enumerate(controls):
+            m.d.comb += control.alive.eq(Cat(alive, *(works[other] for other in others(n, self._queues))).any())
+        return missing

@@ -130,8 +130,9 @@ class EngineDescription:
         ``weight_version``.
     outputs : mapping of str to str
         Outputs that the node takes, each from one engine at most: ``weight_version``; ``latched``, a struct of the
-        settings that updates use, without which these are those of the register file; and ``link_delay``, for the
-        register of that name.
+        settings that updates use, without which these are those of the register file; ``link_delay``, for the
+        register of that name; and ``signals``, an interface to the queues of commands
+        (:func:`~hdl.control.remote_after.signals_signature`).
     links : mapping of str to str
         Path of its port at each port of the node: ``ring_i``, ``ring_o``, and so on.
     """

@@ -167,10 +167,11 @@ class HostPort(wiring.Component):
         m.d.sync += [settled.eq(~send), fetched.eq((fetched | self.bus.done) & ~send)]
         if self._programs:
             asked, run = Signal(program_header_layout()), Signal(run_layout())
+            second = Signal(32)  # word of a run
             m.d.comb += [
                 loads.eq(header.opcode == Opcode.LOAD_PROGRAM),
                 asked.eq(address),
-                run.eq(Cat(address, word.payload.data)),
+                run.eq(Cat(address, second, word.payload.data)),
                 self.program.payload.data.eq(word.payload.data),
                 self.run.payload.eq(run),
             ]
@@ -319,6 +320,7 @@ class HostPort(wiring.Component):
                             with m.Elif(~self.program_status.loaded | (self.program_status.model != run.model)):
                                 refuse(Status.NOT_LOADED)
                             with m.Else():
+                                m.d.sync += left.eq(RUN_WORDS - 1)
                                 m.next = "Run"
                     with m.Default():
                         with m.If(ended):
@@ -381,11 +383,10 @@ class HostPort(wiring.Component):
                         expect_end(lambda: respond(1))
 
                 with m.State("Run"):
-                    m.d.comb += [self.run.valid.eq(word.valid & word.payload.last), word.ready.eq(1)]
+                    m.d.comb += [self.run.valid.eq(word.valid & word.payload.last & final), word.ready.eq(1)]
                     with m.If(take):
-                        respond()
-                        with m.If(~word.payload.last):
-                            refuse(Status.BAD_LENGTH)
+                        m.d.sync += second.eq(word.payload.data)
+                        expect_end(respond)
 
             with m.State("Drain"):
                 m.d.comb += word.ready.eq(~ended)

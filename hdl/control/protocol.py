@@ -28,7 +28,7 @@ QUEUE_DEPTH = 8
 PING_WORDS = 64
 """Most words that one PING echoes: a node has to hold them until it knows that the packet is well formed."""
 
-RUN_WORDS = 2
+RUN_WORDS = 3
 """Words of a run (:func:`hdl.control.sequencer.run_layout`)."""
 
 RESPONSE = 0x80
@@ -111,6 +111,7 @@ class EventStatus(enum.IntEnum):
     BAD_STRIDE = 23
     BAD_INSTRUCTION = 24
     BUSY = 25
+    BAD_UNIT = 26
 
 
 class EventFlag(enum.IntFlag):
@@ -138,7 +139,8 @@ def command_layout():
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
     one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
-    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. SWITCH has its
+    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote`` the
+    second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. SWITCH has its
     setting in ``gradient_base``: :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({

@@ -6,18 +6,29 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.control.program_memory import DEPTH_MAX
 
-__all__ = ["Sequencer", "pass_layout", "run_layout"]
+__all__ = ["RUN_BITS", "Sequencer", "pass_layout", "place_layout", "run_layout"]
+
+#: Bits of the number of a run, which tells apart what nodes say in runs that follow each other.
+RUN_BITS = 6
+
+
+def place_layout():
+    """Place of a node: its rank, and the nodes of the ring; a ``size`` of 0 where it is not known."""
+    return data.StructLayout({"rank": 4, "size": 5})
 
 
 def run_layout():
-    """The two words of a run.
+    """The three words of a run.
 
     ``passes`` is the number of passes, ``parity`` that of the first, and ``model`` the number of the program. Numbers
-    of collectives begin at ``collective`` and go on by ``collectives`` with each pass.
+    of collectives begin at ``collective`` and go on by ``collectives`` with each pass. ``number`` is that of the run,
+    the same on all nodes of a ring, and ``rank`` and ``size`` are the node's place there: all are for waits for other
+    nodes. With number 0 a node tells the others nothing.
     """
     return data.StructLayout({
-        "passes": 16, "model": 8, "parity": 1, "reserved": 7,
+        "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
         "collective": 16, "collectives": 16,
+        **place_layout().members, "reserved_2": 23,
     })
 
 

@@ -6,8 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from hdl.compression.registry import CODECS, RAW
 from hdl.control.protocol import EventStatus, Operation, command_layout, event_layout
+from hdl.control.remote_after import signals_signature
 from hdl.optimizer.rules import settings_layout
 from hdl.ring.control import CollectiveControl
+from hdl.ring.control_words import ControlWords
 from hdl.ring.datapath import Datapath
 from hdl.ring.depacketizer import Depacketizer
 from hdl.ring.header import PacketType
@@ -104,6 +106,8 @@ class CollectiveEngine(wiring.Component):
                 "count": Out(counts_layout(config)),
                 # Cycles of a word to the successor, as the link has measured it; zero without replay.
                 "link_delay": Out(32),
+                # What nodes with control words tell each other.
+                **({"signals": In(signals_signature(config.queues))} if config.has_signals else {}),
                 # Links from the predecessor and to the successor, at each port.
                 **port_members(config, config.ring_ports),
                 # Memory ports, arrays as those of the datapath.
@@ -126,6 +130,7 @@ class CollectiveEngine(wiring.Component):
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
         m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
+        alive = self._control_words(m, link) if config.replay else 0
 
         connect_stream(m, datapath.header, packetizer.header)
         connect_stream(m, datapath.egress, packetizer.payload)
@@ -245,7 +250,7 @@ class CollectiveEngine(wiring.Component):
             fault.found.eq(depacketizer.error | link.overrun | pulses.malformed),
             fault.status.eq(Mux(depacketizer.error, depacketizer.code, EventStatus.OVERRUN)),
             fault.detail.eq(Mux(depacketizer.error, depacketizer.detail, control.packets)),
-            control.moved.eq(link.sent.word | word_taken),
+            control.moved.eq(link.sent.word | word_taken | alive),
             control.packet_sent.eq(link.sent.packet),
             control.packet_received.eq(word_taken & arriving.payload.last),
             control.egress_stalled.eq(packetizer.stalled),
@@ -293,6 +298,24 @@ class CollectiveEngine(wiring.Component):
                 if name in self.count.shape().members:
                     m.d.comb += self.count[name].eq(source[name])
         return m
+
+
+    def _control_words(self, m, link):
+        """Join the units of control words, if the node has them; returns whether another node has said that it works.
+
+        Without them, control words that come are dropped.
+        """
+        if not self._config.has_signals:
+            m.d.comb += link.control_o.ready.eq(1)
+            return 0
+        m.submodules.control_words = words = ControlWords(config=self._config)
+        connect_stream(m, link.control_o, words.i)
+        connect_stream(m, words.o, link.control_i)
+        wiring.connect(m, words=words.signals, queues=wiring.flipped(self.signals))
+        # Links of a new setting of a switch begin anew, and so does what is said on them.
+        loads = link.load & link.still if self._config.ring_ports > 1 else 0
+        m.d.comb += words.reset_link.eq(self.link_reset | loads)
+        return self.signals.alive
 
 
 def _among(operation, operations):

@@ -49,7 +49,8 @@ def describe(config):
             "settings.rule": "checked.rule", "settings.nesterov": "optimizer.nesterov",
             **{f"settings.{name}": f"latched.{name}" for name in scalars},
             "packed_state": "checked.packed_state", "timeout": "timeout", "link_reset": "link_reset"},
-        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {})},
+        outputs={"weight_version": "weight_version", **({"link_delay": "link_delay"} if config.replay else {}),
+                 **({"signals": "signals"} if config.has_signals else {})},
         links={name: name for name in port_members(config, config.ring_ports)},
     )
 

@@ -1,6 +1,6 @@
 """Both ends of links at a port of a node, of the kind that its configuration names."""
 
-from amaranth.hdl import Cat, Module
+from amaranth.hdl import Cat, Module, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -54,6 +54,9 @@ class LinkEnds(wiring.Component):
         Words of packets for the successor and of the predecessor: each once, however often it was repeated.
     repairs : Out(repairs_layout())
         With replay alone.
+    control_i, control_o : In, Out(stream of unsigned(32))
+        With replay alone: control words for the successor, and of the predecessor. Those of the predecessor should not
+        have to wait: see :class:`~hdl.ring.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Cycles of the link to the successor, as it was measured; zero without replay.
     """
@@ -69,7 +72,8 @@ class LinkEnds(wiring.Component):
             "reset_link": In(1),
             "sent": Out(moves_layout()),
             "received": Out(moves_layout()),
-            **({"repairs": Out(repairs_layout())} if config.replay else {}),
+            **({"repairs": Out(repairs_layout()), "control_i": In(stream.Signature(unsigned(32))),
+                "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
             "delay": Out(32),
         })
 
@@ -103,6 +107,8 @@ class LinkEnds(wiring.Component):
 
     def _repair(self, m, transmitter, receiver):
         """Words are counted where they go in and come out, whatever happens to them in between."""
+        connect_stream(m, self.control_i, transmitter.control)
+        connect_stream(m, receiver.control, self.control_o)
         taken = transmitter.i.valid & transmitter.i.ready & ~self.reset_link
         m.d.comb += [
             self.sent.word.eq(taken),
@@ -113,7 +119,6 @@ class LinkEnds(wiring.Component):
             self.repairs.words_repeated.eq(transmitter.repeated),
             self.repairs.checks_failed.eq(receiver.failed),
             self.delay.eq(transmitter.delay),
-            receiver.control.ready.eq(1),
         ]
 
 

@@ -7,7 +7,10 @@ A control word has ``kind`` set on the link. One with ``last`` belongs to the li
 
 from amaranth.lib import data, enum
 
-__all__ = ["ControlType", "close_layout", "control_layout", "restart_layout", "signal_layout"]
+from hdl.control.sequencer import RUN_BITS
+
+__all__ = ["SINGLE", "ControlType", "close_layout", "control_layout", "keepalive_layout", "message_layout",
+           "restart_layout", "signal_layout"]
 
 
 class ControlType(enum.Enum, shape=4):
@@ -19,6 +22,15 @@ class ControlType(enum.Enum, shape=4):
     READY = 4
     CLOSE = 5
     SYNC = 6
+
+
+#: Types whose words have other fields than :func:`control_layout`: no word follows them.
+SINGLE = (ControlType.RESTART, ControlType.SIGNAL)
+
+
+def message_layout():
+    """A word of a message inside a node, with its place in the message."""
+    return data.StructLayout({"data": 32, "first": 1, "last": 1})
 
 
 def control_layout():
@@ -36,8 +48,13 @@ def restart_layout():
 
 
 def signal_layout():
-    """SIGNAL: the source has so many commands done in this queue, modulo 65,536."""
-    return data.StructLayout({"type": ControlType, "source": 8, "queue": 2, "done": 16, "reserved": 2})
+    """SIGNAL: in the run of this number the source has so many commands of this queue done, modulo 65,536."""
+    return data.StructLayout({"type": ControlType, "source": 4, "queue": 2, "run": RUN_BITS, "done": 16})
+
+
+def keepalive_layout():
+    """KEEPALIVE: a node computes; ``hops`` more nodes are told behind the one that gets this word."""
+    return data.StructLayout({"type": ControlType, "words": 8, "hops": 4, "reserved": 16})
 
 
 def close_layout():

@@ -147,9 +147,9 @@ class Model(State):
             return Status.BUSY
         if not any(self.lengths) or self.model != body[0] >> 16 & 0xFF:
             return Status.NOT_LOADED
-        if len(body) > 2:
+        if len(body) != RUN_WORDS:
             return Status.BAD_LENGTH
-        self.run(body[0] | body[1] << 32)
+        self.run(body[0] | body[1] << 32 | body[2] << 64)
         return Status.OK
 
     def _place(self, registers, address):

@@ -28,7 +28,8 @@ RECORDS = 256
 
 def run_of(passes, **options):
     """Fields of a run."""
-    return {"passes": passes, "model": 0, "parity": 0, "reserved": 0, "collective": 100, "collectives": 3, **options}
+    return {"passes": passes, "model": 0, "parity": 0, "number": 0, "reserved_0": 0, "collective": 100,
+            "collectives": 3, "rank": 0, "size": 0, "reserved_2": 0, **options}
 
 
 class Bench:

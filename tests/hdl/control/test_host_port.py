@@ -56,7 +56,7 @@ def random_packet(generator, programs):
             body = [slot | queue << 16 | generator.randrange(2) << 24, *words(generator, count)]
         case Opcode.RUN:
             count = RUN_WORDS
-            body = [generator.randrange(3) | generator.randrange(2) << 16, generator.getrandbits(32)]
+            body = [generator.randrange(3) | generator.randrange(2) << 16, *words(generator, 2)]
     if generator.random() < 0.5:
         match generator.randrange(6):
             case 0:

@@ -1,12 +1,20 @@
 """Formats of control words: hdl/ring/replay/control_word.py."""
 
-from hdl.ring.replay.control_word import ControlType, close_layout, control_layout, restart_layout, signal_layout
+from hdl.ring.replay.control_word import (
+    ControlType,
+    close_layout,
+    control_layout,
+    keepalive_layout,
+    restart_layout,
+    signal_layout,
+)
+from sim.golden.control_words import keepalive_word
 from sim.golden.replay import restart_word
 
 
 def test_words():
-    layouts = [control_layout(), restart_layout(), signal_layout()]
-    assert [layout.size for layout in (*layouts, close_layout())] == [32] * 4
+    layouts = [control_layout(), restart_layout(), signal_layout(), keepalive_layout()]
+    assert [layout.size for layout in (*layouts, close_layout())] == [32] * 5
     assert {(layout["type"].offset, layout["type"].width) for layout in layouts} == {(0, 4)}
 
 
@@ -17,5 +25,10 @@ def test_restart():
 
 
 def test_signal():
-    word = signal_layout().const({"type": ControlType.SIGNAL, "source": 0xA5, "queue": 2, "done": 0x1234})
-    assert word.as_bits() == 2 | 0xA5 << 4 | 2 << 12 | 0x1234 << 14
+    word = signal_layout().const({"type": ControlType.SIGNAL, "source": 0xA, "queue": 2, "run": 0x35, "done": 0x1234})
+    assert word.as_bits() == 2 | 0xA << 4 | 2 << 8 | 0x35 << 10 | 0x1234 << 16
+
+
+def test_keepalive():
+    word = keepalive_layout().const({"type": ControlType.KEEPALIVE, "hops": 14})
+    assert word.as_bits() == keepalive_word(14)

@@ -1,153 +1,174 @@
 # amaranth: UnusedElaboratable=no
-"""SIGNALs round a ring: hdl/ring/replay/signals.py."""
+"""SIGNALs round a ring, and each relay in lockstep with its model: hdl/ring/replay/signals.py."""
 
 import random
 
 import pytest
-from amaranth.hdl import Module, Signal
-from amaranth.lib import data, wiring
-from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 
 from hdl.ring.replay.control_word import ControlType, signal_layout
 from hdl.ring.replay.signals import SOURCES, SignalRelay
-from hdl.streams.stream import Queue, connect_stream
+from sim.golden import control_words
+from sim.golden.control_words import Signal
+from sim.verilated.vectors import Unit
+from tests.hdl.ring.replay.columns import Columns
 
 QUEUES = 2
 
 
-class RingOfRelays(wiring.Component):
-    """Relays, each joined to the next one by a queue that a stall may hold."""
-
-    def __init__(self, *, nodes):
-        self.relays = [SignalRelay(queues=QUEUES) for _ in range(nodes)]
-        super().__init__({
-            "done": In(data.ArrayLayout(data.ArrayLayout(16, QUEUES), nodes)), "stall": In(nodes),
-            "node": In(4), "queue": In(2), "counts": Out(data.ArrayLayout(16, nodes)), "known": Out(nodes),
-            "reset_link": In(1), "full": Out(1),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        for rank, relay in enumerate(self.relays):
-            m.submodules[f"relay_{rank}"] = relay
-            m.submodules[f"wire_{rank}"] = wire = Queue(shape=relay.o.payload.shape(), depth=40)
-            connect_stream(m, relay.o, wire.i)
-            successor = self.relays[(rank + 1) % len(self.relays)]
-            m.d.comb += [
-                successor.i.valid.eq(wire.o.valid & ~self.stall[rank]),
-                successor.i.payload.eq(wire.o.payload),
-                wire.o.ready.eq(successor.i.ready & ~self.stall[rank]),
-                relay.rank.eq(rank), relay.done.eq(self.done[rank]), relay.reset_link.eq(self.reset_link),
-                relay.of_node.eq(self.node), relay.of_queue.eq(self.queue),
-                self.counts[rank].eq(relay.count), self.known[rank].eq(relay.known),
-            ]
-        # No relay's queue is ever full.
-        full = [Signal(name=f"full_{rank}") for rank in range(len(self.relays))]
-        m.d.comb += [signal.eq(~relay.i.ready) for signal, relay in zip(full, self.relays, strict=True)]
-        m.d.comb += self.full.eq(sum(full[1:], full[0]) != 0)
-        return m
+@pytest.fixture(scope="module")
+def unit():
+    return Unit(SignalRelay(queues=QUEUES))
 
 
-def simulate(dut, bench):
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(bench)
-    simulator.run()
+class Relay:
+    """A relay's model with a record of its ports; ``queue`` are the words on the way to it."""
+
+    def __init__(self, rank, size):
+        self.model = control_words.SignalRelay(queues=QUEUES)
+        self.place = {"rank": rank, "size": size}
+        self.columns = Columns()
+        self.queue = []
+        self.run, self.done = 0, [0] * QUEUES
+
+    def step(self, *, offers=True, ready=True, of_node=0, of_queue=0, reset_link=0):
+        """One cycle; returns the word that is sent in it."""
+        model, columns = self.model, self.columns
+        word = self.queue[0] if self.queue and offers else None
+        sent = model.o if ready and not reset_link else None
+        columns.stream("i", word, model.ready)
+        columns.stream("o", model.o, ready)
+        columns.note(place=self.place["rank"] | self.place["size"] << 4, run=self.run,
+                     done=sum(count % 65_536 << 16 * n for n, count in enumerate(self.done)), of_node=of_node,
+                     of_queue=of_queue, reset_link=reset_link, count=model.count, current=model.current)
+        if word is not None and model.ready and not reset_link:
+            self.queue.pop(0)
+        model.step(word=word, ready=ready, run=self.run, done=[count % 65_536 for count in self.done],
+                   of_node=of_node, of_queue=of_queue, reset_link=reset_link, **self.place)
+        return sent
+
+
+def settle(relays, cycles, generator=None, after=lambda cycle: None):
+    """Run a ring of relays, with random stalls where there is a generator."""
+    for cycle in range(cycles):
+        after(cycle)
+        asked = {"of_node": generator.randrange(len(relays)), "of_queue": generator.randrange(QUEUES)} if (
+            generator) else {}
+        stall = generator.getrandbits(2 * len(relays)) & generator.getrandbits(2 * len(relays)) if generator else 0
+        sent = [relay.step(offers=not stall >> 2 * n & 1, ready=not stall >> 2 * n + 1 & 1, **asked)
+                for n, relay in enumerate(relays)]
+        for n, word in enumerate(sent):
+            if word is not None:
+                relays[(n + 1) % len(relays)].queue.append(word)
 
 
 @pytest.mark.parametrize("nodes", [2, 5, SOURCES])
-def test_ring(nodes):
-    """Counts that grow at random on all nodes: none is ever known before it is so, or goes back, and in the end all
-    nodes know all."""
-    dut = RingOfRelays(nodes=nodes)
+def test_ring(unit, nodes):
+    """Counts that grow at random on all nodes, in runs that nodes begin at different times: no node ever reads more
+    than is done, what it reads never goes back, and in the end all nodes know all. Every port in every cycle."""
     generator = random.Random(nodes)
+    relays = [Relay(rank, nodes) for rank in range(nodes)]
+    totals = {}  # what each node has done in each run
+    seen = {}
 
-    async def bench(ctx):
-        done = [[65_500 + generator.randrange(36), 0] for _ in range(nodes)]
-        start = [counts[0] for counts in done]
-        seen = {}
-        for cycle in range(600):
-            if cycle < 400:
-                counts = done[generator.randrange(nodes)]
-                counts[generator.randrange(QUEUES)] += generator.random() < .3
-            ctx.set(dut.done, [[count % 65_536 for count in counts] for counts in done])
-            ctx.set(dut.stall, generator.getrandbits(nodes) & generator.getrandbits(nodes) if cycle < 500 else 0)
-            node, queue = generator.randrange(nodes), generator.randrange(QUEUES)
-            ctx.set(dut.node, node)
-            ctx.set(dut.queue, queue)
-            assert not ctx.get(dut.full)
-            await ctx.tick()
-            for reader in range(nodes):
-                if reader == node or not ctx.get(dut.known) >> reader & 1:
-                    continue
-                base = (0 if queue else start[node])
-                count = (ctx.get(dut.counts[reader]) - base) % 65_536
-                assert seen.get((reader, node, queue), 0) <= count <= done[node][queue] - base
-                seen[reader, node, queue] = count
-        for node in range(nodes):
-            for queue in range(QUEUES):
-                ctx.set(dut.node, node)
-                ctx.set(dut.queue, queue)
-                await ctx.tick()
-                for reader in range(nodes):
-                    if reader != node:
-                        assert ctx.get(dut.counts[reader]) == done[node][queue] % 65_536
-        ctx.set(dut.reset_link, 1)
-        await ctx.tick()
-        await ctx.tick()
-        assert ctx.get(dut.known) == 0
-        assert ctx.get(dut.counts[0]) == 0
+    def work(cycle):
+        for rank, relay in enumerate(relays):
+            if cycle % 500 == 20 + 7 * rank and cycle < 1500:  # the last of them begins 105 cycles behind the first
+                relay.run, relay.done = cycle // 500 + 1, [0] * QUEUES
+            elif relay.run and cycle % 500 >= 130 and generator.random() < .02:
+                relay.done[generator.randrange(QUEUES)] += generator.choice([1, 1, 200])
+            totals[rank, relay.run] = list(relay.done)
+        for reader, relay in enumerate(relays):
+            columns = relay.columns
+            if cycle > 1 and relay.model.current and columns["run"][-1] == relay.run:
+                node, queue = columns["of_node"][-1], columns["of_queue"][-1]
+                if node != reader:
+                    key = reader, node, queue, relay.run
+                    assert seen.get(key, 0) <= relay.model.count <= totals[node, relay.run][queue]
+                    seen[key] = relay.model.count
 
-    simulate(dut, bench)
+    settle(relays, 1900, generator, work)
+    settle(relays, 80 * nodes)
+    for node in range(nodes):
+        for queue in range(QUEUES):
+            for relay in relays:
+                relay.step(of_node=node, of_queue=queue)
+                if relay.place["rank"] != node:
+                    assert relay.model.current
+                    assert relay.model.count == relays[node].done[queue]
+    assert len(seen) > 2 * nodes
+    for relay in relays[:3]:
+        relay.columns.compare(unit)
 
 
-def test_relay():
+@pytest.mark.parametrize("seed", range(4))
+def test_lockstep(unit, seed):
+    """Any words, places, runs, counts and resets, whether they make sense or not."""
+    generator = random.Random(100 + seed)
+    relay = Relay(3, 8)
+    for _ in range(3000):
+        if generator.random() < .01:
+            relay.place = {"rank": generator.randrange(16), "size": generator.choice([0, 1, 2, 8, 16])}
+        if generator.random() < .02:
+            relay.run = generator.choice([0, 1, 2, 63])
+        if generator.random() < .1:
+            relay.done[generator.randrange(QUEUES)] = generator.choice([0, 1, 65_535])
+        if generator.random() < .5:
+            relay.queue.append(Signal(generator.randrange(16), generator.randrange(4), generator.choice([0, 1, 2, 63]),
+                                      generator.choice([0, 1, 65_535])).word ^ (generator.random() < .05))
+            if generator.random() < .2:
+                relay.queue[-1] = Signal(relay.place["rank"], 0, 1, 7).word
+        relay.step(ready=generator.random() < generator.choice([.1, .9]), of_node=generator.randrange(16),
+                   of_queue=generator.randrange(4), reset_link=generator.random() < .003)
+    relay.columns.compare(unit)
+
+
+def test_model_by_hand():
     """Latency, the own word goes first and one at a time, and words that are no SIGNALs are dropped."""
-    dut = SignalRelay(queues=QUEUES)
+    relay = Relay(3, 8)
+    settle([relay], SOURCES)
 
-    def word(source, queue, done, **fields):
-        return signal_layout().const({"type": ControlType.SIGNAL, "source": source, "queue": queue, "done": done,
-                                      **fields}).as_bits()
+    def play(*words, cycles=8):
+        relay.queue += words
+        return [relay.step() for _ in range(cycles)]
 
-    async def bench(ctx):
-        ctx.set(dut.rank, 3)
-        ctx.set(dut.o.ready, 1)
-        passed = []
+    def word(source, queue, run, done):
+        fields = {"source": source, "queue": queue, "run": run, "done": done}
+        bits = signal_layout().const({"type": ControlType.SIGNAL, **fields}).as_bits()
+        assert Signal.parse(bits) == Signal(**fields)
+        return bits
 
-        async def send(value):
-            ctx.set(dut.i.payload, value)
-            ctx.set(dut.i.valid, 1)
-            await tick()
-            ctx.set(dut.i.valid, 0)
+    foreign = [word(5, 1, 1, 77), word(0, 0, 1, 1)]
+    found = play(*foreign)
+    assert found.index(foreign[0]) == SignalRelay.latency
+    assert [value for value in found if value is not None] == foreign
+    # Of no node of the ring, of a queue that there is not, of no run, and no SIGNAL.
+    assert set(play(word(8, 0, 1, 9), word(4, 2, 1, 9), word(4, 0, 0, 9), word(4, 0, 1, 9) ^ 1)) == {None}
+    # The begin of a run is told by one queue; the next word leaves only when that one has come back.
+    relay.run, relay.done = 1, [0, 6]
+    own = [value for value in play() if value is not None]
+    assert own in ([word(3, 0, 1, 0)], [word(3, 1, 1, 6)])
+    assert word(3, 1, 1, 6) in (own[0], *play(own[0]))
+    # Another run: both counts of the one before are forgotten with the first word of the new one.
+    relay.run, relay.done = 2, [0, 0]
+    play(word(6, 0, 2, 4), word(6, 1, 2, 5))
+    relay.step(of_node=6, of_queue=1)
+    assert (relay.model.current, relay.model.count) == (1, 5)
+    play(word(6, 0, 3, 1))
+    relay.step(of_node=6, of_queue=1)
+    assert (relay.model.current, relay.model.count) == (0, 0)
+    relay.run = 3
+    relay.step(of_node=6, of_queue=1)
+    assert (relay.model.current, relay.model.count) == (1, 0)
 
-        async def tick():
-            *_, valid, payload = await ctx.tick().sample(dut.o.valid, dut.o.payload)
-            passed.append(payload if valid else None)
 
-        foreign = [word(5, 1, 77), word(0, 0, 1)]
-        for value in foreign:
-            await send(value)
-        for bad in (word(16, 0, 9), word(4, 2, 9), word(4, 0, 9, reserved=1), word(4, 0, 9) ^ 1, word(3, 0, 9)):
-            await send(bad)
-        for _ in range(4):
-            await tick()
-        assert [value for value in passed if value is not None] == foreign
-        assert passed.index(foreign[0]) == SignalRelay.latency
-        passed.clear()
-        ctx.set(dut.done, [4, 6])
-        for _ in range(8):
-            await tick()
-        own = [value for value in passed if value is not None]
-        assert own in ([word(3, 0, 4)], [word(3, 1, 6)])
-        passed.clear()
-        await send(own[0])
-        for _ in range(8):
-            await tick()
-        assert [value for value in passed if value is not None] == [word(3, 1, 6) if own == [word(3, 0, 4)]
-                                                                   else word(3, 0, 4)]
-
-    simulate(dut, bench)
+def test_alone():
+    """A node without a place hands on all that comes; one that is alone says nothing."""
+    for size, run in ((0, 5), (1, 5), (8, 0)):
+        relay = Relay(0, size)
+        relay.run, relay.done = run, [3, 4]
+        relay.queue += [Signal(15, 0, 1, 9).word]
+        found = [relay.step() for _ in range(60)]
+        assert [word for word in found if word is not None] == ([Signal(15, 0, 1, 9).word] if size == 0 else [])
 
 
 @pytest.mark.parametrize("queues", [0, 5, 1.0])

@@ -1,0 +1,152 @@
+"""Waits for commands of other nodes: which of them must be done before a command may start."""
+
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.program_memory import check_queues
+from hdl.control.scoreboard import AFTER_MAX, others
+from hdl.control.sequencer import RUN_BITS, place_layout
+
+__all__ = ["RemoteAfter", "remote_layout", "signals_signature"]
+
+
+def remote_layout():
+    """Dependency of a command: as many commands of ``queue`` of node ``unit`` must be done, ``lag`` passes before this
+    one, if it is ``remote``."""
+    return data.StructLayout({"after": 16, "lag": 2, "queue": 2, "remote": 1, "unit": 4})
+
+
+def signals_signature(queues):
+    """What the queues of commands and the units of control words tell each other, as the queues see it.
+
+    Members
+    -------
+    place : Out(place_layout())
+    run : Out(6)
+        Number of the run; 0 if there was none since links were reset.
+    done : Out(array of 16 bits)
+        Commands done in each queue in this run.
+    at_work : Out(1)
+        A queue that has no part in collectives runs a command of a program.
+    of_node, of_queue : Out
+        Count that is asked for.
+    count : In(16), current : In(1)
+        That count, a cycle later, and whether it is of this run.
+    alive : In(1)
+        Pulse: some other node is at work.
+    """
+    return wiring.Signature({
+        "place": Out(place_layout()),
+        "run": Out(RUN_BITS),
+        "done": Out(data.ArrayLayout(16, queues)),
+        "at_work": Out(1),
+        "of_node": Out(4),
+        "of_queue": Out(2),
+        "count": In(16),
+        "current": In(1),
+        "alive": In(1),
+    })
+
+
+class RemoteAfter(wiring.Component):
+    """Compare counts of other nodes with those that heads of queues need.
+
+    All nodes of a ring have programs of the same lengths, so passes of another node have as many commands as those of
+    this one. A dependency on ``after`` commands of a queue's program, ``lag`` passes back, holds once that node has
+    told that it has done (p - lag) · length + after commands of the run, in pass p of this queue; one that lies
+    before the first pass, and ``after`` = 0, hold at once, and an ``after`` of more than 16,383 never does.
+
+    Queues take turns. ``missing`` is right :attr:`settling` cycles after a head has changed, or a pass has begun, and
+    falls :attr:`latency` cycles at most after the cycle in which the count could be read.
+
+    Parameters
+    ----------
+    queues : int
+        Queues; between 2 and 3.
+
+    Members
+    -------
+    clear : In(1)
+        A run begins.
+    lengths : In(array of 16 bits)
+        Commands in the program of each queue.
+    begins : In(queues)
+        A queue goes on to its next pass.
+    early, bases : In
+        As they leave the :class:`~hdl.control.scoreboard.Scoreboard`.
+    after : In(array of remote_layout())
+        Dependency of the command at the head of each queue.
+    of_node, of_queue : Out, count, current : In
+        See :func:`signals_signature`.
+    missing : Out(queues)
+        The dependency does not hold.
+    """
+
+    def __init__(self, *, queues):
+        check_queues(queues, least=2)
+        self._queues = queues
+        super().__init__({
+            "clear": In(1),
+            "lengths": In(data.ArrayLayout(16, queues)),
+            "begins": In(queues),
+            "early": In(data.ArrayLayout(2, queues)),
+            "bases": In(data.ArrayLayout(data.ArrayLayout(16, queues - 1), queues)),
+            "after": In(data.ArrayLayout(remote_layout(), queues)),
+            "of_node": Out(4),
+            "of_queue": Out(2),
+            "count": In(16),
+            "current": In(1),
+            "missing": Out(queues),
+        })
+
+    @property
+    def settling(self):
+        return self._queues + 2
+
+    @property
+    def latency(self):
+        return self._queues + 1
+
+    def elaborate(self, platform):
+        m = Module()
+        queues = range(self._queues)
+        own = Signal(data.ArrayLayout(16, self._queues))  # commands of a queue in the passes before its current one
+        for n in queues:
+            with m.If(self.clear):
+                m.d.sync += own[n].eq(0)
+            with m.Elif(self.begins[n]):
+                m.d.sync += own[n].eq(own[n] + self.lengths[n])
+
+        # First the queue whose turn it is, then what it needs, then the count: a stage of registers each.
+        turns = [Signal(range(self._queues), name=f"turn_{stage}") for stage in range(3)]
+        turn, summed, asked = turns
+        m.d.sync += [turn.eq(Mux(turn == self._queues - 1, 0, turn + 1)), summed.eq(turn), asked.eq(summed)]
+        pair = Signal(remote_layout())
+        base, length, early = Signal(16), Signal(16), Signal(2)
+        m.d.comb += [pair.eq(self.after[turn]), length.eq(self.lengths[pair.queue]), early.eq(self.early[turn])]
+        with m.Switch(turn):
+            for n in queues:
+                with m.Case(n):
+                    m.d.comb += base.eq(own[n])
+                    for place, other in enumerate(others(n, self._queues)):
+                        with m.If(pair.queue == other):
+                            m.d.comb += base.eq(self.bases[n][place])
+        back, total, target = Signal(16), Signal(16), Signal(16)
+        free, never = (Signal(2, name=name) for name in ("free", "never"))  # of the two stages behind
+        m.d.sync += [
+            back.eq(Mux(pair.lag[0], length, 0) + Mux(pair.lag[1], length << 1, 0)),
+            total.eq(base + pair.after),
+            free[0].eq(~pair.remote | (pair.after == 0) | (early < pair.lag)),
+            never[0].eq(pair.after[AFTER_MAX.bit_length():].any()),
+            self.of_node.eq(pair.unit),
+            self.of_queue.eq(pair.queue),
+            target.eq(total - back),
+            free[1].eq(free[0]),
+            never[1].eq(never[0]),
+        ]
+        holds = self.current & ~never[1] & ~(self.count - target)[15]
+        for n in queues:
+            with m.If(asked == n):
+                m.d.sync += self.missing[n].eq(~free[1] & ~holds)
+        return m

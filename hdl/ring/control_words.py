@@ -1,0 +1,113 @@
+"""Control words of a node: the units that take and send them, and what they tell the queues of commands."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from amaranth.hdl import Module, unsigned
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from hdl.control.remote_after import signals_signature
+from hdl.ring.replay.control_hub import ControlHub
+from hdl.ring.replay.control_word import ControlType
+from hdl.ring.replay.keepalive import KeepAlive
+from hdl.ring.replay.signals import SignalRelay
+
+__all__ = ["UNITS", "ControlUnit", "ControlWords"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ControlUnit:
+    """A unit that takes and sends control words.
+
+    Parameters
+    ----------
+    name : str
+        Name of the submodule.
+    takes : tuple of ControlType
+        Types of the messages that it is handed.
+    make : callable
+        Takes the :class:`~hdl.config.NodeConfig`, and makes the component. It has ``i`` and ``o``, streams of
+        :func:`~hdl.ring.replay.control_word.message_layout`, or of unsigned(32) if its messages have one word each.
+        Other ports that have the name of a member of :func:`~hdl.control.remote_after.signals_signature`, or are
+        named ``reset_link``, are joined to it.
+    """
+
+    name: str
+    takes: tuple[ControlType, ...]
+    make: Callable[[Any], Any]
+
+
+#: Units of a node; the first of them that has a message sends it first. A new one is entered here.
+UNITS = (
+    ControlUnit("relay", (ControlType.SIGNAL,), lambda config: SignalRelay(queues=config.queues)),
+    ControlUnit("keepalive", (ControlType.KEEPALIVE,), lambda config: KeepAlive()),
+)
+
+
+class ControlWords(wiring.Component):
+    """Join the units that take and send control words to the ends of links and to the queues of commands.
+
+    A SIGNAL that is handed on takes :attr:`latency` cycles from ``i`` to ``o``.
+
+    Parameters
+    ----------
+    config : NodeConfig
+        Of a node that :attr:`~hdl.config.NodeConfig.has_signals`.
+
+    Members
+    -------
+    i : In(stream of unsigned(32))
+        Control words of the predecessor.
+    o : Out(stream of unsigned(32))
+        Control words for the successor.
+    signals : In(signals_signature(queues))
+    reset_link : In(1)
+        Level: forget everything.
+    """
+
+    latency = SignalRelay.latency + ControlHub.latency
+
+    def __init__(self, *, config):
+        if not config.has_signals:
+            raise ValueError("Node with control words must have replay and two queues")
+        self._config = config
+        super().__init__({
+            "i": In(stream.Signature(unsigned(32))),
+            "o": Out(stream.Signature(unsigned(32))),
+            "signals": In(signals_signature(config.queues)),
+            "reset_link": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.hub = hub = ControlHub(takes=[unit.takes for unit in UNITS])
+        m.d.comb += [
+            hub.i.valid.eq(self.i.valid), hub.i.payload.eq(self.i.payload), self.i.ready.eq(hub.i.ready),
+            self.o.valid.eq(hub.o.valid), self.o.payload.eq(hub.o.payload), hub.o.ready.eq(self.o.ready),
+            hub.reset_link.eq(self.reset_link),
+        ]
+        for number, entry in enumerate(UNITS):
+            m.submodules[entry.name] = unit = entry.make(self._config)
+            self._join(m, unit, hub.take[number], hub.give[number])
+            for name, member in signals_signature(self._config.queues).flip().members.items():
+                if name not in unit.signature.members:
+                    continue
+                port = getattr(self.signals, name)
+                m.d.comb += getattr(unit, name).eq(port) if member.flow == In else port.eq(getattr(unit, name))
+            if "reset_link" in unit.signature.members:
+                m.d.comb += unit.reset_link.eq(self.reset_link)
+        return m
+
+    @staticmethod
+    def _join(m, unit, take, give):
+        """Join the streams of a unit and of the hub."""
+        whole = "last" in getattr(unit.o.payload.shape(), "members", ())
+        m.d.comb += [
+            unit.i.valid.eq(take.valid), take.ready.eq(unit.i.ready),
+            give.valid.eq(unit.o.valid), unit.o.ready.eq(give.ready),
+            unit.i.payload.eq(take.payload if whole else take.payload.data),
+            *([give.payload.eq(unit.o.payload)] if whole else [
+                give.payload.data.eq(unit.o.payload), give.payload.first.eq(1), give.payload.last.eq(1)]),
+        ]
