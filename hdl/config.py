@@ -79,6 +79,9 @@ class NodeConfig:
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
+    versions : bool
+        Whether the updates of regions of weights are counted, and a command refused that would compute with others
+        than it must; without effect in a node with one queue.
     program_depth : int
         Commands of each queue's program, 1 to 1,024; without effect in a node with one queue.
     weight_codec : str
@@ -125,6 +128,7 @@ class NodeConfig:
     activation_words: int = 8192
     scale_mask: bool = False
     queues: int = 1
+    versions: bool = False
     program_depth: int = 64
     weight_codec: str = RAW
     masters: bool = False
@@ -156,7 +160,7 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "masters", "replay"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters", "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
