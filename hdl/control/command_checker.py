@@ -63,7 +63,7 @@ class CommandChecker(wiring.Component):
     - The operation is not ``refused`` under the optimizer's settings (FUSED_UPDATE: ``BAD_RULE``, unless the node has
       the planes that the rule needs; the detail is the rule).
     - ``length`` is at least its ``least`` (``BAD_LENGTH``; the detail is the least length).
-    - If the command is one of a program, and its ``after_1`` is that of a ``remote`` node, the node has control words,
+    - If the command is one of a program, and its ``after_1`` is that of a ``remote`` node, it has control words and
       ``unit`` is another node of its ring, and ``unit_queue`` one of its queues (``BAD_UNIT``; the detail is unit,
       unit_queue and the nodes of the ring, from the lowest byte on). QUIESCE is checked so too.
     - If it is ``on_ring``, ``port`` < ``ring_ports``, 1 ≤ ``size`` ≤ ``nodes_max``, ``rank`` < ``size``, and if it

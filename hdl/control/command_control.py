@@ -32,9 +32,9 @@ class CommandControl(wiring.Component):
     are there and its dependencies ``hold``; it is loaded and checked once more if a setting has changed since
     (``stale``), and rejected if it has waited for ``timeout`` cycles, or while ``link_reset`` is held. A wait goes on
     when it has been loaded once more, and the time-out is that of the cycle before the rejection. A wait for
-    dependencies alone begins anew in a cycle in which others are ``alive``, which do what it waits for. A command of a
-    program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command of
-    a program, without an event, unless ``start`` offers it already or its event is on the way.
+    dependencies alone begins anew in a cycle in which others are ``alive``, which do what it waits for. A command of
+    a program that ends with another status than OK, or is rejected, has ``failed``; ``stop`` drops the next command
+    of a program, without an event, unless ``start`` offers it already or its event is on the way.
 
     ``start`` is valid in the cycle after the event of the predecessor was taken, if the next command has passed and
     does not wait for flags; otherwise two cycles after the last of what it waited for is there.

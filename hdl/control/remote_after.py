@@ -12,8 +12,8 @@ __all__ = ["RemoteAfter", "remote_layout", "signals_signature"]
 
 
 def remote_layout():
-    """Dependency of a command: as many commands of ``queue`` of node ``unit`` must be done, ``lag`` passes before this
-    one, if it is ``remote``."""
+    """Dependency of a ``remote`` command: as many commands of ``queue`` of node ``unit`` must be done, ``lag`` passes
+    before this one."""
     return data.StructLayout({"after": 16, "lag": 2, "queue": 2, "remote": 1, "unit": 4})
 
 

@@ -55,8 +55,8 @@ class LinkEnds(wiring.Component):
     repairs : Out(repairs_layout())
         With replay alone.
     control_i, control_o : In, Out(stream of unsigned(32))
-        With replay alone: control words for the successor, and of the predecessor. Those of the predecessor should not
-        have to wait: see :class:`~hdl.ring.replay.receiver.ReplayReceiver`.
+        With replay alone: control words for the successor, and of the predecessor. Those of the predecessor should
+        not have to wait: see :class:`~hdl.ring.replay.receiver.ReplayReceiver`.
     delay : Out(32)
         Cycles of the link to the successor, as it was measured; zero without replay.
     """

@@ -45,7 +45,7 @@ class Command:
     lag_0, lag_1 : int
         Passes, 0 to 3, by which those commands are earlier.
     unit_queue, remote, unit : int
-        Queue, and rank of the node, whose commands are meant in place of this node's.
+        With ``remote``, the second of these pairs is about that queue of the node of rank ``unit``.
     round : int
         Whether the command takes part in a round of gradients.
     alternate : int
@@ -148,6 +148,11 @@ class Event:
         """Queue of the command that an AFTER_TIMEOUT waited for."""
         return self.detail >> 24 & 3
 
+    @property
+    def other_node(self) -> str:
+        """Node of the command that an AFTER_TIMEOUT waited for, for a message."""
+        return f"rank {self.detail >> 20 & 15}" if self.detail >> 18 & 1 else "this node"
+
     @classmethod
     def from_words(cls, words: Words) -> "Event":
         """Decode an event from four words; raise ``ValueError`` if its status is unknown."""
@@ -220,8 +225,8 @@ _MEANINGS: dict[EventStatus, str] = {
                           "elements that its shape does not take or that exceed what is left of the length, or a "
                           "list of jobs or words that runs beyond the end of the weight memory",
     EventStatus.AFTER_TIMEOUT: "command {event.low} of the program of queue {event.other_queue}, {event.lag} passes "
-                               "before, did not end within {event.cycles} cycles; check the order of the programs, "
-                               "or raise TIMEOUT",
+                               "before, did not end on {event.other_node}, and nobody was at work for it for "
+                               "{event.cycles} cycles; check the order of the programs, or raise TIMEOUT",
     EventStatus.BAD_LAYER: "layer {event.detail} is wrong: no inputs or outputs or too many inputs, an address "
                            "inside a memory row, parts that end beyond a memory for so many samples, or a list "
                            "without an end",
@@ -233,6 +238,9 @@ _MEANINGS: dict[EventStatus, str] = {
                           "than the last",
     EventStatus.BUSY: "packets are still under way at its ports, so that they cannot be switched; wait for all "
                       "commands of all nodes, or put the ring in order",
+    EventStatus.BAD_UNIT: "it waits for a node that is none of the others of the ring, for a queue that there is "
+                          "not, or on a node without control words (0x{event.detail:06x}: rank in the lowest "
+                          "byte, then the queue, and the nodes of the ring)",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
 }
@@ -240,4 +248,4 @@ _MEANINGS: dict[EventStatus, str] = {
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
-           EventStatus.BAD_INSTRUCTION)
+           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT)

@@ -309,16 +309,16 @@ class Device(Requests):
         self.submit_load_program(queue, commands, slot=slot, model=model).result()
 
     def submit_run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-                   collectives: int = 0) -> Pending[None]:
+                   collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0) -> Pending[None]:
         """See :meth:`run`."""
         words = pack(_RUN, {"passes": passes, "model": model, "parity": parity, "collective": collective,
-                            "collectives": collectives}, "Run's")
+                            "collectives": collectives, "number": number, "rank": rank, "size": size}, "Run's")
         request = self._submit(Opcode.RUN, f"a run of {passes} passes of program {model}", count=RUN_WORDS,
                                words=[words], answer=0)
         return Pending(self, [request], _nothing)
 
     def run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-            collectives: int = 0) -> None:
+            collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0) -> None:
         """Start the programs of all queues; each of their commands gives an event in each pass.
 
         A node keeps few events, and starts no command while it has no place for another.
@@ -332,6 +332,11 @@ class Device(Requests):
             Copy of the weights, 0 or 1, that the first pass takes in commands with ``alternate``.
         collective, collectives : int
             Number that is added to those of collectives in the first pass, and what it grows by from pass to pass.
+        number : int
+            Number of the run, 1 to 63: the same on all nodes of a ring, and another one than that of the 62 runs
+            before. With 0, nodes do not tell each other what they have done, so no command can wait for another node.
+        rank, size : int
+            Place of the node in the ring of its control words.
 
         Raises
         ------
@@ -341,7 +346,7 @@ class Device(Requests):
             A program runs already.
         """
         self.submit_run(passes, model=model, parity=parity, collective=collective,
-                        collectives=collectives).result()
+                        collectives=collectives, number=number, rank=rank, size=size).result()
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from hdl.control.protocol import EventFlag, EventStatus, Operation
+from hdl.control.sequencer import RUN_BITS
 from hdl.engines import operations
 from host.driver.command import Command, Event
 from host.driver.device import Device
@@ -20,7 +21,10 @@ from host.driver.results import Outcome
 from host.driver.submission import PendingCommand, RingCommands
 from host.driver.trace import TraceRecord
 
-__all__ = ["Passes", "RingPrograms"]
+__all__ = ["RUNS", "Passes", "RingPrograms"]
+
+#: Numbers of runs, from 1 on.
+RUNS = (1 << RUN_BITS) - 1
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
@@ -63,7 +67,21 @@ class RingPrograms(RingCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
+        self._run_number: int | None = None  # of the latest run; None before links were reset
         self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
+
+    def recover(self) -> None:
+        super().recover()
+        self._run_number = 0
+
+    def _next_run(self) -> int:
+        """Number of the next run, which nodes have said nothing about; 0 for nodes without control words."""
+        if not self._config.has_signals:
+            return 0
+        if self._run_number is None:
+            self.recover()
+        self._run_number = (self._run_number or 0) % RUNS + 1
+        return self._run_number
 
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
@@ -166,8 +184,10 @@ class RingPrograms(RingCommands):
         if patience is None:
             patience = 4 * self._timeout + max((command.duration + 2 * command.length for program in self._programs
                                                 for queue in program for command in queue), default=0)
-        self._all(lambda rank, device: device.submit_run(passes, model=self._model, parity=parity,
-                                                         collective=collective, collectives=collectives))
+        number = self._next_run()
+        self._all(lambda rank, device: device.submit_run(
+            passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
+            rank=rank, size=self.nodes))
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         missing = {rank: count for rank, program in enumerate(self._programs)
                    if (count := passes * sum(map(len, program)))}

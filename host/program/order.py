@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from host.program.region import Region
+from sim.golden.program import Remote
 
-__all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Touch", "Wait", "Waits", "clocks", "conflicts", "find_cycle",
-           "later", "needed", "places", "races", "reduced"]
+__all__ = ["LAGS", "PASSES", "Clock", "Conflict", "Remotes", "Touch", "Wait", "Waits", "clocks", "conflicts",
+           "find_cycle", "find_node_cycle", "later", "needed", "places", "races", "reduced"]
 
 #: Passes over which commands are compared. Two commands of neighbouring passes meet in the first two. Where a region
 #: alternates, two that are two passes apart have to be looked at, in even passes and in odd ones: four passes. Any
@@ -37,6 +38,9 @@ class Wait(NamedTuple):
 
 #: Waits of each command, by the number of the queue that is waited for.
 Waits: TypeAlias = Sequence[dict[int, Wait]]
+
+#: Waits of each command for other nodes: one for each rank, or nothing.
+Remotes: TypeAlias = Sequence[Sequence[Remote | None]]
 
 
 class Touch(NamedTuple):
@@ -156,7 +160,37 @@ def find_cycle(queues: Sequence[int], waits: Waits) -> list[int]:
 
     Waits with a lag take no part, since they are for passes that come before.
     """
-    before = _before(queues, waits)
+    return _cycle(_before(queues, waits))
+
+
+def find_node_cycle(queues: Sequence[int], waits: Waits, remotes: Remotes, collective: Sequence[bool],
+                    nodes: int) -> list[tuple[int | None, int]]:
+    """Commands of nodes each of which has to follow the next one, as (rank, place), and the last one the first.
+
+    A collective ends on each node after it has started on all of them; its end is that of no rank. Waits with a lag
+    take no part, since all that is to end in earlier passes does so before.
+    """
+    count = len(queues)
+    members = {queue: [place for place, other in enumerate(queues) if other == queue] for queue in set(queues)}
+    local = _before(queues, waits)
+
+    def start(rank: int, place: int) -> int:
+        return rank * count + place
+
+    def end(rank: int, place: int) -> int:
+        return nodes * count + place if collective[place] else start(rank, place)
+
+    before = [[end(rank, other) for other in local[place]] for rank in range(nodes) for place in range(count)]
+    before += [[start(rank, place) for rank in range(nodes)] for place in range(count)]
+    for place, mine in enumerate(remotes):
+        for rank, remote in enumerate(mine):
+            if remote is not None and remote.after and remote.lag == 0:
+                before[start(rank, place)].append(end(remote.unit, members[remote.queue][remote.after - 1]))
+    return [(None if vertex >= nodes * count else vertex // count, vertex % count) for vertex in _cycle(before)]
+
+
+def _cycle(before: Sequence[Sequence[int]]) -> list[int]:
+    """Members each of which has to follow the next one, and the last one the first; empty if there are none."""
     _, left = _sorted(before)
     if not left:
         return []

@@ -18,32 +18,31 @@ Example
     compiled = program.compile()  # the update waits for `backward`, and the next pass's `backward` for the update
 """
 
-import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from hdl.control.protocol import Operation
-from host.driver.command import Command
+from hdl.ring.topology import MOST_NODES
 from host.program import order
+from host.program.compiled import (
+    AHEAD,
+    NO_WAIT,
+    CompiledProgram,
+    Instruction,
+    ProgramError,
+    RaceError,
+    Task,
+    refuse_cycle,
+    touches,
+)
 from host.program.order import LAGS, Wait
 from host.program.region import Region
-from sim.golden.program import Timed
-from sim.golden.program_nodes import Placed
+from sim.golden.program import Remote
 
 __all__ = ["DEPTH", "CompiledProgram", "Instruction", "Program", "ProgramError", "Queue", "RaceError", "Task"]
 
 #: Commands of a queue that a node's program memory has room for, unless it is configured otherwise.
 DEPTH = 64
-
-#: Waits compare counts of 16 bits: a queue may be so many commands ahead of one that waits for it.
-_AHEAD = (1 << 15) - 1
-
-#: Wait that holds at once.
-_NO_WAIT = Wait()
-
-#: Operations of the collective engine, whose packets carry a number that no two neighbours share.
-_NUMBERED = ("FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER", "BROADCAST")
 
 
 class Queue(enum.IntEnum):
@@ -51,77 +50,6 @@ class Queue(enum.IntEnum):
 
     COMPUTE = 0
     COMMUNICATE = 1
-
-
-class ProgramError(ValueError):
-    """A program that a node must not be given."""
-
-
-class RaceError(ProgramError):
-    """Two commands that touch the same region, and that no wait puts in order.
-
-    Members
-    -------
-    first, second : Task
-        The command that must end first, and the one that starts too early.
-    region : Region
-    """
-
-    def __init__(self, first: "Task", second: "Task", region: Region, lag: int):
-        self.first = first
-        self.second = second
-        self.region = region
-        before = {0: "", 1: " of the pass before"}.get(lag, f" of {lag} passes before")
-        super().__init__(f"{second.name} may start before {first.name}{before} has ended, and both touch {region}: "
-                         f"let it wait")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
-    """A command of a program.
-
-    Members
-    -------
-    name : str
-        Name in messages, pictures and tables.
-    place : int
-        Place in the program, from 0.
-    queue : int
-    operation : str
-        Name of the operation.
-    reads, writes : tuple of Region
-    collective : bool
-        Whether all nodes carry it out together.
-    duration : int
-        Cycles that it takes, as far as they are known beforehand.
-    fields : mapping
-        Fields of the command's descriptor: a number, or one for each rank.
-    """
-
-    name: str
-    place: int
-    queue: int
-    operation: str
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
-    collective: bool
-    duration: int
-    fields: Mapping[str, int | Sequence[int]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Instruction:
-    """A command of a program with its waits, one for each other queue, in ascending order of queues."""
-
-    task: Task
-    waits: tuple[Wait, ...]
-
-    def fields(self, rank: int) -> dict[str, int]:
-        """Fields of the descriptor that a rank is given, those of its waits included."""
-        found = {name: value if isinstance(value, int) else value[rank] for name, value in self.task.fields.items()}
-        for number, wait in enumerate(self.waits):
-            found |= {f"after_{number}": wait.after, f"lag_{number}": wait.lag}
-        return found
 
 
 class Program:
@@ -133,19 +61,25 @@ class Program:
         Queues of a node.
     depth : int
         Commands that a queue has room for.
+    nodes : int, optional
+        Nodes of the ring, for a program in which commands wait for those of other nodes.
 
     Members
     -------
     tasks : tuple of Task
     """
 
-    def __init__(self, *, queues: int = 2, depth: int = DEPTH):
+    def __init__(self, *, queues: int = 2, depth: int = DEPTH, nodes: int | None = None):
         if not 1 <= queues <= 3:
             raise ValueError(f"Queues must be 1 to 3, not {queues!r}")
-        if not 1 <= depth < _AHEAD // LAGS:
-            raise ValueError(f"Depth must be at least 1 and below {_AHEAD // LAGS:,}, not {depth!r}")
+        if not 1 <= depth < AHEAD // LAGS:
+            raise ValueError(f"Depth must be at least 1 and below {AHEAD // LAGS:,}, not {depth!r}")
+        if nodes is not None and not 1 <= nodes <= MOST_NODES:
+            raise ValueError(f"Nodes must be 1 to {MOST_NODES}, not {nodes!r}")
         self._queues = queues
         self._depth = depth
+        self._nodes = nodes
+        self._remotes: list[list[Remote | None]] = []
         self._tasks: list[Task] = []
         self._by_hand: list[dict[int, Wait]] = []
 
@@ -176,9 +110,11 @@ class Program:
                     writes=tuple(writes), collective=collective, duration=duration, fields=dict(fields))
         self._tasks.append(task)
         self._by_hand.append({})
+        self._remotes.append([])
         return task
 
-    def wait(self, task: Task, other: Task, *, lag: int = 0) -> None:
+    def wait(self, task: Task, other: Task, *, lag: int = 0,
+             unit: int | Sequence[int | None] | None = None) -> None:
         """Have a command wait for another, in addition to what :meth:`compile` derives.
 
         Parameters
@@ -188,24 +124,56 @@ class Program:
             earlier pass, has always ended.
         lag : int
             Passes from the other one to this one.
+        unit : int or sequence, optional
+            Rank of the node whose command is waited for: one number, or one for each rank, with None for a rank that
+            does not wait. By default each node waits for its own. Nodes know of commands of others by control words,
+            so they must have links with replay.
 
         Raises
         ------
         ProgramError
-            A queue would wait for itself.
+            A queue would wait for itself, or a command for two other nodes.
         """
         for one in (task, other):
             if one.place >= len(self._tasks) or self._tasks[one.place] is not one:
                 raise ProgramError(f"Command must be one of this program, not {one.name}")
         if not 0 <= lag < LAGS:
             raise ValueError(f"Lag must be 0 to {LAGS - 1}, not {lag!r}")
+        if unit is not None:
+            self._wait_for_nodes(task, other, lag, unit)
+            return
         if task.queue == other.queue:
             if lag == 0 and other.place >= task.place:
                 raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
             return
         place = order.places([one.queue for one in self._tasks])[other.place]
         waits = self._by_hand[task.place]
-        waits[other.queue] = order.later(waits.get(other.queue, _NO_WAIT), Wait(place + 1, lag))
+        waits[other.queue] = order.later(waits.get(other.queue, NO_WAIT), Wait(place + 1, lag))
+
+    def _wait_for_nodes(self, task: Task, other: Task, lag: int, unit: int | Sequence[int | None]) -> None:
+        """Have a command wait for one of another node, or on that node for the same command there."""
+        if self._nodes is None:
+            raise ProgramError(f"Program must have a number of nodes for {task.name} to wait for one of them")
+        units = [unit] * self._nodes if isinstance(unit, int) else list(unit)
+        if len(units) != self._nodes or any(one is not None and not 0 <= one < self._nodes for one in units):
+            raise ProgramError(f"Units that {task.name} waits for must be ranks of {self._nodes} nodes, one for each "
+                               f"of them, not {unit!r}")
+        number = order.places([one.queue for one in self._tasks])[other.place]
+        mine = self._remotes[task.place] or [None] * self._nodes
+        for rank, one in enumerate(units):
+            if one is None or (one == rank and task.queue == other.queue and (lag or other.place < task.place)):
+                continue  # it has ended in any case
+            if one == rank and task.queue == other.queue:
+                raise ProgramError(f"{task.name} must not wait for {other.name}, which its queue starts after it")
+            known = mine[rank]
+            if known is not None and (known.unit, known.queue) != (one, other.queue):
+                raise ProgramError(f"{task.name} of rank {rank} must wait for one queue of one node, not of nodes "
+                                   f"{known.unit} and {one}: let a QUIESCE before it wait for the other")
+            wait = Wait(number + 1, lag)
+            if known is not None:
+                wait = order.later(Wait(known.after, known.lag), wait)
+            mine[rank] = Remote(one, other.queue, *wait)
+        self._remotes[task.place] = mine
 
     def compile(self, *, derive: bool = True) -> "CompiledProgram":
         """Derive the waits, and check them.
@@ -225,143 +193,13 @@ class Program:
         waits: list[dict[int, Wait]] = [dict(mine) for mine in self._by_hand]
         if derive:
             queues = [task.queue for task in self._tasks]
-            found = order.conflicts(_touches(self._tasks))
+            found = order.conflicts(touches(self._tasks))
             for mine, derived in zip(waits, order.needed(queues, found), strict=True):
                 for queue, wait in derived.items():
-                    mine[queue] = order.later(mine.get(queue, _NO_WAIT), wait)
-            _refuse_cycle(self._tasks, waits)
+                    mine[queue] = order.later(mine.get(queue, NO_WAIT), wait)
+            refuse_cycle(self._tasks, waits)
             waits = order.reduced(queues, waits, found, self._by_hand)
-        compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits))
+        compiled = CompiledProgram(tuple(self._tasks), self._queues, tuple(waits), remotes=self._remotes,
+                                   nodes=self._nodes)
         compiled.check()
         return compiled
-
-
-def _touches(tasks: Sequence[Task]) -> list[order.Touch]:
-    return [order.Touch(task.queue, task.reads, task.writes) for task in tasks]
-
-
-def _refuse_cycle(tasks: Sequence[Task], waits: order.Waits) -> None:
-    cycle = [tasks[place].name for place in order.find_cycle([task.queue for task in tasks], waits)]
-    if cycle:
-        circle = " for ".join([*cycle, cycle[0]])
-        raise ProgramError(f"Commands must not wait for each other in a circle, not {circle}")
-
-
-class CompiledProgram:
-    """The commands of each queue, with their waits.
-
-    Parameters
-    ----------
-    tasks : tuple of Task
-    queues : int
-    waits : sequence of dict
-        Waits of each task, by the queue waited for. Nothing is checked; see :meth:`check`.
-
-    Members
-    -------
-    tasks : tuple of Task
-    queues : tuple of tuple of Instruction
-        Instructions of each queue.
-    """
-
-    def __init__(self, tasks: tuple[Task, ...], queues: int, waits: order.Waits):
-        self.tasks = tasks
-        self._waits = tuple(waits)
-        self.queues = tuple(
-            tuple(Instruction(task, tuple(waits[task.place].get(other, _NO_WAIT) for other in range(queues)
-                                          if other != queue))
-                  for task in tasks if task.queue == queue)
-            for queue in range(queues))
-
-    @property
-    def collectives(self) -> int:
-        """Numbers of collectives that a pass takes: one for each command of the collective engine."""
-        return sum(task.operation in _NUMBERED for task in self.tasks)
-
-    @property
-    def most_passes(self) -> int | None:
-        """Passes that one run may take at most; None if there may be any number.
-
-        Counts of commands have 16 bits, so a queue that others wait for must not run ahead of them without end. It
-        cannot where it waits for them in turn.
-        """
-        edges = {(self.tasks[place].queue, other) for place, other, _ in self.waits()}
-        loose = [other for queue, other in edges if queue not in _reachable(other, edges)]
-        return min((_AHEAD // len(self.queues[queue]) for queue in loose), default=None)
-
-    def timed(self) -> list[list[Timed]]:
-        """Commands of each queue, for the golden model of time."""
-        return [[Timed(one.task.name, one.task.duration, one.task.collective, one.waits) for one in queue]
-                for queue in self.queues]
-
-    def placed(self, nodes: int) -> list[list[Placed]]:
-        """Commands of each queue, for the golden model of nodes."""
-        return [[Placed(one.task.operation, [one.fields(rank) for rank in range(nodes)], one.task.collective,
-                        one.waits) for one in queue] for queue in self.queues]
-
-    def commands(self, rank: int, nodes: int, *, epoch: int = 0, model: int = 0) -> list[list[Command]]:
-        """Commands of each queue for a node's program memory. Tags are places in the program.
-
-        Parameters
-        ----------
-        rank, nodes : int
-            Place of the node, and size of the ring.
-        epoch, model : int
-            Fields of all commands.
-
-        Raises
-        ------
-        ProgramError
-            There is no operation of that name.
-        """
-        for task in self.tasks:
-            if task.operation not in Operation.__members__:
-                raise ProgramError(f"Operation of {task.name} must be one of a node, not {task.operation!r}")
-        numbers = {place: number for number, place in enumerate(
-            task.place for task in self.tasks if task.operation in _NUMBERED)}
-        return [[Command(**{"operation": Operation[one.task.operation], "rank": rank, "size": nodes, "epoch": epoch,
-                            "model": model, "tag": one.task.place, "collective": numbers.get(one.task.place, 0),
-                            **one.fields(rank)}) for one in queue] for queue in self.queues]
-
-    def waits(self) -> Iterator[tuple[int, int, Wait]]:
-        """All waits: the place of the command that waits, the queue that it waits for, and the wait."""
-        for place, mine in enumerate(self._waits):
-            for queue, wait in sorted(mine.items()):
-                if wait.after:
-                    yield place, queue, wait
-
-    def replace(self, place: int, queue: int, wait: Wait = _NO_WAIT) -> "CompiledProgram":
-        """The same program with another wait of a command for a queue, or without it; not checked."""
-        waits = [dict(mine) for mine in self._waits]
-        waits[place][queue] = wait
-        return CompiledProgram(self.tasks, len(self.queues), waits)
-
-    def check(self) -> None:
-        """Check what the waits put in order, over all passes.
-
-        Raises
-        ------
-        ProgramError
-            Commands wait for each other in a circle.
-        RaceError
-            Two commands may touch a region at the same time, or in another order than that of the program.
-        """
-        _refuse_cycle(self.tasks, self._waits)
-        queues = [task.queue for task in self.tasks]
-        found = [conflict for conflict, _ in
-                 order.races(queues, self._waits, order.conflicts(_touches(self.tasks)))]
-        if found:
-            worst = min(found, key=lambda conflict: conflict.lag)
-            raise RaceError(self.tasks[worst.first], self.tasks[worst.second], worst.region, worst.lag)
-
-
-def _reachable(start: int, edges: Iterable[tuple[int, int]]) -> set[int]:
-    """Queues that a queue waits for, or that those wait for."""
-    found: set[int] = set()
-    left = [start]
-    while left:
-        here = left.pop()
-        new = {other for queue, other in edges if queue == here} - found
-        found |= new
-        left += new
-    return found

@@ -2,7 +2,8 @@
 
 The queue has a place for one command, its head, which is loaded while the command before it runs. The head is lost
 when it starts, when its rejection is known, and when ``stop`` drops it; a command that is loaded anew because a
-setting has changed, or because its refusal came while another one ran, keeps the cycles that it has waited.
+setting has changed, or because its refusal came while another one ran, keeps the cycles that it has waited. While
+others are alive that do what it waits for, it has waited for none.
 """
 
 import dataclasses
@@ -49,6 +50,7 @@ class Inputs:
     head: dict[str, int]
     stale: bool
     holds: bool
+    alive: bool
     blocked: bool
     flags: int
     link_reset: bool
@@ -131,11 +133,11 @@ class CommandControl:
             "known": running.seen,
             "busy": ((loading or loaded) and self._of_program) or (runs and running.of_program),
             "running": runs,
-            "waiting": action == "wait" or (reject and action in (Rejection.FLAGS, Rejection.AFTER)),
+            "waiting": action in ("wait", "patience") or (reject and action in (Rejection.FLAGS, Rejection.AFTER)),
         }
 
     def _action(self, given: Inputs) -> Rejection | str:
-        """Outcome of this cycle for the head: a rejection, "start", "wait", "drop", "again" or nothing."""
+        """Outcome of this cycle for the head: a rejection, "start", "wait", "patience", "drop", "again", nothing."""
         drop = given.stop and self._of_program
         missing = given.head["wait"] & ~given.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
@@ -156,6 +158,8 @@ class CommandControl:
             return Rejection.LINK_RESET
         if given.holds and not missing and not given.blocked:
             return "start"
+        if given.alive and not missing and not given.holds:
+            return "patience"
         if self._expired and (missing or not given.holds):
             return Rejection.FLAGS if missing else Rejection.AFTER
         return "wait"
@@ -172,7 +176,7 @@ class CommandControl:
         self._load(given, drop=drop)
         if drop and phase is not _Phase.REJECT:
             self._waited = 0
-        self._waited += waits
+        self._waited = 0 if action == "patience" else self._waited + waits
         # The time-out counts as it was in the cycle before, and only a command that has waited in it has expired.
         self._expired = given.timeout == 0 or (bool(outputs["waiting"]) and self._waited >= given.timeout)
         if isinstance(action, Rejection):

@@ -6,22 +6,50 @@ and ``delay`` cycles after the commands of other queues that it waits for:
     start = max(end of the one before + gap, end of what it waits for + delay)
     end   = start + duration
 
+What it waits for may be a command of another node, of which it knows by a control word: then the delay is that of the
+word over all links from there (:func:`signal_cycles`). The word may be later, if an earlier one of the same node is
+still on its way round, or a link repeats it, but never earlier.
+
 The first command of a queue may start at 0. A collective ends on a node by its duration after all nodes have started
 it. Durations are given; how long a collective takes is not the model's concern.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-__all__ = ["DELAY", "GAP", "Duration", "Span", "Timed", "makespan", "timeline"]
+__all__ = ["DELAY", "GAP", "HOP", "TOLD", "Duration", "Remote", "Span", "Timed", "makespan", "remote_of",
+           "signal_cycles", "timeline"]
 
 #: Cycles from the end of a command to the start of the next one in its queue, and to the start of one that waited for
 #: it in another, which a node takes at the most.
 GAP, DELAY = 8, 3
 
+#: Cycles of a control word in a node that hands it on, beside those of the wires, and those from the end of a command
+#: to the start of one that waited for it on another node, beside the hops: the least of both.
+HOP, TOLD = 10, 7
+
 #: Cycles of a command, of the node, pass, queue and place in it.
 Duration: TypeAlias = Callable[[int, int, int, int], int]
+
+
+class Remote(NamedTuple):
+    """Wait for another node: the first ``after`` commands of a queue of node ``unit``, of the pass ``lag`` before."""
+
+    unit: int
+    queue: int
+    after: int
+    lag: int = 0
+
+
+def remote_of(remotes: Sequence[Remote | None], node: int) -> Remote | None:
+    """A node's wait for another one, of a command with one for each node, or with none at all."""
+    return remotes[node] if remotes else None
+
+
+def signal_cycles(hops: int, *, wire: int = 16) -> int:
+    """Cycles from the end of a command to the start of one that waits for it, so many links further on."""
+    return DELAY if hops == 0 else hops * (HOP + wire) + TOLD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +64,15 @@ class Timed:
     waits : tuple of (int, int)
         For each other queue, in ascending order, (``after``, ``lag``): so many of its commands must have ended, of
         the pass ``lag`` before this one; 0 for none. A pass before the first one holds at once.
+    remotes : tuple of Remote or None
+        For each node its wait for another one; empty if there is none.
     """
 
     name: str
     duration: int
     collective: bool = False
     waits: tuple[tuple[int, int], ...] = ()
+    remotes: tuple[Remote | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +102,10 @@ class Span:
 class _Clocks:
     """Starts and ends of all commands, as far as they are known: by node, queue and number over all passes."""
 
-    def __init__(self, queues: Sequence[Sequence[Timed]], nodes: int, gap: int, delay: int):
+    def __init__(self, queues: Sequence[Sequence[Timed]], nodes: int, gap: int, delay: int,
+                 signal: Callable[[int], int]):
         self._queues = queues
+        self._signal = signal
         self._gap = gap
         self._delay = delay
         self.starts: list[list[list[int]]] = [[[] for _ in queues] for _ in range(nodes)]
@@ -92,11 +125,20 @@ class _Clocks:
                 if len(ends[other]) < target:
                     return None
                 earliest = max(earliest, ends[other][target - 1] + self._delay)
+        remote = remote_of(self._queues[queue][place].remotes, node)
+        if remote is not None and remote.after and number >= remote.lag:
+            target = (number - remote.lag) * len(self._queues[remote.queue]) + remote.after
+            there = self.ends[remote.unit][remote.queue]
+            if len(there) < target:
+                return None
+            hops = (node - remote.unit) % len(self.ends)
+            earliest = max(earliest, there[target - 1] + (self._signal(hops) if hops else self._delay))
         return earliest
 
 
 def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int = 1, gap: int = GAP,
-             delay: int = DELAY, duration: Duration | None = None) -> list[Span]:
+             delay: int = DELAY, duration: Duration | None = None,
+             signal: Callable[[int], int] = signal_cycles) -> list[Span]:
     """Spans of all commands, in order of their starts.
 
     Parameters
@@ -108,13 +150,15 @@ def timeline(queues: Sequence[Sequence[Timed]], *, passes: int = 1, nodes: int =
         Cycles between two commands of a queue, and from the end of one to the start of another that waited for it.
     duration : callable, optional
         Cycles that take the place of those of the commands.
+    signal : callable
+        Cycles from the end of a command to the start of one that waits for it, so many links further on.
 
     Raises
     ------
     ValueError
         Commands wait for ever.
     """
-    clocks = _Clocks(queues, nodes, gap, delay)
+    clocks = _Clocks(queues, nodes, gap, delay, signal)
     spans: list[Span] = []
 
     def cycles(node: int, queue: int, count: int) -> int:

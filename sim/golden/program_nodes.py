@@ -20,6 +20,7 @@ from hdl.control.protocol import EventStatus
 from sim.golden import optimizer, ring
 from sim.golden.codecs import CODECS, RAW, ZERO_VALUE, Codec
 from sim.golden.compute import Engine
+from sim.golden.program import Remote, remote_of
 
 __all__ = ["Nodes", "Placed"]
 
@@ -38,6 +39,7 @@ class Placed:
         Fields of the descriptor, for each node; those that are missing are zero, and a stride 1.
     collective : bool
     waits : tuple of (int, int)
+    remotes : tuple of Remote or None
         See :class:`sim.golden.program.Timed`.
     """
 
@@ -45,6 +47,7 @@ class Placed:
     fields: Sequence[Mapping[str, int]]
     collective: bool = False
     waits: tuple[tuple[int, int], ...] = ()
+    remotes: tuple[Remote | None, ...] = ()
 
 
 class Nodes:
@@ -274,6 +277,10 @@ class Nodes:
             for other, (after, lag) in zip(others, command.waits, strict=False):
                 if after and number >= lag and done[one][other] < (number - lag) * len(queues[other]) + after:
                     return False
+            remote = remote_of(command.remotes, one)
+            if remote is not None and remote.after and number >= remote.lag and done[remote.unit][remote.queue] < (
+                    number - remote.lag) * len(queues[remote.queue]) + remote.after:
+                return False
         return True
 
 

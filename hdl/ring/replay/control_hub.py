@@ -45,7 +45,8 @@ class ControlHub(wiring.Component):
         takes = [tuple(types) for types in takes]
         every = [type for types in takes for type in types]
         if not every or len(set(every)) != len(every) or any(not isinstance(type, ControlType) for type in every):
-            raise ValueError(f"Types must be of {ControlType.__name__}, one at least, and each of one unit, not {takes!r}")
+            raise ValueError(f"Types must be of {ControlType.__name__}, one at least, and each of one unit, not "
+                             f"{takes!r}")
         self._takes = takes
         message = stream.Signature(message_layout())
         super().__init__({

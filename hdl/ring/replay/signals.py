@@ -133,7 +133,9 @@ class SignalRelay(wiring.Component):
             m.d.sync += away.eq(0)
         with m.If(self.o.ready | ~self.o.valid):
             m.d.comb += passing.o.ready.eq(~sends)
-            m.d.sync += [self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, mine, passing.o.payload))]
+            m.d.sync += [
+                self.o.valid.eq(passing.o.valid | sends), self.o.payload.eq(Mux(sends, mine, passing.o.payload)),
+            ]
             with m.If(~away):
                 # One queue after the other; the own word goes first, at most once in a lap.
                 m.d.sync += turn.eq(Mux(turn == self._queues - 1, 0, turn + 1))

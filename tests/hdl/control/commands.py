@@ -13,8 +13,16 @@ __all__ = ["CONFIG", "random_command", "verdict"]
 CONFIG = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
 
 
-def verdict(command, config, rule, packed):
-    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division."""
+def strays(command, config, place):
+    """Whether a command of a program waits for a node that is none: a place is a rank, and a number of nodes."""
+    rank, size = place
+    outside = command["unit"] >= size or command["unit"] == rank or command["unit_queue"] >= config.queues
+    return command["remote"] and command["after_1"] and (outside or not config.has_signals)
+
+
+def verdict(command, config, rule, packed, place=None):
+    """Golden verdict on a command: the rules of docs/control/command_queue.md, with an exact division. For one of a
+    program there is the place of its node."""
     operation, length, size = command["operation"], command["length"], command["size"]
     lacking = [operation for operation, there in (
         (Operation.MASK, config.masking), (Operation.SPARSIFY, config.error_feedback),
@@ -23,8 +31,11 @@ def verdict(command, config, rule, packed):
         (Operation.SWITCH, config.ring_ports > 1)) if not there]
     if operation not in list(Operation) or operation in lacking:
         return EventStatus.UNKNOWN_OPERATION, operation
+    stray = None
+    if place is not None and strays(command, config, place):
+        stray = EventStatus.BAD_UNIT, command["unit"] | command["unit_queue"] << 8 | place[1] << 16
     if operation in (Operation.QUIESCE, Operation.LATCH, Operation.SWITCH):
-        return EventStatus.OK, 0
+        return stray or (EventStatus.OK, 0)
     planes = {Rule.SGD: 0, Rule.MOMENTUM: 1}.get(rule, 2)
     if operation == Operation.FUSED_UPDATE and (planes > config.state_planes or rule not in list(Rule)):
         return EventStatus.BAD_RULE, getattr(rule, "value", rule)
@@ -32,7 +43,11 @@ def verdict(command, config, rule, packed):
         if length == 0:
             return EventStatus.BAD_LENGTH, 1
         base = command["weight_base"]
+        if stray is not None:
+            return stray
         return (EventStatus.BAD_BASE, base) if base % 32 or base > config.activation_words else (EventStatus.OK, 0)
+    if stray is not None:
+        return stray
     outside = command["port"] >= config.ring_ports or not 1 <= size <= CONFIG.nodes_max or command["rank"] >= size
     outside |= operation == Operation.BROADCAST and command["root"] >= size
     on_ring = operation not in (Operation.MASK, Operation.SPARSIFY, Operation.INFER, Operation.COMPUTE)

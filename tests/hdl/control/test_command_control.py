@@ -36,6 +36,7 @@ class Control(wiring.Component):
     of_program: In(1)
     stale: In(1)
     holds: In(1)
+    alive: In(1)
     blocked: In(1)
     flags: In(16)
     link_reset: In(1)
@@ -61,8 +62,8 @@ class Control(wiring.Component):
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
-                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "blocked", "flags",
-                "link_reset", "timeout", "stop", "good", "queued", "head")),
+                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "alive", "blocked",
+                "flags", "link_reset", "timeout", "stop", "good", "queued", "head")),
             refused.eq(loading & self.bad & unit.deliver),
             unit.refused.eq(refused),
             unit.start.ready.eq(self.accepts),
@@ -172,6 +173,7 @@ class Surroundings:
             # A refusal that cannot be used any more is taken back.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
+            "alive": choose.random() < 0.03,
             "flags": self._flags, "link_reset": self._reset, "timeout": self._timeout, "stop": stop,
             "completion": self._offered, "good": self._good,
             "queued": (self._offered or self._rejecting) and often(0.6),
@@ -193,6 +195,7 @@ class Surroundings:
         self._rejecting = after["rejected"]
         for name in ("started", "done", "failed", "takes"):
             self.seen[name] += found[name]
+        self.seen["patience"] += bool(given.alive and found["waiting"] and found["count"] > 1 and after["count"] == 1)
         if after["rejected"] and not found["rejected"]:
             self.seen[Rejection(after["reason"]).name] += 1
         self.seen["dropped"] += bool(found["loaded"] and not after["loaded"] and given.stop and not found["removed"])
@@ -222,7 +225,7 @@ async def follows_the_model(dut):
     print("seed", p["seed"])
     await lockstep(dut, "control", surroundings, surroundings.drive, 8_000)
     least = {name: surroundings.seen[name] for name in (
-        "started", "done", "failed", "takes", "dropped", *(reason.name for reason in Rejection))}
+        "started", "done", "failed", "takes", "patience", "dropped", *(reason.name for reason in Rejection))}
     assert min(least.values()) > 4, (least, f"seed {p['seed']}")
 
 

@@ -21,16 +21,16 @@ from tests.hdl.control.commands import CONFIG, random_command, verdict
 from tests.hdl.control.programs import LOCAL
 
 QUEUES = 2
-CONFIG_2 = dataclasses.replace(CONFIG, queues=QUEUES)
+CONFIG_2 = dataclasses.replace(CONFIG, queues=QUEUES, replay=True)
 STRIDE = 0x1234_5678
 
 
-def refusal(command, queue):
-    """Golden verdict on a command in a queue."""
+def refusal(command, queue, place):
+    """Golden verdict on a command in a queue, of a program if there is a place."""
     foreign = command["operation"] in LOCAL if queue else command["operation"] not in (*LOCAL, Operation.QUIESCE)
     if foreign and command["operation"] in list(Operation):
         return EventStatus.UNKNOWN_OPERATION, command["operation"]
-    return verdict(command, CONFIG_2, Rule.MOMENTUM, 0)
+    return verdict(command, CONFIG_2, Rule.MOMENTUM, 0, place)
 
 
 @cocotb.test(timeout_time=2, timeout_unit="ms")
@@ -62,11 +62,15 @@ async def loads_in_turn(dut):
         passes = [{"odd": generator.getrandbits(1), "collective": generator.getrandbits(16)} for _ in range(QUEUES)]
         program = generator.getrandbits(QUEUES)
         for commands in memory.values():
-            commands[:] = [to_int(command_layout(), random_command(generator, 2 * number + n)) for n in range(QUEUES)]
+            commands[:] = [to_int(command_layout(), random_command(
+                generator, 2 * number + n, unit=generator.randrange(20), unit_queue=generator.choice([0, 0, 1, 2]),
+                after_1=generator.choice([0, 3]))) for n in range(QUEUES)]
         dut.from_program.value = program
         dut.passes.value = sum(to_int(pass_layout(), each) << 17 * n for n, each in enumerate(passes))
         bits = memory["program" if program >> queue & 1 else "pushed"][queue]
         command = {name: bits >> field.offset & (1 << field.width) - 1 for name, field in command_layout()}
+        place = generator.randrange(16), generator.randrange(17)
+        dut.place.value = place[0] | place[1] << 4
         if program >> queue & 1:
             odd = command["alternate"] & passes[queue]["odd"]
             command["weight_base"] = (command["weight_base"] + STRIDE * odd) & 0xFFFFFFFF
@@ -80,7 +84,7 @@ async def loads_in_turn(dut):
         last = queue
         await cycles(dut, 1)
         dut.wanted.value = 0
-        status, detail = refusal(command, queue)
+        status, detail = refusal(command, queue, place if program >> queue & 1 else None)
         latency, results = 0, {}
         while latency < 80 and not any(results.values()):
             if latency:
@@ -109,7 +113,7 @@ async def loads_in_turn(dut):
         dut.dismiss.value = 0
     assert {name for _, name in seen} == {"passed", "refused", "deferred"}
     assert {status for status, _ in seen} >= {EventStatus.OK, EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE,
-                                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK}
+                                              EventStatus.BAD_LENGTH, EventStatus.BAD_RANK, EventStatus.BAD_UNIT}
     assert len(waited) > 8
 
 

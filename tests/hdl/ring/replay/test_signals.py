@@ -113,8 +113,9 @@ def test_lockstep(unit, seed):
         if generator.random() < .1:
             relay.done[generator.randrange(QUEUES)] = generator.choice([0, 1, 65_535])
         if generator.random() < .5:
-            relay.queue.append(Signal(generator.randrange(16), generator.randrange(4), generator.choice([0, 1, 2, 63]),
-                                      generator.choice([0, 1, 65_535])).word ^ (generator.random() < .05))
+            relay.queue.append(Signal(
+                generator.randrange(16), generator.randrange(4), generator.choice([0, 1, 2, 63]),
+                generator.choice([0, 1, 65_535])).word ^ (generator.random() < .05))
             if generator.random() < .2:
                 relay.queue[-1] = Signal(relay.place["rank"], 0, 1, 7).word
         relay.step(ready=generator.random() < generator.choice([.1, .9]), of_node=generator.randrange(16),
