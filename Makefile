@@ -35,7 +35,8 @@ help:
 	@echo "            SCHEME= BITS= ROUNDING= EXTREMA= PER_OUTPUT=1 ONNX=1)"
 	@echo "make test   run every test (TESTS=path to choose, WORKERS= processes)"
 	@echo "make pairs  every operation queued behind every other, on rings of 1 to 16 nodes (PAIRS=20000 NODES=1,2,3 SEED= JOBS=)"
-	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=)"
+	@echo "make random-programs  random programs of two queues with random stalls, on rings of 1 to 4 nodes (PROGRAMS=2100 SEED= JOBS=,"
+	@echo "            REMOTE=1 for commands that wait for other nodes, on links with FAULTS=1e-3)"
 	@echo "make slow-ranks  ranks of a PyTorch script that are late on purpose: are they named? (CASES=100 RANKS=4 SLOW=0.5 SEED=)"
 	@echo "make faults  wrong bits, lost and doubled words and cuts on a link that repeats words (FAULTS=1000000 SEED= JOBS=)"
 	@echo "make mutate  small mistakes in hdl/, one at a time, against the tests of their files (FILES=hdl/ring,... MUTANTS=30"
@@ -124,7 +125,7 @@ pairs: $(VENV)/.test
 
 random-programs: $(VENV)/.test
 	$(BIN)/python -m tests.programs $(call option,PROGRAMS,--programs) $(call option,SEED,--seed) \
-	  $(call option,JOBS,--jobs)
+	  $(call option,JOBS,--jobs) $(if $(REMOTE),--remote) $(call option,FAULTS,--faults)
 
 slow-ranks: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python -m tests.slow_ranks $(call option,CASES,--cases) $(call option,RANKS,--ranks) \

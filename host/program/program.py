@@ -159,7 +159,7 @@ class Program:
             raise ProgramError(f"Units that {task.name} waits for must be ranks of {self._nodes} nodes, one for each "
                                f"of them, not {unit!r}")
         number = order.places([one.queue for one in self._tasks])[other.place]
-        mine = self._remotes[task.place] or [None] * self._nodes
+        mine = list(self._remotes[task.place]) or [None] * self._nodes
         for rank, one in enumerate(units):
             if one is None or (one == rank and task.queue == other.queue and (lag or other.place < task.place)):
                 continue  # it has ended in any case

@@ -1,7 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """``make random-programs``: many random programs, on rings of one to four nodes, in parts whose results are kept.
 
-A part is not played again as long as neither its nodes nor these tests have changed.
+With ``REMOTE=1``, commands wait for those of other nodes, on rings of two to four nodes with faults of links. A part
+is not played again as long as neither its nodes nor these tests have changed.
 """
 
 import concurrent.futures
@@ -25,6 +26,9 @@ from tests.programs.play import play_part
 #: Nodes with programs, and the sizes of their rings.
 RINGS = {"centroid": (1, 2, 3, 4), "mx9": (1, 2, 3, 4), "table": (1, 2, 3, 4), "wide": (1, 2, 3)}
 
+#: Nodes with control words, and the sizes of their rings.
+REMOTE = {"wide": (2, 3, 4)}
+
 #: Programs per part.
 PART = 35
 
@@ -43,23 +47,29 @@ def main(
     programs: Annotated[int, typer.Option(min=1, help="Programs in all.")] = 2_100,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 31) - 1, help="Seed of the first part.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    remote: Annotated[bool, typer.Option(help="Commands wait for those of other nodes as well.")] = False,
+    faults: Annotated[float, typer.Option(min=0, max=0.01, help="Faults per link and cycle, with --remote.")] = 1e-3,
 ) -> None:
     """Run random programs on simulated rings, and compare order, events and memories with the model."""
     began = time.monotonic()
-    sizes = [(name, size) for name, some in RINGS.items() for size in some]
+    chosen = REMOTE if remote else RINGS
+    options: dict[str, Any] = {"remote": True, "faults": faults} if remote else {}
+    kind = f"-remote-{faults:g}" if remote else ""
+    sizes = [(name, size) for name, some in chosen.items() for size in some]
     folders = {}
-    for name in RINGS:
+    for name in chosen:
         print(f"building the ring {name}, unless an earlier run has", flush=True)
         library = rings.library(rings.CONFIGS[name])
         folders[name] = toolchain.BUILD / "programs" / toolchain.digest(library.digest, _sources())
         folders[name].mkdir(parents=True, exist_ok=True)
     parts = [(*sizes[part % len(sizes)], seed + part // len(sizes)) for part in range(-(-programs // PART))]
-    paths = {part: folders[part[0]] / f"{part[0]}-{part[1]}-{part[2]}.json" for part in parts}
+    paths = {part: folders[part[0]] / f"{part[0]}-{part[1]}-{part[2]}{kind}.json" for part in parts}
     results = [json.loads(path.read_text()) for path in paths.values() if path.exists()]
     if results:
         print(f"{len(results)} of {len(parts)} parts have been played before", flush=True)
     with concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(play_part, *part, PART): part for part, path in paths.items() if not path.exists()}
+        waiting = {pool.submit(play_part, *part, PART, **options): part for part, path in paths.items()
+                   if not path.exists()}
         for done in concurrent.futures.as_completed(waiting):
             result = done.result()
             results.append(result)
@@ -71,7 +81,8 @@ def main(
     wall = time.monotonic() - began
     rows = _report(results)
     summary = {"rows": rows, "wall_seconds": wall, "differences": [one for one in results if one["difference"]]}
-    (toolchain.BUILD / "programs" / "programs.json").write_text(json.dumps(summary, indent=2))
+    name = "remote.json" if remote else "programs.json"
+    (toolchain.BUILD / "programs" / name).write_text(json.dumps(summary, indent=2))
     print(f"{sum(row['programs'] for row in rows):,} programs, {len(summary['differences'])} differences, "
           f"{wall:.0f} s")
     if summary["differences"]:
@@ -80,8 +91,9 @@ def main(
 
 def _report(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Print and return a row for each kind of node and ring size."""
-    counts = ("programs", "commands", "words", "cycles")
-    table = Table("ring", "nodes", *counts, "differ", "CPU s", title="random programs")
+    counts = ("programs", "commands", "words", "cycles", "remote_waits", "faults")
+    table = Table("ring", "nodes", *(name.replace("_", " ") for name in counts), "differ", "CPU s",
+                  title="random programs")
     rows = []
     for name, size in sorted({(result["ring"], result["nodes"]) for result in results}):
         mine = [result for result in results if (result["ring"], result["nodes"]) == (name, size)]

@@ -1,5 +1,6 @@
 """Random programs of nodes with two queues, and golden nodes with random contents to run them on."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -9,7 +10,7 @@ from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.codebooks import codebook
 from host.driver.optimizer_settings import Rule, Settings
-from host.program.program import CompiledProgram, Program, Queue, Task
+from host.program.program import CompiledProgram, Program, ProgramError, Queue, Task
 from host.program.region import Region
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
@@ -99,9 +100,33 @@ def _communicate(generator: np.random.Generator, nodes: int) -> dict[str, object
     return {"operation": operation, "reads": reads, "writes": writes, "fields": fields, "collective": True}
 
 
-def _program(generator: np.random.Generator, config: NodeConfig, nodes: int) -> CompiledProgram:
+def _wait_for_nodes(generator: np.random.Generator, program: Program, tasks: list[Task], nodes: int) -> None:
+    """Have a command of some nodes wait for one of other nodes, mostly for one that stands before it."""
+    one, other = sorted(int(place) for place in generator.integers(0, len(tasks), 2))
+    if generator.random() < 0.2:
+        one, other = other, one
+    units = [int(unit) if generator.random() < 0.7 else None for unit in generator.integers(0, nodes, nodes)]
+    lag = int(generator.choice([0, 0, 0, 1, 2, 3]))
+    program.wait(tasks[other], tasks[one], lag=lag, unit=units)
+
+
+def _with_node_waits(generator: np.random.Generator, program: Program, tasks: list[Task],
+                     nodes: int) -> CompiledProgram:
+    """The program with waits for other nodes, as many as can be without a circle."""
+    compiled = program.compile()
+    for _ in range(int(generator.integers(2, 12))):
+        before = copy.deepcopy(program._remotes)
+        try:
+            _wait_for_nodes(generator, program, tasks, nodes)
+            compiled = program.compile()
+        except ProgramError:
+            program._remotes = before
+    return compiled
+
+
+def _program(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool) -> CompiledProgram:
     """A program with the waits that it needs, and some more."""
-    program = Program(depth=int(config.program_depth))
+    program = Program(depth=int(config.program_depth), nodes=nodes if remote else None)
     tasks: list[Task] = []
     for place in range(int(generator.integers(1, MOST + 1))):
         queue = Queue(int(generator.integers(2)))
@@ -112,7 +137,7 @@ def _program(generator: np.random.Generator, config: NodeConfig, nodes: int) -> 
         lag = int(generator.integers(0, 4))
         if lag or one != other:
             program.wait(tasks[other], tasks[one], lag=lag)
-    return program.compile()
+    return _with_node_waits(generator, program, tasks, nodes) if remote else program.compile()
 
 
 def _random(generator: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
@@ -129,9 +154,12 @@ def centroids_of(config: NodeConfig) -> npt.NDArray[np.uint32] | None:
     return codebook(config.weight_codec, np.random.default_rng(0).standard_normal(1000).astype(np.float32))
 
 
-def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int) -> Case:
-    """A program for a ring of such nodes, settings, and contents of all memories."""
-    program = _program(generator, config, nodes)
+def random_case(generator: np.random.Generator, config: NodeConfig, nodes: int, *, remote: bool = False) -> Case:
+    """A program for a ring of such nodes, settings, and contents of all memories.
+
+    With ``remote``, commands wait for those of other nodes as well.
+    """
+    program = _program(generator, config, nodes, remote=remote)
     passes = int(generator.integers(1, 5))
     rule = Rule(int(generator.integers(0, min(config.state_planes, 1) + 1)))
     scalars = {"gradient_scale": float(generator.choice([1.0, 0.25, -0.5])), "learning_rate": 0.125}

@@ -9,8 +9,9 @@ import numpy as np
 from host.driver.ring import Ring
 from host.program.program import CompiledProgram
 from host.program.trace import origin_of, spans
-from sim.golden.program import Span
+from sim.golden.program import Span, remote_of
 from sim.golden.program_nodes import Nodes
+from sim.link_faults import RandomFaults
 from sim.verilated.ring import VerilatedRing
 from tests.host import rings
 from tests.programs.generator import Case, centroids_of, random_case
@@ -31,9 +32,10 @@ def _memories(golden: Nodes) -> dict[str, Any]:
             "masters": golden.masters, **{f"state_{plane}": memory for plane, memory in enumerate(golden.state)}}
 
 
-def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random) -> None:
-    """Make links slow at random, and have the host come late for events, and read memory in between."""
+def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random, faults: float) -> None:
+    """Make links slow at random, with faults, and have the host come late for events, and read memory in between."""
     for link in simulation.links:
+        link.set_faults(RandomFaults(rate=faults, seed=choose.getrandbits(64)) if faults else None)
         link.set_latency(data=choose.randint(1, 60), credit=choose.randint(1, 60))
         link.set_rate(*choose.choice([(1, 1), (1, 1), (3, 4), (1, 2), (1, 5)]))
     if ring.devices[0].config.replay:  # which begins anew on wires of another length
@@ -51,21 +53,27 @@ def _stall(ring: Ring, simulation: VerilatedRing, choose: random.Random) -> None
         device.submit_pop_event = pop  # type: ignore[method-assign]
 
 
-def _check_order(program: CompiledProgram, found: list[Span]) -> None:
-    """Check that no command has started before the one in front of it in its queue and what it waits for."""
-    ends = {(span.queue, span.number, span.place): span.end for span in found}
+def _check_order(program: CompiledProgram, found: list[Span]) -> int:
+    """Check that no command has started before the one in front of it in its queue and what it waits for, on its node
+    or on another one; return the waits for other nodes."""
+    ends = {(span.node, span.queue, span.number, span.place): span.end for span in found}
+    remotes = 0
     for span in found:
-        queue = program.queues[span.queue]
-        before = ends.get((span.queue, *divmod(span.number * len(queue) + span.place - 1, len(queue))), 0)
-        (wait,) = queue[span.place].waits
-        awaited = ends[1 - span.queue, span.number - wait.lag, wait.after - 1] if (
+        node, queue = span.node, program.queues[span.queue]
+        before = ends.get((node, span.queue, *divmod(span.number * len(queue) + span.place - 1, len(queue))), 0)
+        (wait,), remote = queue[span.place].waits, remote_of(queue[span.place].remotes, node)
+        awaited = ends[node, 1 - span.queue, span.number - wait.lag, wait.after - 1] if (
             wait.after and span.number >= wait.lag) else 0
+        if remote is not None and span.number >= remote.lag:
+            awaited = max(awaited, ends[remote.unit, remote.queue, span.number - remote.lag, remote.after - 1])
+            remotes += remote.unit != node
         if span.start < max(before, awaited):
             raise MismatchError(f"{span} has started before {max(before, awaited)}")
+    return remotes
 
 
-def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int) -> int:
-    """Run a program, and return the number of words compared.
+def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int, *, faults: float = 0) -> tuple[int, int]:
+    """Run a program, and return the number of words compared, and of waits for other nodes.
 
     Raises
     ------
@@ -80,15 +88,15 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int) -> int:
     ring.write_settings(case.settings)
     ring._write_register("WEIGHT_STRIDE", golden.weight_stride)
     ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
-    _stall(ring, simulation, random.Random(seed))
+    _stall(ring, simulation, random.Random(seed), faults)
     passes = ring.run_programs(collectives=program.collectives, passes=case.passes, parity=case.parity)
     expected = [one.task.place for queue in program.queues for _ in range(case.passes) for one in queue]
     for rank, events in enumerate(passes.events):
         if [event.tag for event in events] != expected:
             raise MismatchError(f"events of node {rank} are {events}")
     origin = origin_of(passes.traces)
-    for rank, trace in enumerate(passes.traces):
-        _check_order(program, spans(trace, program, node=rank, origin=origin))
+    remotes = _check_order(program, [span for rank, trace in enumerate(passes.traces)
+                                     for span in spans(trace, program, node=rank, origin=origin)])
     golden.run(program.placed(nodes), passes=case.passes, parity=case.parity, seed=seed)
     for name, memory in _memories(golden).items():
         if name not in memories:
@@ -100,24 +108,38 @@ def play(ring: Ring, simulation: VerilatedRing, case: Case, seed: int) -> int:
             raise MismatchError("; ".join(
                 f"{space.title} of node {node}, element {element}: 0x{found[node, element]:08x} in place of "
                 f"0x{memory[node, element]:08x}" for node, element in wrong))
-    return sum(memory.size for memory in memories.values())
+    return sum(memory.size for memory in memories.values()), remotes
 
 
-def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
-    """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary."""
+def play_part(name: str, nodes: int, seed: int, count: int, *, remote: bool = False,
+              faults: float = 0) -> dict[str, Any]:
+    """Play programs on a ring of :data:`tests.host.rings.CONFIGS`, up to the first difference; return a summary.
+
+    Parameters
+    ----------
+    name : str
+    nodes, seed, count : int
+    remote : bool
+        Whether commands wait for those of other nodes as well.
+    faults : float
+        Probability of a fault for each link and cycle.
+    """
     began = time.process_time()
     config = rings.CONFIGS[name]
     summary: dict[str, Any] = {"ring": name, "nodes": nodes, "seed": seed, "programs": 0, "commands": 0, "words": 0,
-                               "cycles": 0, "difference": ""}
+                               "cycles": 0, "remote_waits": 0, "faults": 0, "difference": ""}
     with rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT) as (ring, simulation):
         centroids = centroids_of(config)
         if centroids is not None:
             ring.write_codebook(centroids)
         first = simulation.cycle
         for number in range(count):
-            case = random_case(np.random.default_rng([*name.encode(), nodes, seed, number]), config, nodes)
+            case = random_case(np.random.default_rng([*name.encode(), nodes, seed, number]), config, nodes,
+                               remote=remote)
             try:
-                summary["words"] += play(ring, simulation, case, number)
+                words, remotes = play(ring, simulation, case, number, faults=faults)
+                summary["words"] += words
+                summary["remote_waits"] += remotes
             except Exception as error:
                 commands = "\n".join(f"{task.name}: {task.operation}, queue {task.queue}, {dict(task.fields)}"
                                      for task in case.program.tasks)
@@ -127,5 +149,6 @@ def play_part(name: str, nodes: int, seed: int, count: int) -> dict[str, Any]:
             summary["programs"] += 1
             summary["commands"] += case.passes * len(case.program.tasks)
         summary["cycles"] = simulation.cycle - first
+        summary["faults"] = sum(link.faults().total for link in simulation.links)
     summary["cpu_seconds"] = time.process_time() - began
     return summary

@@ -17,6 +17,16 @@ def test_sample(name, nodes, programs):
     assert part["programs"] == programs
 
 
+@pytest.mark.parametrize(("nodes", "programs"), [(2, 6), (3, 6), (4, 8)])
+def test_sample_of_waits_for_nodes(nodes, programs):
+    """Commands that wait for those of other nodes, on links with faults."""
+    part = play_part("wide", nodes, 1000, programs, remote=True, faults=1e-3)
+    assert not part["difference"], part["difference"]
+    assert part["programs"] == programs
+    assert part["remote_waits"] > 3 * programs
+    assert part["faults"] > 20
+
+
 def test_generator():
     """Programs have every operation, waits within a pass and between passes, and commands of both queues or one."""
     operations, lags, queues = set(), set(), set()
@@ -28,4 +38,8 @@ def test_generator():
     assert operations == {"COMPUTE", "QUIESCE", "LATCH", "FUSED_UPDATE", "ALL_REDUCE", "REDUCE_SCATTER", "ALL_GATHER",
                           "BROADCAST"}
     assert lags == {0, 1, 2, 3}
+    waits = [remote for seed in range(20) for _, _, remote in random_case(
+        np.random.default_rng(seed), rings.CONFIGS["wide"], 4, remote=True).program.remote_waits()]
+    assert {wait.lag for wait in waits} == lags
+    assert {(wait.unit, wait.queue) for wait in waits} == {(unit, queue) for unit in range(4) for queue in Queue}
     assert queues == {frozenset({Queue.COMPUTE}), frozenset({Queue.COMMUNICATE}), frozenset(Queue)}

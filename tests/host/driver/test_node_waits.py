@@ -1,0 +1,231 @@
+"""Commands that wait for those of other nodes, and nodes that wait for one that computes, on simulated rings."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus, Operation, Space
+from hdl.ring.replay.keepalive import KeepAlive
+from host.driver.command import Command
+from host.driver.diagnosis import RingError
+from host.program.program import Program, Queue
+from host.program.region import Region
+from host.program.trace import origin_of, spans
+from sim.golden.program import HOP, TOLD, signal_cycles
+from tests.host import rings
+
+NODES = 4
+TIMEOUT = 4000
+CONFIG = rings.CONFIGS["wide"]
+
+
+def open_nodes(nodes=NODES, config=CONFIG, **options):
+    return rings.open_nodes(nodes, config=config, host_port=False, timeout=TIMEOUT, **options)
+
+
+def relay_race(nodes, *, first, passes_back=0):
+    """A program in which node ``first`` computes, and all others wait for that."""
+    program = Program(nodes=nodes)
+    source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE,
+                         fields={"duration": [400 if rank == first else 1 for rank in range(nodes)]})
+    target = program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE)
+    program.wait(target, source, unit=[None if rank == first else first for rank in range(nodes)], lag=passes_back)
+    return program.compile()
+
+
+def played(ring, program, *, passes=1):
+    """Spans of a run, by node, name and pass."""
+    nodes = ring.nodes
+    ring.load_programs([program.commands(rank, nodes) for rank in range(nodes)])
+    result = ring.run_programs(collectives=program.collectives, passes=passes)
+    origin = origin_of(result.traces)
+    return {(span.node, span.name, span.number): span for rank, trace in enumerate(result.traces)
+            for span in spans(trace, program, node=rank, origin=origin)}
+
+
+@pytest.mark.parametrize("wire", [1, 16, 60])
+def test_cycles(wire):
+    """From the end of a command to the start of one that waited for it, by hops: the formula, and at most one cycle
+    more, since queues take turns at both ends."""
+    with open_nodes(latency=wire) as (ring, _):
+        rows = []
+        for first in range(NODES):
+            found = played(ring, relay_race(NODES, first=first))
+            end = found[first, "source", 0].end
+            rows += [((rank - first) % NODES, found[rank, "target", 0].start - end)
+                     for rank in range(NODES) if rank != first]
+        for hops in range(1, NODES):
+            measured = sorted({cycles for number, cycles in rows if number == hops})
+            print(f"{wire} cycles of wire, {hops} hops: {hops} x ({wire} + {HOP}) + {TOLD} = "
+                  f"{signal_cycles(hops, wire=wire)} cycles, measured {measured}")
+            assert set(measured) <= {signal_cycles(hops, wire=wire) + late for late in range(3)}
+
+
+def test_passes():
+    """Waits over passes with a lag, several in a circle of nodes, for twenty passes, on links of other latencies."""
+    program = Program(nodes=3)
+    one = program.add("one", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": [30, 200, 90]})
+    two = program.add("two", operation="QUIESCE", queue=Queue.COMMUNICATE)
+    program.wait(two, one, unit=[1, 2, 0])
+    program.wait(one, two, unit=[2, 0, 1], lag=1)
+    compiled = program.compile()
+    with open_nodes(3) as (ring, simulation):
+        for link, latency in zip(simulation.links, (3, 60, 16), strict=True):
+            link.set_latency(data=latency, credit=latency)
+        ring.recover()
+        simulation.run(300)
+        for _ in range(2):
+            found = played(ring, compiled, passes=20)
+            for number in range(20):
+                for rank in range(3):
+                    assert found[rank, "two", number].start > found[(rank + 1) % 3, "one", number].end
+                    if number:
+                        assert found[rank, "one", number].start > found[(rank - 1) % 3, "two", number - 1].end
+
+
+def test_counts_of_earlier_runs():
+    """What nodes have done in earlier runs never counts: after one that failed, after other programs were loaded, and
+    after the ring was put in order."""
+    program = relay_race(3, first=2)
+    with open_nodes(3) as (ring, _):
+        def check():
+            found = played(ring, program)
+            for rank in range(2):
+                assert found[rank, "target", 0].start >= found[2, "source", 0].end + signal_cycles((rank - 2) % 3)
+
+        check()
+        # Node 2 has done its commands when the others fail.
+        commands = [program.commands(rank, 3) for rank in range(3)]
+        commands[0][1][0] = dataclasses.replace(commands[0][1][0], operation=99)
+        ring.load_programs(commands)
+        assert [[event.status for event in queues[0]] for queues in ring.play(1)] == [[EventStatus.OK]] * 3
+        check()
+        # Many passes of another program, with counts far beyond those of the next one.
+        other = Program(nodes=3)
+        for place in range(5):
+            other.add(f"{place}", operation="QUIESCE", queue=Queue.COMPUTE)
+        played(ring, other.compile(), passes=8)
+        check()
+        ring.recover()
+        check()
+        for _ in range(65):  # numbers of runs begin again
+            ring.load_programs([program.commands(rank, 3) for rank in range(3)])
+            ring.play(1)
+        check()
+
+
+def test_alone():
+    """A ring of one node, and a node's wait for itself."""
+    program = Program(nodes=1)
+    source = program.add("source", operation="COMPUTE", queue=Queue.COMPUTE, fields={"duration": 50})
+    program.wait(program.add("target", operation="QUIESCE", queue=Queue.COMMUNICATE), source, unit=0)
+    with open_nodes(1) as (ring, _):
+        for _ in range(3):
+            found = played(ring, program.compile(), passes=3)
+            assert all(found[0, "target", n].start - found[0, "source", n].end == 3 for n in range(3))
+
+
+def test_statuses():
+    """A wait for a node that cannot tell is refused, and one that never holds ends; the right program is as before."""
+    program = relay_race(NODES, first=1)
+    with open_nodes() as (ring, _):
+        cases = [
+            ({"unit": 4}, EventStatus.BAD_UNIT, 4 | 0 << 8 | NODES << 16),
+            ({"unit": 0}, EventStatus.BAD_UNIT, 0 | 0 << 8 | NODES << 16),
+            ({"unit_queue": 2}, EventStatus.BAD_UNIT, 1 | 2 << 8 | NODES << 16),
+            ({"after_1": 2}, EventStatus.AFTER_TIMEOUT, 2 | 0 << 16 | 1 << 18 | 1 << 20 | 0 << 24),
+            ({"unit": 3, "unit_queue": 1, "after_1": 1 << 14}, EventStatus.AFTER_TIMEOUT,
+             1 << 14 | 1 << 18 | 3 << 20 | 1 << 24),
+        ]
+        for fields, status, detail in cases:
+            commands = [program.commands(rank, NODES) for rank in range(NODES)]
+            commands[0][1][0] = dataclasses.replace(commands[0][1][0], **fields)
+            ring.load_programs(commands)
+            with pytest.raises(RingError, match=status.name) as caught:
+                ring.run_programs(collectives=0)
+            assert [(event.status, event.detail) for event in caught.value.events if event.status] == [
+                (status, detail)]
+            ring.recover()
+            played(ring, program)
+        # A number of 0 and no place: nobody is told anything.
+        for rank, device in enumerate(ring.devices):
+            device.run(1, rank=rank)
+        event = ring.devices[0].pop_event(20 * TIMEOUT)
+        assert EventStatus.BAD_UNIT in (event.status, ring.devices[0].pop_event(20 * TIMEOUT).status)
+        ring.recover()
+        played(ring, program)
+
+
+def test_nodes_without_control_words():
+    command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
+    with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
+        ring.load_programs([([], [command]), ([], [command])])
+        for queues in ring.play(1):
+            assert [event.status for event in queues[1]] == [EventStatus.BAD_UNIT]
+
+
+def straggler(late, duration, nodes=NODES):
+    """A program in which one node computes for long before all sum."""
+    program = Program(nodes=nodes)
+    region = Region("gradients", 0, 256)
+    program.add("backward", operation="COMPUTE", queue=Queue.COMPUTE, writes=[region],
+                fields={"duration": [duration if rank == late else 100 for rank in range(nodes)],
+                        "gradient_base": 0, "state_base": 256, "length": 256}, duration=duration)
+    program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True, reads=[region],
+                writes=[region], fields={"gradient_base": 0, "length": 256})
+    # All wait for the sum, which those in front of it have begun long before.
+    last = program.add("last", operation="QUIESCE", queue=Queue.COMPUTE)
+    program.wait(last, program.tasks[1])
+    return program.compile()
+
+
+@pytest.mark.parametrize("late", range(NODES))
+def test_a_straggler_is_not_a_broken_link(late):
+    """All nodes wait for one that computes for ten time-outs, for the sum and for commands behind it, and all is right
+    at the end; a time-out must be longer than the period in which it tells."""
+    duration = 10 * TIMEOUT
+    assert KeepAlive.period < TIMEOUT
+    values = np.random.default_rng(late).integers(-50, 50, (NODES, 256)).astype(np.float32)
+    with open_nodes() as (ring, _):
+        for device, mine in zip(ring.devices, values, strict=True):
+            device.write_memory(Space.GRADIENT, 256, mine)
+        found = played(ring, straggler(late, duration))
+        assert all(found[rank, "sum", 0].end > duration for rank in range(NODES))
+        assert all(found[rank, "sum", 0].start < 1000 for rank in range(NODES) if rank != late)
+        for device in ring.devices:
+            assert (device.read_memory(Space.GRADIENT, 0, 256).view(np.float32) == values.sum(axis=0)).all()
+
+
+def test_without_control_words_it_is():
+    """The same on nodes that cannot tell: they give up."""
+    program = straggler(1, 10 * TIMEOUT, nodes=2)
+    with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
+        ring.load_programs([program.commands(rank, 2) for rank in range(2)])
+        with pytest.raises(RingError, match="INGRESS_TIMEOUT"):
+            ring.run_programs(collectives=program.collectives)
+
+
+@pytest.mark.parametrize("computes", [False, True])
+def test_a_cut_link_is_named(computes):
+    """A link that is cut ends the sum within a time-out, even while some node in front of it computes."""
+    duration = 10 * TIMEOUT if computes else 100
+    with open_nodes() as (ring, simulation):
+        played(ring, straggler(0, 100))
+        program = straggler(0, duration)
+        ring.load_programs([program.commands(rank, NODES) for rank in range(NODES)])
+        # Node 0 computes; node 1 sends, but node 2 hears nothing of it, nor of node 0.
+        simulation.links[1].cut(simulation.cycle + 300)
+        begun = simulation.cycle
+        with pytest.raises(RingError) as caught:
+            ring.run_programs(collectives=program.collectives)
+        print(caught.value)
+        assert caught.value.cause == 1
+        assert simulation.cycle - begun < duration + 12 * TIMEOUT
+        statuses = [event and event.status for event in caught.value.events]
+        assert EventStatus.INGRESS_TIMEOUT in statuses
+        assert caught.value.events[2].cycles < 2 * TIMEOUT
+        simulation.links[1].mend()
+        ring.recover()
+        simulation.run(300)
+        played(ring, straggler(0, 100))
