@@ -243,9 +243,11 @@ _MEANINGS: dict[EventStatus, str] = {
                           "byte, then the queue, and the nodes of the ring)",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
+    EventStatus.STALE: "its region of weights has had {event.low} updates, and its pass must find {event.high}; "
+                       "check its waits, or the number of the run's first pass",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
-           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT)
+           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE)

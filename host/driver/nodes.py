@@ -129,6 +129,14 @@ class RingNodes:
     def _write_register(self, name: str, value: float) -> None:
         self._all(lambda rank, device: device.submit_write_register(name, value))
 
+    def set_flags(self, flags: int) -> None:
+        """Set flags, of 16 bits, that commands of all nodes wait for."""
+        self._write_register("FLAGS", flags)
+
+    def write_weight_stride(self, elements: int) -> None:
+        """Set the distance of the weights of odd passes, for commands of a program with ``alternate``."""
+        self._write_register("WEIGHT_STRIDE", elements)
+
     @property
     def known_settings(self) -> dict[str, int | float]:
         """Settings that this driver has written since the ring was last put in order, by register."""

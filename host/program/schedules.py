@@ -25,7 +25,11 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["Copies", "Dense", "Kind", "Schedule", "Work", "build", "chunks", "fused", "layers_of", "modelled"]
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Copies", "Dense", "Kind", "Schedule", "Work", "build", "chunks", "fused",
+           "layers_of", "modelled"]
+
+#: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
+STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
 #: Settings of the optimizer that all updates of a pass use.
 _SETTINGS = "settings"
@@ -208,6 +212,8 @@ def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = 
         if layer.number > 1:
             reads.append(copies.weights(layer))
         found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
+    if copies.layers is not None:  # the first of the backward commands, behind all those of the pass before
+        found[len(layers)].fields["wait"] = STAGED_FLAG
     return found
 
 
@@ -247,8 +253,9 @@ class _Builder:
 
     def latch(self) -> None:
         """LATCH, so that all updates of the pass have the same settings."""
+        flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
-                         duration=self.costs.latch)
+                         duration=self.costs.latch, fields=flag)
 
     def update(self, part: Sequence[Dense]) -> Task:
         """A fused update of neighbouring layers."""

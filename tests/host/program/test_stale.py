@@ -1,0 +1,160 @@
+# amaranth: UnusedElaboratable=no
+"""Stale schedules on simulated rings: passes that overlap, with weights that are an update behind in some layers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hdl.control.protocol import EventStatus
+from host.driver.buffers import Buffer
+from host.driver.diagnosis import RingError
+from host.driver.optimizer_settings import Settings
+from host.driver.ring import Ring
+from host.program.estimate import Costs
+from host.program.feeding import Feed, Feeder
+from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG, Kind, Schedule, build, layers_of
+from host.training.optimizers import SGD
+from sim.golden import ring as golden_ring
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.program_nodes import Nodes
+from tests.host import rings
+
+CONFIG = rings.CONFIGS["wide"]
+LAYERS = layers_of([12, *[6] * 9, 5])
+LENGTH = LAYERS[-1].base + LAYERS[-1].length
+MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
+PASSES = 4  # of a run: the trace holds no more
+
+
+class Steps:
+    """Gradients and settings of each step, nodes that are given them, and a golden model of these nodes.
+
+    Parameters
+    ----------
+    ring : Ring
+    behind : int
+        Layers whose weights are one update behind.
+    seed : int
+    """
+
+    def __init__(self, ring: Ring, behind: int, seed: int):
+        self.ring, self.behind = ring, behind
+        self.generator = np.random.default_rng(seed)
+        weights = rings.random(self.generator, LENGTH)
+        self.program = build(Schedule(Kind.STALE, behind), LAYERS, nodes=ring.nodes, costs=Costs(examples=4),
+                             staged=LENGTH, distance=LENGTH)
+        self.tags = {task.name: task.place for task in self.program.tasks}
+        self.golden = Nodes(
+            ring.nodes, gradient_words=2 * LENGTH, weights=golden_ring.bits(weights), planes=1,
+            segment=CONFIG.segment, weight_codec=WEIGHT_CODECS[CONFIG.weight_codec],
+            gradient_codec=GRADIENT_CODECS[CONFIG.gradient_codec])
+        self.golden.weights, self.golden.weight_stride = np.tile(self.golden.weights, 2), LENGTH
+        ring.distribute(weights)
+        ring.clear_state(LENGTH)
+        decoded = ring.read_weights(LENGTH)
+        ring.write_weights_of(list(decoded), Buffer("weights", LENGTH, LENGTH))
+        ring.write_weight_stride(LENGTH)
+        ring.load_programs([self.program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        self.number = 0
+
+    def run(self, passes, *, late=lambda: None):
+        """Passes in one run, and the same by the golden model, one after the other."""
+        given = []
+        for number in range(passes):
+            gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
+            settings = Settings(**dataclasses.asdict(MOMENTUM.settings(
+                self.number + number + 1, gradient_scale=0.25, learning_rate=0.25 / (self.number + number + 1))))
+            given.append((gradients, settings))
+        staged = Buffer("gradients", LENGTH, LENGTH)
+
+        def stage(number):
+            late()
+            self.ring.write_gradients(list(given[number][0]), staged)
+
+        def write_settings(number):
+            late()
+            self.ring.write_settings(given[number][1])
+
+        feeder = Feeder(self.ring, passes, [
+            Feed(tag=self.tags["backward 1"], flag=STAGED_FLAG, give=stage),
+            Feed(tag=self.tags["latch"], flag=SETTINGS_FLAG, give=write_settings)])
+        feeder.begin()
+        found = self.ring.run_programs(collectives=self.program.collectives, passes=passes, parity=self.number % 2,
+                                       first=self.number, on_event=feeder.on_event)
+        placed = self.program.placed(self.ring.nodes)
+        for number, (gradients, settings) in enumerate(given, self.number):
+            self.golden.settings = golden_ring.settings(**{
+                name: value for name, value in dataclasses.asdict(settings).items() if name != "packed_state"})
+            self.golden.stage(golden_ring.bits(gradients), LENGTH)
+            self.golden.run(placed, seed=number, parity=number % 2)
+        self.number += passes
+        return found
+
+    def compare(self):
+        for base in (0, LENGTH) if self.behind else (0,):
+            found = self.ring.read_weights(Buffer("weights", base, LENGTH)).view(np.uint32)
+            assert (found == self.golden.weights[:, base:base + LENGTH]).all(), base
+        own = self.golden.owned(0, LENGTH, 0)
+        masters, state = (np.empty(LENGTH, np.uint32) for _ in range(2))
+        for rank, index in enumerate(own):
+            masters[index] = self.golden.masters[rank, :len(index)]
+            state[index] = self.golden.state[0][rank, :len(index)]
+        assert (self.ring.read_master(LENGTH).view(np.uint32) == masters).all()
+        assert (self.ring.read_state(LENGTH).view(np.uint32) == state).all()
+
+
+def cycles(found):
+    """Cycles from the second pass to the last one, from backward to backward, on the node where they are most."""
+    return max(ends[-1] - ends[1] for ends in (
+        [record.time for record in trace if record.end and record.tag == 2 * len(LAYERS) - 1]
+        for trace in found.traces)) / (PASSES - 2)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_same_bits_and_versions(nodes):
+    """Two runs of several passes each, with every number of layers behind: memories are those of the golden model,
+    passes overlap, and the trace shows which weights each command computes with."""
+    steps = []
+    with rings.open_nodes(nodes, config=CONFIG, host_port=False) as (ring, _):
+        for behind in (0, 1, 3, 10):
+            bench = Steps(ring, behind, seed=100 * nodes + behind)
+            for first in (0, PASSES):
+                found = bench.run(PASSES)
+                bench.compare()
+                for layer in LAYERS:
+                    lag = int(layer.number <= behind)
+                    for name in ("forward", "backward"):
+                        tag = bench.tags[f"{name} {layer.number}"]
+                        for trace in found.traces:
+                            assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
+                                == [max(0, number - lag) for number in range(first, first + PASSES)]
+            steps.append(cycles(found))
+    assert steps[-1] < steps[1] < steps[0]
+
+
+def test_a_host_that_is_late():
+    """A host that gives gradients and settings late makes nodes wait, and changes no bit."""
+    with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, simulation):
+        generator = np.random.default_rng(5)
+        bench = Steps(ring, 3, seed=7)
+        bench.run(PASSES, late=lambda: simulation.run(int(generator.integers(1, 3000))))
+        bench.compare()
+
+
+def test_a_wrong_number_is_refused():
+    """A run whose first pass has another number than the nodes have counted ends before anything is computed, and
+    the nodes go on with the right one."""
+    with rings.open_nodes(2, config=CONFIG, host_port=False) as (ring, _):
+        bench = Steps(ring, 3, seed=8)
+        bench.run(2)
+        bench.number = 3
+        with pytest.raises(RingError, match=r"its region of weights has had 2 updates, and its pass must find 3; "
+                                            r"check its waits, or the number of the run's first pass") as refused:
+            bench.run(2)
+        assert {event.status for event in refused.value.events if event} >= {EventStatus.STALE}
+        bench.compare()
+        ring.recover()
+        bench.number = 2
+        bench.run(2)
+        bench.compare()
