@@ -160,7 +160,8 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters", "replay"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters",
+                     "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):

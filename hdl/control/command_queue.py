@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_checker import RULE, checked_layout
-from hdl.control.command_control import CommandControl, Rejection
+from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import CommandLoader
 from hdl.control.event_queue import EventQueue
 from hdl.control.program_memory import ProgramMemory, program_word_layout
@@ -13,6 +13,7 @@ from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_la
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.region_versions import RegionVersions
 from hdl.control.register_file import queue_status_layout
+from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter, signals_signature
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
@@ -261,7 +262,7 @@ class CommandQueue(wiring.Component):
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
 
     def _reject(self, m, controls, loader, ended, after, stale):
-        """Make the events of commands that are not run, of one queue after the other.
+        """Make the events of commands that are not run.
 
         Parameters
         ----------
@@ -270,40 +271,20 @@ class CommandQueue(wiring.Component):
         stale : value
             Detail of STALE.
         """
-        rejected, event = ended.rejected, ended.rejected.payload
-        chosen = Signal(range(max(self._queues, 2)))
-        tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
-        for n in reversed(range(self._queues)):
-            with m.If(controls[n].rejected):
-                m.d.comb += chosen.eq(n)
-        with m.Switch(chosen):
-            for n, control in enumerate(controls):
-                with m.Case(n):
-                    m.d.comb += [tag.eq(loader.heads[n].tag), count.eq(control.count)]
-                    with m.Switch(control.reason):
-                        with m.Case(Rejection.VERDICT):
-                            m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
-                        with m.Case(Rejection.LINK_RESET):
-                            m.d.comb += status.eq(EventStatus.LINK_RESET)
-                        with m.Case(Rejection.FLAGS):
-                            m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
-                        with m.Case(Rejection.AFTER):
-                            m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
-                        with m.Case(Rejection.STALE):
-                            m.d.comb += [status.eq(EventStatus.STALE), detail.eq(stale)]
-        # A register keeps the choice and the subtraction out of the way to the memory of events.
-        with m.If(~rejected.valid):
-            m.d.sync += [
-                rejected.valid.eq(Cat(control.rejected for control in controls).any()),
-                event.tag.eq(tag), event.status.eq(status), event.queue.eq(chosen), event.detail.eq(detail),
-                event.cycles.eq(count - 1), event.weight_version.eq(self.weight_version),
-            ]
-        with m.Elif(rejected.ready):
-            m.d.sync += rejected.valid.eq(0)
+        m.submodules.rejections = rejections = Rejections(queues=self._queues)
+        connect_stream(m, rejections.o, ended.rejected)
+        m.d.comb += [
+            rejections.verdict.eq(loader.verdict), rejections.stale.eq(stale),
+            rejections.weight_version.eq(self.weight_version),
+        ]
         for n, control in enumerate(controls):
-            run = self.completions[n].valid & self.completions[n].ready
-            taken = rejected.valid & rejected.ready & (event.queue == n)
-            m.d.comb += control.queued.eq(Mux(control.rejected, taken, run))
+            given, run = rejections.i[n], self.completions[n].valid & self.completions[n].ready
+            m.d.comb += [
+                given.rejected.eq(control.rejected), given.reason.eq(control.reason),
+                given.tag.eq(loader.heads[n].tag), given.count.eq(control.count),
+                given.missing.eq(control.missing), given.after.eq(after(n)),
+                control.queued.eq(Mux(control.rejected, rejections.taken[n], run)),
+            ]
 
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""

@@ -140,9 +140,9 @@ def command_layout():
     Bases are element addresses and multiples of 32; ``length`` counts elements. ``wait`` names the flags the command
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
     one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
-    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote`` the
-    second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the region
-    of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
+    belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote``
+    the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
+    region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
     (:mod:`hdl.control.region_versions`). SWITCH has its setting in ``gradient_base``:
     :func:`hdl.ring.switched_link.seats_layout`.
     """

@@ -14,8 +14,8 @@ __all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():
-    """The two words of a record: which command, ``end`` or start of it, and the time in cycles; ``version`` is that of
-    the weights it computes with, modulo 2^13."""
+    """The two words of a record: which command, ``end`` or start of it, and the time in cycles; ``version`` is that
+    of the weights it computes with, modulo 2^13."""
     return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 
 
@@ -92,7 +92,8 @@ class Trace(wiring.Component):
                 with m.If(served):
                     m.d.comb += [
                         recorded.eq(1), age.eq(waited),
-                        tag.eq(self.tags[queue]), version.eq(self.versions[queue]), end_of.eq(end), queue_of.eq(queue),
+                        tag.eq(self.tags[queue]), version.eq(self.versions[queue]),
+                        end_of.eq(end), queue_of.eq(queue),
                     ]
                 free = free & ~due
         record = Cat(tag, version, end_of, queue_of, (self.node_time - age - 1)[:32])
