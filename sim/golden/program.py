@@ -27,7 +27,7 @@ GAP, DELAY = 8, 3
 
 #: Cycles of a control word in a node that hands it on, beside those of the wires, and those from the end of a command
 #: to the start of one that waited for it on another node, beside the hops: the least of both.
-HOP, TOLD = 8, 7
+HOP, TOLD = 8, 4
 
 #: Cycles of a command, of the node, pass, queue and place in it.
 Duration: TypeAlias = Callable[[int, int, int, int], int]

@@ -24,7 +24,7 @@ def test_sample_of_waits_for_nodes(nodes, programs):
     assert not part["difference"], part["difference"]
     assert part["programs"] == programs
     assert part["remote_waits"] > 3 * programs
-    assert part["faults"] > 20
+    assert part["faults"]
 
 
 def test_generator():
