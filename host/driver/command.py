@@ -50,8 +50,12 @@ class Command:
         Whether the command takes part in a round of gradients.
     alternate : int
         Whether ``weight_base`` alternates between two copies of the weights from pass to pass.
-    region, model : int
-        Numbers of a memory region, and of the model that a program belongs to.
+    region : int
+        Region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none.
+    apart : int
+        Whether that region has two copies.
+    model : int
+        Number of the model that a program belongs to.
     turn, stride : int
         How groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
         ``stride`` groups behind the one before it.
@@ -83,6 +87,7 @@ class Command:
     round: int = 0
     alternate: int = 0
     region: int = 0
+    apart: int = 0
     model: int = 0
     unit: int = 0
     turn: int = 0

@@ -154,7 +154,8 @@ class Copies:
 
     def fields(self, layer: Dense) -> dict[str, int]:
         """Fields of commands that use or update the weights of a layer."""
-        return {} if self.layers is None else {"region": layer.number, "alternate": int(self._apart(layer))}
+        apart = int(self._apart(layer))
+        return {} if self.layers is None else {"region": layer.number, "alternate": apart, "apart": apart}
 
     def _apart(self, layer: Dense) -> bool:
         return self.layers is not None and layer.number <= self.layers

@@ -141,7 +141,7 @@ class Nodes:
         for one in fields:
             one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
         for rank in ranks:
-            self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("alternate", 0), odd)
+            self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("apart", 0), odd)
         match command.operation:
             case "QUIESCE":
                 pass

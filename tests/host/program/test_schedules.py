@@ -166,7 +166,8 @@ class TestPrograms:
         for number in range(1, 11):
             for name in ("forward", "backward", "update"):
                 fields = tasks[f"{name} {number}"]
-                assert (fields["region"], fields["alternate"]) == (number, int(number <= 2))
+                behind = int(number <= 2)
+                assert (fields["region"], fields["alternate"], fields["apart"]) == (number, behind, behind)
         assert all("region" not in task.fields for task in program(Schedule(Kind.LAYERS)).tasks)
 
     def test_one_copy_too_few(self):

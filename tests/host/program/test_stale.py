@@ -2,6 +2,7 @@
 """Stale schedules on simulated rings: passes that overlap, with weights that are an update behind in some layers."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG, Kind, Schedule, b
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.program import GAP
 from sim.golden.program_nodes import Nodes
 from tests.host import rings
 
@@ -24,6 +26,8 @@ CONFIG = rings.CONFIGS["wide"]
 LAYERS = layers_of([12, *[6] * 9, 5])
 LENGTH = LAYERS[-1].base + LAYERS[-1].length
 MOMENTUM = SGD(learning_rate=0.125, momentum=0.9)
+#: So few multiply-adds per cycle that computing takes longer than the ring.
+COSTS = Costs(examples=4, macs=1)
 PASSES = 4  # of a run: the trace holds no more
 
 
@@ -42,8 +46,8 @@ class Steps:
         self.ring, self.behind = ring, behind
         self.generator = np.random.default_rng(seed)
         weights = rings.random(self.generator, LENGTH)
-        self.program = build(Schedule(Kind.STALE, behind), LAYERS, nodes=ring.nodes, costs=Costs(examples=4),
-                             staged=LENGTH, distance=LENGTH)
+        self.program = build(Schedule(Kind.STALE, behind), LAYERS, nodes=ring.nodes, costs=COSTS, staged=LENGTH,
+                             distance=LENGTH)
         self.tags = {task.name: task.place for task in self.program.tasks}
         self.golden = Nodes(
             ring.nodes, gradient_words=2 * LENGTH, weights=golden_ring.bits(weights), planes=1,
@@ -105,10 +109,14 @@ class Steps:
 
 
 def cycles(found):
-    """Cycles from the second pass to the last one, from backward to backward, on the node where they are most."""
-    return max(ends[-1] - ends[1] for ends in (
-        [record.time for record in trace if record.end and record.tag == 2 * len(LAYERS) - 1]
-        for trace in found.traces)) / (PASSES - 2)
+    """Cycles of a pass, from the end of the second to that of the last, and those of its commands that compute, on
+    the node where they are most."""
+    last = 2 * len(LAYERS) - 1
+    passes = max(ends[-1] - ends[1] for ends in (
+        [record.time for record in trace if record.end and record.tag == last] for trace in found.traces))
+    busy = max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == 0)
+               for trace in found.traces)
+    return passes / (PASSES - 2), busy / PASSES
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -130,7 +138,11 @@ def test_same_bits_and_versions(nodes):
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
             steps.append(cycles(found))
-    assert steps[-1] < steps[1] < steps[0]
+    (first, _), *others = steps
+    assert all(after <= before for (before, _), (after, _) in itertools.pairwise(steps))
+    assert others[-1][0] < 0.95 * first
+    # Nothing but the gaps between commands is left.
+    assert all(step <= 1.05 * busy + GAP * 2 * len(LAYERS) for step, busy in others[1:])
 
 
 def test_a_host_that_is_late():
