@@ -23,6 +23,8 @@ help:
 	@echo "            CHECKPOINT=5 for a checkpoint every fifth step, RESUME=1 to go on from the last one,"
 	@echo "            TENSORBOARD=folder for events of every step,"
 	@echo "            FAULTS=1e-4 for links that are damaged in a part of all cycles and repeat words, FAULT_SEED=,"
+	@echo "            TOPOLOGY=2x4 for a grid of nodes with two ports, DISABLE=card1@40,node5@120,link5:0@60 ENABLE=card1@80"
+	@echo "            for parts that leave and come after so many steps, SHAPE=flat or grid for its rings,"
 	@echo "            HOST_PORT=1 to simulate every word that passes the host ports, PLANES=2 for nodes with more state,"
 	@echo "            ARITHMETIC=native to simulate floating-point units by this processor's own, with the same bits,"
 	@echo "            TRANSPORT=board for a simulated board behind a pseudo-terminal, DEVICE=/dev/ttyUSB0 BOARD=ulx3s-85f"
@@ -79,6 +81,8 @@ SIM_OPTIONS = $(strip $(call option,WORKLOAD,--workload) $(call option,NODES,--n
   $(call option,CLIP,--clip) $(call option,MOMENTS,--moments) $(call option,DENSITY,--density) \
   $(call option,WEIGHTS,--weights) $(call option,GRADIENTS,--gradients) \
   $(call option,FAULTS,--faults) $(call option,FAULT_SEED,--fault-seed) \
+  $(call option,TOPOLOGY,--topology) $(call option,DISABLE,--disable) $(call option,ENABLE,--enable) \
+  $(call option,SHAPE,--shape) \
   $(if $(filter-out 0 no,$(HOST_PORT)),--host-port) $(call option,PLANES,--state-planes) \
   $(call option,DEVICE,--device) $(call option,BOARD,--board) $(call option,BAUD,--baud) \
   $(if $(CHECKPOINT),--checkpoint $(if $(filter no,$(CHECKPOINT)),0,$(CHECKPOINT))) \

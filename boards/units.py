@@ -95,12 +95,19 @@ def gradient_codec(*, codec, lanes):
                     encoder=FeedbackEncoder(codec=found, lanes=lanes), **lost)
 
 
-def command_queues(*, queues):
-    """Command queue of a node with several queues."""
+def control_hub():
+    """Dispatch of the control words of a node."""
+    from hdl.ring.control_words import UNITS
+    from hdl.ring.replay.control_hub import ControlHub
+    return ControlHub(takes=[unit.takes for unit in UNITS])
+
+
+def command_queues(*, queues, replay=False):
+    """Command queue of a node with several queues; with replay it has waits for other nodes."""
     from hdl.config import NodeConfig
     from hdl.control.command_queue import CommandQueue
     from hdl.engines import operations
-    config = NodeConfig(queues=queues)
+    config = NodeConfig(queues=queues, replay=replay)
     return CommandQueue(config=config, queues=queues, operations=operations(config))
 
 
@@ -279,7 +286,11 @@ UNITS = {
     "ring.link_ends.replay": Unit("hdl.ring.link_ends:LinkEnds", {"replay": True}),
     "ring.link_switch": Unit("hdl.ring.switch:LinkSwitch", {"signature": LinkSignature()}),
     "ring.switched_link": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2}),
+    "ring.switched_link.replay": Unit("hdl.ring.switched_link:SwitchedLink", {"ring_ports": 2, "replay": True}),
     "ring.signal_relay": Unit("hdl.ring.replay.signals:SignalRelay", {"queues": 2}),
+    "ring.keepalive": Unit("hdl.ring.replay.keepalive:KeepAlive", {}),
+    "ring.control_hub": Unit("boards.units:control_hub", {}),
+    "ring.control_words": Unit("hdl.ring.control_words:ControlWords", {"replay": True, "queues": 2}),
     "ring.datapath": Unit("hdl.ring.datapath:Datapath", {}),
     "ring.collective": Unit("hdl.ring.collective:CollectiveEngine", {}),
     "serial.uart_receiver": Unit("hdl.serial.uart:UartReceiver", _SERIAL),
@@ -296,6 +307,7 @@ UNITS = {
     "control.command_loader": Unit("hdl.control.command_loader:CommandLoader", {}),
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
     "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
+    "control.remote_after": Unit("hdl.control.remote_after:RemoteAfter", {"queues": 2}),
     "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),

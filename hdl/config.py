@@ -185,8 +185,6 @@ class NodeConfig:
             raise ValueError(f"Largest ring must be between 1 and {MOST_NODES} nodes, not {self.nodes_max!r}")
         if isinstance(self.ring_ports, bool) or self.ring_ports not in (1, 2):
             raise ValueError(f"Ring port count must be 1 or 2, not {self.ring_ports!r}")
-        if self.replay and self.ring_ports > 1:
-            raise ValueError(f"Ring port count must be 1 with replay, not {self.ring_ports!r}")
         self._check_blocks()
         if self.element not in (FP32, INT16):
             raise ValueError(f"Element must be {FP32} or {INT16}, not {self.element!r}")

@@ -5,7 +5,7 @@ import dataclasses
 import enum
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,8 +33,19 @@ from host.commands.launch import launch_command
 from host.commands.packets import packets_command
 from host.commands.plain_text import tolerate
 from host.commands.quantize import quantize_command
+from host.commands.run_files import advice, identity_of, space
 from host.commands.run_options import COUNT, check_range, refuse_unused
 from host.commands.sweep import sweep_command
+from host.commands.topology_options import (
+    DisableOption,
+    EnableOption,
+    ShapeOption,
+    TopologyOption,
+    check_past,
+    check_stages,
+    course_of,
+    lines,
+)
 from host.commands.wave import wave_command
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
@@ -182,6 +193,10 @@ def train_command(
         help="Links that repeat damaged words, and damage: the part of all cycles in which a wire of a link changes, "
              "at random. [default: links without either]", metavar="RATE", show_default=False)] = None,
     fault_seed: Annotated[int, typer.Option(help="Seed of --faults.")] = RandomFaults.seed,
+    topology: TopologyOption = None,
+    disable: DisableOption = None,
+    enable: EnableOption = None,
+    shape: ShapeOption = None,
     check: Annotated[bool, typer.Option(help="Compare all nodes with the golden model after every step.")] = True,
     checkpoint: Annotated[int | None, typer.Option(
         help="Write checkpoint.npz after so many steps each, 0 for never. [default: whenever the model is measured, "
@@ -209,11 +224,11 @@ def train_command(
         raise ValueError(f"Board must be one of {', '.join(BOARDS)}, not {board!r}")
     # Where there is no board, its rates are not looked at.
     built = dataclasses.replace(BOARDS["simulated"], node=NodeConfig(), nodes=4) if board is None else BOARDS[board]
+    course = course_of(topology, disable=disable, enable=enable, shape=shape, nodes=nodes)
     if nodes is None:
-        nodes = built.nodes
+        nodes = built.nodes if course is None else course.nodes
     damage = None if faults is None else RandomFaults(rate=faults, seed=fault_seed)
     node = dataclasses.replace(built.node, weight_codec=weights, gradient_codec=gradients)
-    node.check_ring(nodes)
     if transport is TransportName.BOARD and not text and epochs is None and steps is None:
         epochs = 1
     if optimizer is None:
@@ -222,9 +237,10 @@ def train_command(
     if compute == NODE and overlap is None and density is None and board is None:
         overlap = OVERLAPS[0]
     refuse_unused(given, workload=workload, optimizer=optimizer, transport=transport, device=device,
-                  board=board, overlap=overlap, compute=compute, faults=faults)
-    if damage is not None:
-        node = dataclasses.replace(node, replay=True)
+                  board=board, overlap=overlap, compute=compute, faults=faults, topology=topology)
+    node.check_ring(nodes)
+    if damage is not None or course is not None:
+        node = dataclasses.replace(node, replay=damage is not None, ring_ports=1 if course is None else 2)
     check_range("Link latency", link_latency, 1, 1_000_000 if damage is None else LONGEST_REPLAYED)
     check_range("Steps between checkpoints", checkpoint, 0, COUNT)
     check_range("Baud rate", baud, 1, COUNT)
@@ -263,27 +279,33 @@ def train_command(
                     task = Classifier(data, (), align=config.align)
         plain = None if overlap is not None else _plain(config, optimizer, text=text, asked=compare)
         if board is None:
-            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one], nodes=nodes,
-                          planes=state_planes)
+            node = fitted(node, [one.allocation(task.parameters.size) for one in (config, plain) if one],
+                          nodes=nodes if course is None else course.fewest, planes=state_planes)
             if compute == NODE:
                 node = engine_node(node, task, config, nodes=nodes)
             if overlap is not None:
                 node = programmed(node, task.parameters.size, len(config.hidden) + 1)
         check_run(node, task, config, nodes=nodes)  # before anything is built
+        if course is not None:
+            check_stages(course, node, task, config)
+            lines(course, progress.say)
         configs = [config] if plain is None else [config, plain]
         if overlap == ALL:
             configs = [dataclasses.replace(config, overlap=name) for name in overlaps(config)]
-        identity = _identity(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
+        identity = identity_of(configs, node, workload=workload.value, nodes=nodes, transport=transport.value,
                              link_latency=link_latency, host_port=host_port, overlap=overlap,
-                             faults=None if damage is None else dataclasses.asdict(damage))
+                             faults=None if damage is None else dataclasses.asdict(damage),
+                             topology=topology, shape=None if shape is None else shape.value)
         keeper = Keeper(output / checkpoints.NAME, identity, steps=checkpoint)
         prepare(output, files=("report.json", "report.png", "report.html", "weights.npz", "timeline.json",
                                "timeline.png", checkpoints.NAME),
-                space=_space(task, config, nodes))
+                space=space(task, config, nodes))
         events = None if tensorboard is None else event_files.Events(
             tensorboard, list(map(event_files.run_name, configs)),
-            measure="loss/held_out" if text else "accuracy/test")
+            measure="loss/held_out" if text else "accuracy/test", grid=course is not None, replay=node.replay)
         kept = keeper.load() if resume else None
+        if kept is not None:
+            check_past(course, kept, shown(keeper.path))
         if resume:
             progress.say(f"{shown(keeper.path)}: " + ("there is none, so training begins at its first step"
                                                        if kept is None else "training goes on from there"))
@@ -291,10 +313,11 @@ def train_command(
                           host_port=host_port, latency=link_latency, faults=damage,
                           timeout=TIMEOUT + patience_of(task, config, nodes), device=device,
                           baud=built.baud if baud is None else baud, frequency=built.clock,
+                          grid=None if course is None else (course.rows, course.columns),
                           persistence=reconnect, say=progress.say, announce=progress.stage) as session, \
                 contextlib.nullcontext() if events is None else events:
             total = config.steps(task.examples)
-            experiment = Experiment(session, task, configs, keeper=keeper, content=kept)
+            experiment = Experiment(session, task, configs, keeper=keeper, content=kept, course=course)
 
             def stage(number: int) -> None:
                 if overlap == ALL:
@@ -317,7 +340,7 @@ def train_command(
                 except Interrupted as interrupted:
                     stopped = interrupted.signal
                 except (DeviceError, RingError):
-                    progress.say(_advice(experiment, keeper))
+                    progress.say(advice(experiment, keeper))
                     raise
             run_seconds = dict(zip(("run", "comparison"), experiment.seconds, strict=False))
             if overlap == ALL:
@@ -326,7 +349,8 @@ def train_command(
                 transport=transport.value, threads=count, arithmetic=arithmetic.value, link_latency=link_latency,
                 configuration=dataclasses.asdict(node), configuration_hash=node.hash,
                 host_port=host_port, elapsed=experiment.elapsed, seconds=session.build_seconds | run_seconds,
-                simulation_seconds=experiment.simulation_seconds, faults=damage)
+                simulation_seconds=experiment.simulation_seconds, faults=damage,
+                course=course)
     bigram_loss = task.bigram_loss if isinstance(task, CharacterModel) else None
     begun = [(asked, one) for asked, one in zip(configs, experiment.trainings, strict=False) if one.steps]
     scheduled = begun if overlap is not None else []
@@ -335,7 +359,7 @@ def train_command(
             result = report.build_report(config, experiment.trainings[0], simulation, bigram_loss=bigram_loss,
                                          interrupted=True, schedules=scheduled)
             write_json(output / "report.json", result)
-        console.print(f"interrupted; {_advice(experiment, keeper)}", soft_wrap=True, markup=False)
+        console.print(f"interrupted; {advice(experiment, keeper)}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + stopped)
     comparison = None if plain is None else (plain, experiment.trainings[1])
     result = report.build_report(config, experiment.trainings[0], simulation, comparison, bigram_loss=bigram_loss,
@@ -356,29 +380,6 @@ def train_command(
     if result["sample"] is not None:
         console.print(f"It writes: {result['sample']['written']}", soft_wrap=True, markup=False)
     console.print(" · ".join(map(shown, (written, picture, page, trained_weights, *timelines))), soft_wrap=True)
-
-
-def _identity(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
-    """Everything that the bits and the report of a run depend on."""
-    names = ("training", "comparison")
-    return {**options, "configuration": dataclasses.asdict(node), **{
-        name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
-                                                           **dataclasses.asdict(config.optimizer)}}
-        for name, config in zip(names, configs, strict=False)}}
-
-
-def _space(task: Workload, config: TrainingConfig, nodes: int) -> int:
-    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, and a report."""
-    vectors = 8 + config.optimizer.planes + 2 * nodes
-    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
-
-
-def _advice(experiment: Experiment, keeper: Keeper) -> str:
-    """Advice on how a run that has ended early can go on."""
-    if not experiment.kept:
-        return "there is no checkpoint yet, so that the next run begins at the first step"
-    return (f"{shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
-            f"goes on from there")
 
 
 def _plain(config: TrainingConfig, name: OptimizerName, *, text: bool, asked: bool | None) -> TrainingConfig | None:

@@ -199,7 +199,9 @@ REGISTERS = _table(
     _scalar("MASK_ALTERNATIVE", "Replacement of an element that a mask does not keep.", -10000.0),
     _scalar("MASK_THRESHOLD", "Least magnitude of an element that SPARSIFY keeps."),
     _setting(
-        "TIMEOUT", "Cycles that a command waits, for its flags or for the ring, before it ends with a time-out.",
+        "TIMEOUT",
+        "Cycles that a command waits, for flags, other commands or the ring, before it ends with a time-out; a wait "
+        "for commands or the ring begins anew when a node tells that it computes.",
         reset=1 << 20,
     ),
     _setting("WEIGHT_STRIDE", "Distance of the weights of odd passes, for commands of a program with `alternate`."),

@@ -34,7 +34,7 @@ def signals_signature(queues):
     count : In(16), current : In(1)
         That count, a cycle later, and whether it is of this run.
     alive : In(1)
-        Pulse: some other node is at work.
+        Pulse: some node of the ring is at work, this one or another.
     """
     return wiring.Signature({
         "place": Out(place_layout()),

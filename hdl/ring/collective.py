@@ -51,7 +51,7 @@ def counts_layout(config):
             "stall_optimizer": 1,
             "stall_memory": 1,
             "packets_refused": 1,
-            **(repairs_layout().members if config.replay else {}),
+            **(repairs_layout(config.ring_ports).members if config.replay else {}),
         }
     )
 
@@ -126,7 +126,7 @@ class CollectiveEngine(wiring.Component):
         datapath = Datapath(config=config)
         m.submodules.datapath = ResetInserter(~control.active)(datapath)
         m.submodules.packetizer = packetizer = Packetizer()
-        # Weights are gathered as they are by the commands without an update.
+        # A broadcast moves weights as they are.
         expected_codecs = dict.fromkeys((RAW, config.gradient_codec, config.weight_codec))
         m.submodules.depacketizer = depacketizer = Depacketizer(codecs=[CODECS[name] for name in expected_codecs])
         m.submodules.link = link = (SwitchedLink if has_switch else LinkEnds)(config=config)
@@ -192,6 +192,7 @@ class CollectiveEngine(wiring.Component):
                 setup.sum.eq(
                     (given.operation == Operation.ALL_REDUCE) | (given.operation == Operation.REDUCE_SCATTER)
                 ),
+                setup.coded.eq(_among(given.operation, (Operation.FUSED_UPDATE, Operation.ALL_GATHER))),
                 setup.gather.eq(given.operation == Operation.ALL_REDUCE),
                 setup.alone.eq(given.size == 1),
                 setup.rank.eq(given.rank),
@@ -209,11 +210,13 @@ class CollectiveEngine(wiring.Component):
         # Which blocks this node sends, receives, encodes and owns, and where they begin.
         is_root = command.rank == command.root
         gathers, scatters = (Mux(has, steps, 0) for has in (has_gather, has_scatter))
+        gives = has_gather & ~has_scatter
+        if not config.has_master:  # a ring of one has nobody to give weights to, but they go through a codec
+            gives &= ~setup.alone
         now = Situation(
             setup=setup, size=command.size, rank=command.rank, previous=planner.previous, own=planner.own,
             following=planner.following, scatters=scatters, gathers=gathers,
-            gives=has_gather & ~has_scatter & ~setup.alone, is_broadcast=is_broadcast, is_root=is_root,
-            passes_on=setup.successor != command.root)
+            gives=gives, is_broadcast=is_broadcast, is_root=is_root, passes_on=setup.successor != command.root)
 
         # Planned tours are taken over in every cycle of planning; those of the last one count.
         leaving, coming = Signal(4), Signal(4)  # packets handed out by the datapath that are not through yet
@@ -276,7 +279,8 @@ class CollectiveEngine(wiring.Component):
         if has_switch:
             is_switch = command.operation == Operation.SWITCH
             m.d.comb += [
-                link.ring.eq(command.port),
+                # Between commands control words of ring 0 can leave.
+                link.ring.eq(Mux(control.busy, command.port, 0)),
                 link.expecting.eq(datapath.expected.valid | control.drain),
                 link.seats.eq(command.gradient_base),
                 link.load.eq(control.planning & is_switch & ~self.link_reset),

@@ -22,9 +22,9 @@ def moves_layout(ports=1):
     return data.StructLayout({"word": range(ports + 1), "packet": range(ports + 1)})
 
 
-def repairs_layout():
-    """Pulses of links that repeat words, by the names of the counters."""
-    return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": 1})
+def repairs_layout(ports=1):
+    """Repairs of links in a cycle, by the names of the counters; a receiver at each port can have a failed check."""
+    return data.StructLayout({"link_restarts": 1, "words_repeated": 1, "checks_failed": range(ports + 1)})
 
 
 class LinkEnds(wiring.Component):

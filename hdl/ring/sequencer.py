@@ -202,7 +202,7 @@ class Sequencer(wiring.Component):
         gradients, weights, raw = (
             CODECS[name].code for name in (self._config.gradient_codec, self._config.weight_codec, RAW)
         )
-        return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.fused, weights, raw))
+        return Mux(scatter | self.setup.sum, gradients, Mux(self.setup.coded, weights, raw))
 
     def _direct_egress(self, m, followers):
         """Head every packet that is sent, empty ones too."""

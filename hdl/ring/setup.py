@@ -31,6 +31,8 @@ def setup_layout(config, parts=None):
             "fused": 1,
             # The scatter-reduce ends in the gradient memory. With neither, weights are gathered from their memory.
             "sum": 1,
+            # New weights are gathered, through a codec if there is one; a broadcast moves weights as they are.
+            "coded": 1,
             # Sums are gathered after it.
             "gather": 1,
             # The ring has one node.

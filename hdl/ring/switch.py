@@ -4,6 +4,9 @@ Each port that sends is off, or driven by the node, or by what comes in at a por
 and rings led through them, while everything is still.
 """
 
+import functools
+import operator
+
 from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -91,11 +94,14 @@ class LinkSwitch(wiring.Component):
             valid = Signal(name=f"valid_{sink}")
             ways = [(self.transmitter, sends(sink)),
                     *((self.ring_i[source], leads(source, sink)) for source in ports)]
-            for way, chosen in ways:
-                with m.If(chosen):
-                    m.d.comb += valid.eq(way.valid)
-                    with m.If(way.valid):
-                        m.d.sync += [getattr(out, name).eq(getattr(way, name)) for name in forward if name != "valid"]
+            m.d.comb += valid.eq(Cat(way.valid & chosen for way, chosen in ways).any())
+            with m.If(valid):
+                for name in forward:
+                    if name != "valid":
+                        # At most one way is chosen.
+                        wires = [(getattr(way, name), chosen) for way, chosen in ways]
+                        m.d.sync += getattr(out, name).eq(functools.reduce(
+                            operator.or_, (value & chosen.replicate(len(value)) for value, chosen in wires)))
             m.d.sync += out.valid.eq(valid)
 
         for source in ports:

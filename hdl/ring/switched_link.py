@@ -1,13 +1,15 @@
 """Ends of the links of a node with two ports: a receiver at each, one transmitter, and the switch between them."""
 
-from amaranth.hdl import Module, ResetInserter, Signal
+from amaranth.hdl import Module, ResetInserter, Signal, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.ring.header import packet_words
 from hdl.ring.link import LinkReceiver, LinkTransmitter
-from hdl.ring.link_ends import moves_layout
+from hdl.ring.link_ends import WINDOW, moves_layout, repairs_layout
 from hdl.ring.ports import link_signature, port_members, port_names
+from hdl.ring.replay.receiver import ReplayReceiver
+from hdl.ring.replay.transmitter import ReplayTransmitter
 from hdl.ring.switch import LinkSwitch, switch_layout
 from hdl.ring.topology import MOST_PORTS, Source
 from hdl.streams.stream import SkidBuffer, connect_stream, word_layout
@@ -51,8 +53,15 @@ class SwitchedLink(wiring.Component):
         As those of :class:`~hdl.ring.link_ends.LinkEnds`, of the ring that ``ring`` names.
     sent, received : Out(moves_layout(2))
         Words that leave, and that come by a port that the node listens to.
+    repairs : Out(repairs_layout(2))
+        With replay alone.
+    control_i, control_o : In, Out(stream of unsigned(32))
+        With replay alone: control words of ring 0. They leave by the port that ring 0 sends by, and wait while the
+        transmitter is at the other one, and until a packet has been sent or expected after a setting or a reset.
+        Those that come by the port that ring 0 receives from are handed out; others are dropped.
     delay : Out(32)
-        Zero, as that of :class:`~hdl.ring.link_ends.LinkEnds` without replay.
+        Cycles of the link to the successor that was used last, as it was measured: the latency of wires and one more,
+        by the switch; zero without replay.
     ring : In(1)
         Ring that packets are sent to and come from; changes between packets alone.
     expecting : In(1)
@@ -75,6 +84,8 @@ class SwitchedLink(wiring.Component):
             "reset_link": In(1),
             "sent": Out(moves_layout(MOST_PORTS)),
             "received": Out(moves_layout(MOST_PORTS)),
+            **({"repairs": Out(repairs_layout(MOST_PORTS)), "control_i": In(stream.Signature(unsigned(32))),
+                "control_o": Out(stream.Signature(unsigned(32)))} if config.replay else {}),
             "delay": Out(32),
             "ring": In(1),
             "expecting": In(1),
@@ -85,12 +96,41 @@ class SwitchedLink(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        segments, longest = self._config.ingress_segments, packet_words(self._config.segment)
-        m.submodules.switch = switch = LinkSwitch(signature=link_signature(self._config))
-        m.submodules.transmitter = transmitter = LinkTransmitter(segments=segments, egress_words=longest)
-        receivers, arriving = [], []
-        for number in range(MOST_PORTS):
-            m.submodules[f"receiver_{number}"] = receiver = LinkReceiver(segments=segments, packet_words=longest)
+        config = self._config
+        segments, longest = config.ingress_segments, packet_words(config.segment)
+        m.submodules.switch = switch = LinkSwitch(signature=link_signature(config))
+        seats = Signal(seats_layout(), init=_FIRST)
+        wanted = seats.sends[self.ring]
+        loads, reset = Signal(), Signal()
+        if config.replay:
+            transmitter = ReplayTransmitter(
+                segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS)
+            receivers = [ReplayReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
+            home = transmitter.home & ~transmitter.ring_o.valid
+            m.d.comb += [
+                transmitter.port.eq(wanted), switch.port.eq(transmitter.at), self.may_start.eq(transmitter.may_start),
+                reset.eq(self.reset_link | loads),  # links of a new setting begin anew
+            ]
+            self._repair(m, transmitter, receivers, seats, reset)
+        else:
+            transmitter = LinkTransmitter(segments=segments, egress_words=longest)
+            receivers = [LinkReceiver(segments=segments, packet_words=longest) for _ in range(MOST_PORTS)]
+            home = transmitter.credits == segments
+            with m.If(home):
+                m.d.sync += switch.port.eq(wanted)
+            listening = [receiver.ring_i for receiver in receivers]
+            m.d.comb += [
+                self.may_start.eq(transmitter.may_start & (switch.port == wanted)),
+                reset.eq(self.reset_link),
+                self.sent.word.eq(transmitter.ring_o.valid),
+                self.sent.packet.eq(transmitter.ring_o.valid & transmitter.ring_o.last),
+                self.received.word.eq(sum(wires.valid for wires in listening)),
+                self.received.packet.eq(sum(wires.valid & wires.last for wires in listening)),
+            ]
+        m.submodules.transmitter = transmitter
+        arriving = []
+        for number, receiver in enumerate(receivers):
+            m.submodules[f"receiver_{number}"] = receiver
             m.submodules[f"arriving_{number}"] = buffer = ResetInserter(self.reset_link)(
                 SkidBuffer(shape=word_layout()))
             connect_stream(m, receiver.o, buffer.i)
@@ -98,31 +138,21 @@ class SwitchedLink(wiring.Component):
             before, behind = (getattr(self, name) for name in port_names(number))
             wiring.connect(m, node=wiring.flipped(before), switch=switch.ring_i[number])
             wiring.connect(m, node=wiring.flipped(behind), switch=switch.ring_o[number])
-            m.d.comb += receiver.reset_link.eq(self.reset_link)
-            receivers.append(receiver)
+            m.d.comb += receiver.reset_link.eq(reset)
             arriving.append(buffer)
         wiring.connect(m, transmitter=transmitter.ring_o, switch=switch.transmitter)
         connect_stream(m, self.i, transmitter.i)
 
-        seats = Signal(seats_layout(), init=_FIRST)
-        with m.If(self.load & self.still):
+        with m.If(loads):
             m.d.sync += seats.eq(self.seats)
-        home = transmitter.credits == segments
-        with m.If(home):
-            m.d.sync += switch.port.eq(seats.sends[self.ring])
         empty = [(receiver.packets == 0) & ~buffer.o.valid
                  for receiver, buffer in zip(receivers, arriving, strict=True)]
-        listening = [receiver.ring_i for receiver in receivers]
         m.d.comb += [
+            loads.eq(self.load & self.still),
             switch.setting.eq(seats.switch),
-            transmitter.reset_link.eq(self.reset_link),
-            self.may_start.eq(transmitter.may_start & (switch.port == seats.sends[self.ring])),
+            transmitter.reset_link.eq(reset),
             self.overrun.eq(receivers[0].overrun | receivers[1].overrun),
             self.still.eq(home & switch.still & empty[0] & empty[1]),
-            self.sent.word.eq(transmitter.ring_o.valid),
-            self.sent.packet.eq(transmitter.ring_o.valid & transmitter.ring_o.last),
-            self.received.word.eq(sum(wires.valid for wires in listening)),
-            self.received.packet.eq(sum(wires.valid & wires.last for wires in listening)),
         ]
         within = Signal()  # a packet has begun at o
         may_pass = within | self.expecting
@@ -138,3 +168,35 @@ class SwitchedLink(wiring.Component):
                     buffer.o.ready.eq(self.o.ready & may_pass),
                 ]
         return m
+
+    def _repair(self, m, transmitter, receivers, seats, reset):
+        """Words are counted where they go in and come out; control words go by the ports of ring 0."""
+        begun = Signal()  # a packet has been sent or expected since links were reset: all nodes have their setting
+        taken = transmitter.i.valid & transmitter.i.ready & ~reset
+        first = seats.sends[0]
+        may_tell = begun & (transmitter.at == first) & (seats.switch.sources[first] == Source.ENGINE)
+        with m.If(self.i.valid | self.expecting):
+            m.d.sync += begun.eq(1)
+        with m.If(reset):
+            m.d.sync += begun.eq(0)
+        m.d.comb += [
+            self.sent.word.eq(taken),
+            self.sent.packet.eq(taken & transmitter.i.payload.last),
+            self.received.word.eq(sum(receiver.arrived for receiver in receivers)),
+            self.received.packet.eq(sum(receiver.ended for receiver in receivers)),
+            self.repairs.link_restarts.eq(transmitter.restarted),
+            self.repairs.words_repeated.eq(transmitter.repeated),
+            self.repairs.checks_failed.eq(sum(receiver.failed for receiver in receivers)),
+            self.delay.eq(transmitter.delay),
+            transmitter.control.payload.eq(self.control_i.payload),
+            transmitter.control.valid.eq(self.control_i.valid & may_tell),
+            self.control_i.ready.eq(transmitter.control.ready & may_tell),
+        ]
+        for number, receiver in enumerate(receivers):
+            m.d.comb += receiver.control.ready.eq(1)
+            with m.If(seats.receives[0] == number):
+                m.d.comb += [
+                    self.control_o.payload.eq(receiver.control.payload),
+                    self.control_o.valid.eq(receiver.control.valid),
+                    receiver.control.ready.eq(self.control_o.ready),
+                ]

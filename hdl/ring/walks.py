@@ -1,8 +1,8 @@
 """Walks through the order of a collective: which participants there are, and which blocks each of them goes through.
 
 A :class:`WalkDescription` names a participant of :mod:`hdl.ring.order` and says its tour in either phase, as values
-that follow from a :class:`Situation`. The four here are those of every node; a part of the datapath may bring another
-(:mod:`hdl.ring.parts.part`).
+that follow from a :class:`Situation`. The four here are those of a node without codecs; parts of the datapath may
+bring others (:mod:`hdl.ring.parts.part`).
 """
 
 import dataclasses

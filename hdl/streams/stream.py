@@ -19,7 +19,7 @@ A unit that takes link words and buffers them::
             return m
 """
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Shape, Signal, Value, unsigned
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -269,15 +269,23 @@ class Queue(wiring.Component):
             m.d.sync += [stored.eq(r_next != write.addr), free.eq(1)]
         return m
 
+    def _memory(self, m):
+        """Ports of the memory, which is block memory 9 bits wide if that spares a multiplexer behind it."""
+        width = Shape.cast(self._shape).width
+        step = 9 if 1024 < self._depth <= 2048 else width
+        writes, reads = [], []
+        for number, start in enumerate(range(0, width, step)):
+            m.submodules[f"memory_{number}"] = memory = Memory(
+                shape=min(step, width - start), depth=self._depth, init=[], attrs={"no_rw_check": 1})
+            writes.append(memory.write_port())
+            reads.append(memory.read_port())
+        return writes, reads
+
     def _elaborate_block(self):
         m = Module()
         payload = _unreset(m, self.o)
         # A row is never read while it is written: a read needs a waiting row, a write a free one.
-        m.submodules.memory = memory = Memory(
-            shape=self._shape, depth=self._depth, init=[], attrs={"no_rw_check": 1}
-        )
-        write = memory.write_port()
-        read = memory.read_port()
+        writes, reads = self._memory(m)
         # A beat passes three places: the memory, its output latch, and the output register, since the memory's own
         # clock-to-output time leaves little of a cycle.
         waiting = Signal(range(self._depth + 1))
@@ -290,20 +298,21 @@ class Queue(wiring.Component):
             accept.eq(self.i.valid & self.i.ready),
             load.eq(self.o.ready | ~self.o.valid),
             fetch.eq((waiting != 0) & (load | ~fetched)),
-            write.data.eq(self.i.payload),
-            write.en.eq(accept),
-            read.en.eq(fetch),
+            Cat(write.data for write in writes).eq(self.i.payload),
         ]
+        w_addr, r_addr = Signal(range(self._depth)), Signal(range(self._depth))
+        for write, read in zip(writes, reads, strict=True):
+            m.d.comb += [write.addr.eq(w_addr), write.en.eq(accept), read.addr.eq(r_addr), read.en.eq(fetch)]
         step_count(m, waiting, up=accept, down=fetch)
         step_count(m, self.level, up=accept, down=self.o.valid & self.o.ready)
         with m.If(accept):
-            m.d.sync += write.addr.eq(_following(write.addr, self._depth))
+            m.d.sync += w_addr.eq(_following(w_addr, self._depth))
         with m.If(fetch):
-            m.d.sync += read.addr.eq(_following(read.addr, self._depth))
+            m.d.sync += r_addr.eq(_following(r_addr, self._depth))
         with m.If(load | ~fetched):
             m.d.sync += fetched.eq(fetch)
         with m.If(load):
-            m.d.sync += [self.o.valid.eq(fetched), payload.eq(read.data)]
+            m.d.sync += [self.o.valid.eq(fetched), Value.cast(payload).eq(Cat(read.data for read in reads))]
         return m
 
 

@@ -61,7 +61,7 @@ class Progress:
             TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console, transient=True,
             disable=not console.is_terminal)
         self._task: TaskID | None = None
-        self._measures = 0
+        self._measures = self._changes = 0
         self._workload: Workload | None = None
         self._stage = ""
         self._total: int | None = None
@@ -89,7 +89,7 @@ class Progress:
             self._bars.remove_task(self._task)
         self._end()
         self._task = self._bars.add_task(name, total=total, note="")
-        self._measures = 0
+        self._measures = self._changes = 0
         self._workload = workload
         self._stage, self._total, self._done = name, total, 0
         self._begun = self._said = time.monotonic()
@@ -124,6 +124,10 @@ class Progress:
         if self._task is not None:
             self._bars.update(self._task, completed=len(training.steps), note=note)
         self._done = len(training.steps)
+        for change in training.changes[self._changes:]:
+            if change.step == self._done - 1:  # those of a checkpoint were shown by the process that made them
+                self.say(change.line)
+        self._changes = len(training.changes)
         if len(training.losses) == self._measures:
             self._line(note)
         else:

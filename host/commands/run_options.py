@@ -28,14 +28,15 @@ def check_range(what: str, value: float | None, least: float, most: float) -> No
 
 def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optimizer: OptimizerName,
                   transport: TransportName, device: str | None, board: str | None = None,
-                  overlap: str | None = None, compute: str = HOST, faults: float | None = None) -> None:
+                  overlap: str | None = None, compute: str = HOST, faults: float | None = None,
+                  topology: str | None = None) -> None:
     """Raise ``ValueError`` if an option was given that has no effect on a training run.
 
     Parameters
     ----------
     given : callable
         Whether an option was given, by its name in the code.
-    workload, optimizer, transport, device, board, overlap, compute, faults
+    workload, optimizer, transport, device, board, overlap, compute, faults, topology
         Those of the run.
     """
     simulated = transport in (TransportName.VERILATED, TransportName.PYSIM)
@@ -60,9 +61,16 @@ def refuse_unused(given: Callable[[str], bool], *, workload: WorkloadName, optim
         "baud": (transport is not _SERIAL, "is for a board's serial port, which --device names"),
         "reconnect": (transport not in (_SERIAL, _BOARD),
                       f"is for transports board and serial, not {transport.value}"),
-        "overlap": (board is not None, "is for simulated nodes, which have room to stage gradients"),
-        "compute": (compute == NODE and workload is not WorkloadName.DIGITS,
-                    f"node is for workload digits, not {workload.value}"),
+        "topology": (not simulated or board is not None, "is for simulated nodes that no board stands for"),
+        "overlap": (board is not None or topology is not None,
+                    "is for simulated nodes, which have room to stage gradients" if topology is None else
+                    "is for a ring that stays as it is, not for --topology"),
+        "compute": (compute == NODE and (workload is not WorkloadName.DIGITS or topology is not None),
+                    f"node is for workload digits, not {workload.value}" if topology is None else
+                    "node is for a ring that stays as it is, not for --topology"),
+        "disable": (topology is None, "is for a run with --topology"),
+        "enable": (topology is None, "is for a run with --topology"),
+        "shape": (topology is None, "is for a run with --topology"),
         "macs": (overlap is None and compute != NODE, "is for nodes that compute, or a run by a program, which "
                                                       "--compute node and --overlap ask for"),
         "compare": (overlap is not None, "is for a run without a program, whose bits are the same" if compute == NODE

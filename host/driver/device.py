@@ -60,7 +60,14 @@ class Device(Requests):
     ----------
     transport, config, name, timeout
         Parameters of :class:`~host.driver.requests.Requests`.
+
+    Members
+    -------
+    latest_run : int
+        Number of the run that the node was given last; 0 if it has none.
     """
+
+    latest_run: int = 0
 
     def connect(self) -> None:
         """Check that a node answers and that it has this configuration.
@@ -315,6 +322,7 @@ class Device(Requests):
         words = pack(_RUN, {"passes": passes, "model": model, "parity": parity, "collective": collective,
                             "collectives": collectives, "number": number, "rank": rank, "size": size,
                             "first": first}, "Run's")
+        self.latest_run = number
         request = self._submit(Opcode.RUN, f"a run of {passes} passes of program {model}", count=RUN_WORDS,
                                words=[words], answer=0)
         return Pending(self, [request], _nothing)

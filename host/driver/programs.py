@@ -16,15 +16,16 @@ from host.driver.command import Command, Event
 from host.driver.device import Device
 from host.driver.diagnosis import explain
 from host.driver.errors import DeviceTimeoutError
+from host.driver.local_commands import LocalCommands
 from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
-from host.driver.submission import PendingCommand, RingCommands
+from host.driver.submission import PendingCommand
 from host.driver.trace import TraceRecord
 
 __all__ = ["RUNS", "Passes", "RingPrograms"]
 
 #: Numbers of runs, from 1 on.
-RUNS = (1 << RUN_BITS) - 1
+RUNS = (1 << int(RUN_BITS)) - 1
 
 #: Commands of each queue of a node.
 NodeProgram: TypeAlias = Sequence[Sequence[Command]]
@@ -53,7 +54,7 @@ class Passes:
     outcome: Outcome
 
 
-class RingPrograms(RingCommands):
+class RingPrograms(LocalCommands):
     """Nodes in a ring, and their programs.
 
     Parameters
@@ -67,21 +68,17 @@ class RingPrograms(RingCommands):
         self._programs: list[list[list[Command]]] = []
         self._all_loaded = False  # no load has failed since: every node has its program of these
         self._model = 0
-        self._run_number: int | None = None  # of the latest run; None before links were reset
         self._on_ring = {one.code for one in operations(self._config) if one.on_ring}
 
-    def recover(self) -> None:
-        super().recover()
-        self._run_number = 0
-
     def _next_run(self) -> int:
-        """Number of the next run, which nodes have said nothing about; 0 for nodes without control words."""
+        """Number of the next run, another one than that of the latest run of any node; 0 without control words."""
         if not self._config.has_signals:
             return 0
-        if self._run_number is None:
-            self.recover()
-        self._run_number = (self._run_number or 0) % RUNS + 1
-        return self._run_number
+        latest = {int(device.latest_run) for device in self._devices}
+        number = max(latest) % RUNS + 1
+        while number in latest:
+            number = number % RUNS + 1
+        return number
 
     def load_programs(self, programs: Sequence[NodeProgram], *, model: int = 0, changes: bool = False) -> None:
         """Give each node its program, which stays loaded; in order of rank.
@@ -103,9 +100,18 @@ class RingPrograms(RingCommands):
             A queue has no room for all of its commands.
         ProgramRunningError
             A program runs.
+        ValueError
+            Commands wait for other nodes, which cannot tell, or whose programs have other lengths.
         """
         if len(programs) != self.nodes:
             raise ValueError(f"Programs must be one per node, {self.nodes}, not {len(programs)}")
+        if _waits_for_nodes(programs):
+            if not self._config.has_signals:
+                raise ValueError("Nodes must have replay and two queues for commands to wait for other nodes")
+            lengths = [tuple(map(len, program)) for program in programs]
+            if len(set(lengths)) > 1:
+                raise ValueError(f"Queues must have as many commands on each node where commands wait for other "
+                                 f"nodes, not {' and '.join(str(one) for one in dict.fromkeys(lengths))}")
         if self._config.queues > 1:
             known = self._programs if changes and self._all_loaded and model == self._model else []
             self._all_loaded = False
@@ -238,6 +244,8 @@ class RingPrograms(RingCommands):
         """
         if not self._programs:
             raise ValueError("Programs must be loaded before they are sent")
+        if _waits_for_nodes(self._programs):
+            raise ValueError("Commands that wait for other nodes must be run by the nodes, and not be sent")
         self.wait()
         order = sorted((command.tag, queue, place) for queue, commands in enumerate(self._programs[0])
                        for place, command in enumerate(commands))
@@ -266,6 +274,11 @@ class RingPrograms(RingCommands):
         return self._submit_apart({rank: dataclasses.replace(command, operation=operation)
                                    for rank, command in step.items()},
                                   patience=max(command.duration for command in step.values()))
+
+
+def _waits_for_nodes(programs: Sequence[NodeProgram]) -> bool:
+    """Whether some command waits for another node."""
+    return any(command.remote and command.after_1 for program in programs for queue in program for command in queue)
 
 
 def _outcome(events: list[list[Event]], traces: list[list[TraceRecord]]) -> Outcome:

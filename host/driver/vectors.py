@@ -168,6 +168,10 @@ class RingVectors(RingNodes):
         blocks = block_indices(length, self.nodes)
         return [blocks[self._topology.owned_block(rank)] for rank in range(self.nodes)]
 
+    def owner(self, element: int, length: int) -> int:
+        """Rank that owns an element of a vector of ``length`` elements."""
+        return next(rank for rank, owned in enumerate(self._owned(length)) if element in owned)
+
     def _to_owners(self, vector: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Blocks of a vector, in order of the ranks that own them."""
         return [vector[owned] for owned in self._owned(len(vector))]

@@ -260,10 +260,11 @@ class CompiledProgram:
             return
         for place, rank, _ in self.remote_waits():
             task = self.tasks[place]
-            if len(self.queues) > 2 and self.queues[task.queue][0].waits and sum(
-                    wait.after > 0 for wait in self._waits[place].values()) > 1:
-                raise ProgramError(f"{task.name} of rank {rank} must wait for one queue of its node at most, beside "
-                                   f"another node: let a QUIESCE before it wait for the other")
+            others = [queue for queue in range(len(self.queues)) if queue != task.queue]
+            # Of the two waits of a descriptor, the second is the one for another node.
+            if any(self._waits[place].get(queue, NO_WAIT).after for queue in others[1:]):
+                raise ProgramError(f"{task.name} of rank {rank} must wait for queue {others[0]} of its node alone, "
+                                   f"beside another node: let a QUIESCE before it wait for the other queue")
         found = order.find_node_cycle([task.queue for task in self.tasks], self._waits, self._remotes,
                                       [task.collective for task in self.tasks], self._nodes)
         names = [self.tasks[place].name + ("" if rank is None else f" of rank {rank}") for rank, place in found]

@@ -3,9 +3,12 @@
 A row is ``{"name", "config", "measured", "bound", "ratio", "unit"}``; less is better. Rows in cycles must not exceed
 their :func:`limit`. Rows in time depend on the machine, and are shown only. So is the scatter-reduce phase of a
 plain all-reduce: its last sum is read and added while the phase lasts, but counts as the first step of the
-all-gather, which sends it. So are, with a codec of gradients, the phase of any collective and a plain all-reduce:
-packets of few words make what they carry besides show, and the bound has no room for the sum of each block that is
-encoded and not sent.
+all-gather, which sends it. So is a reduce-scatter of sparse gradients, whose bound has no room for the last sums.
+So are, with a codec of gradients, the phase of any collective, a plain all-reduce and a reduce-scatter: packets of
+few words make what they carry besides show, and the bound has no room for the sum of each block that is not sent.
+
+An update in two dimensions is measured against the flat ring of its nodes, and against its commands one by one
+(:mod:`host.reports.grid_speed`).
 
 Weights are raw and gradients compressed by zero value where a row does not say otherwise.
 """
@@ -30,6 +33,7 @@ from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.jobs import speed
 from host.output import write_json
+from host.reports import grid_speed
 from host.training.golden_run import Reference
 from host.training.optimizers import Adam
 from host.transports.session import open_session
@@ -72,6 +76,10 @@ def limit(row: Row) -> float:
     """Most that the ratio of a row may be."""
     coded = "weights" in row["config"] or "gradients" in row["config"]
     if row["unit"] != "cycles" or row["name"] == "ring.all_reduce.scatter_reduce":
+        return math.inf
+    if row["name"] in grid_speed.LIMITS:
+        return grid_speed.LIMITS[row["name"]]
+    if row["name"] == "ring.reduce_scatter" and "dense" not in row["config"]:
         return math.inf
     if not row["name"].startswith("ring."):
         return _UNIT_LIMIT
@@ -121,7 +129,8 @@ def _formats(ring: Ring) -> str:
 
 
 def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
-    """Plain and fused all-reduce of dense and of sparse gradients, and the scatter-reduce phase of each.
+    """Plain and fused all-reduce of dense and of sparse gradients, the scatter-reduce phase of each, and a
+    reduce-scatter.
 
     The fused update is SGD's, and that of dense gradients Adam's as well, which moves the most state. With codecs
     gradients are dense, and the plain all-reduce is left out where it goes through none.
@@ -138,10 +147,12 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
         update = Reference(ring, weights, 0, centroids).step(list(values), sgd)
         collectives = {"fused_update": (update, update_bound(ring, update, length))}
         if not formats or ring.gradient_codec != ZERO_VALUE:
-            traffic = golden.all_reduce(
-                golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
-                residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
-            collectives = {"all_reduce": (traffic, traffic.bound), **collectives}
+            sums = {}
+            for name, add in (("reduce_scatter", golden.reduce_scatter), ("all_reduce", golden.all_reduce)):
+                traffic = add(golden.bits(values), gradient_codec=GRADIENT_CODECS[ring.gradient_codec],
+                              residuals=np.zeros(values.shape, np.uint32), segment=ring.segment, lanes=ring.lanes)[1]
+                sums[name] = traffic, traffic.bound
+            collectives = {**sums, **collectives}
         config = f"N={ring.nodes}, K={length}, {kind}" + ("" if kind == "dense" else f" {density:.0%}") + formats
         for name, (traffic, bound) in collectives.items():
             ring.distribute(weights)
@@ -151,7 +162,8 @@ def ring_rows(ring: Ring, *, length: int = LENGTH) -> list[Row]:
             cycles = getattr(ring, name)(length).cycles
             scatter = max(counters["SCATTER_REDUCE_CYCLES"] for counters in ring.counters())
             rows.append(_row(f"ring.{name}", config, cycles, bound))
-            rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
+            if name != "reduce_scatter":  # which has no other phase
+                rows.append(_row(f"ring.{name}.scatter_reduce", config, scatter, traffic.scatter_bound))
         if not formats and kind == "dense":
             ring.clear_state(length)
             ring.write_settings(Adam().settings(1, gradient_scale=1.0))
@@ -209,6 +221,7 @@ def collect(*, announce: Callable[[str], None] = lambda stage: None) -> list[Row
             rows += measure(NodeConfig(weight_codec=weight_codec, gradient_codec=gradient_codec), nodes,
                             f"ring of {nodes}, weights {weight_codec}, gradients {gradient_codec}", ring_rows)
     rows += measure(NodeConfig(quantization=True), 1, "infer", infer_rows)
+    rows += grid_speed.rows(announce=announce)
     from sim.bench import array_speed
     from sim.bench import ring_speed as bench_ring_speed
 

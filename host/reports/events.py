@@ -40,7 +40,7 @@ def run_name(config: TrainingConfig) -> str:
     return re.sub(r"[^\w.%]+", "-", "-".join(parts))
 
 
-def _scalars(step: Step) -> Iterator[tuple[str, float | None]]:
+def _scalars(step: Step, *, grid: bool, replay: bool) -> Iterator[tuple[str, float | None]]:
     """Names and values of one step; None for what it has not."""
     yield "loss/training", step.loss
     yield "cycles/update", step.cycles
@@ -50,6 +50,11 @@ def _scalars(step: Step) -> Iterator[tuple[str, float | None]]:
     yield "words/raw", step.words_dense
     yield "density/mean", sum(step.density) / len(step.density) if step.density else None
     yield "density/threshold", step.threshold
+    if grid:
+        yield "rings/nodes", step.nodes
+    if replay:
+        yield "links/restarts", step.link_restarts
+        yield "links/words_repeated", step.words_repeated
 
 
 class Events:
@@ -64,12 +69,16 @@ class Events:
         Name of each run.
     measure : str
         Name of what is measured after an epoch or an interval.
+    grid, replay : bool
+        Whether nodes leave and come in a grid, and whether links repeat words: there are more scalars then.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], *, measure: str):
+    def __init__(self, folder: Path, names: Sequence[str], *, measure: str, grid: bool = False,
+                 replay: bool = False):
         needed()
         self._folder = prepare(folder)
         self._names, self._measure = names, measure
+        self._grid, self._replay = grid, replay
         self._begun: set[int] = set()
         self._writer: SummaryWriter | None = None
         self._steps = self._measures = 0
@@ -114,7 +123,7 @@ class Events:
         """Write all steps and measurements that a run has made since the last time."""
         assert self._writer is not None
         for step in training.steps[self._steps:]:
-            for name, value in _scalars(step):
+            for name, value in _scalars(step, grid=self._grid, replay=self._replay):
                 if value is not None:
                     self._writer.add_scalar(name, value, step.number)
         measures = zip(training.measured, training.losses, training.measures, strict=True)

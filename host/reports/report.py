@@ -12,8 +12,10 @@ import numpy as np
 from rich.table import Table
 
 from host.output import write_json
+from host.reports.changes import hops, nodes_of, rows_of
 from host.reports.measured import figures_of
 from host.reports.training_picture import compresses_alone, draw
+from host.topology.course import Course
 from host.training.record import NODE, Training, TrainingConfig
 from host.transports.session import Elapsed
 from host.versions import program
@@ -51,6 +53,8 @@ class Simulation:
         Seconds of the run that the simulation took.
     faults : RandomFaults, optional
         Faults of the links, of nodes whose links repeat words.
+    course : Course, optional
+        Rings of a grid.
     """
 
     transport: str
@@ -64,6 +68,7 @@ class Simulation:
     seconds: dict[str, float]
     simulation_seconds: float
     faults: RandomFaults | None = None
+    course: Course | None = None
 
 
 def _settings(config: TrainingConfig) -> dict[str, Any]:
@@ -90,10 +95,26 @@ def _first_epoch(accuracies: list[float]) -> int | None:
     return next((epoch for epoch, accuracy in enumerate(accuracies, start=1) if accuracy >= TARGET), None)
 
 
+def _mean_density(training: Training) -> list[float]:
+    """Mean density at each hop, over the steps whose rings have such a hop."""
+    densities = [step.density for step in training.steps]
+    if not training.changes:
+        return list(np.mean(densities, axis=0).tolist())
+    return list(np.nanmean(hops(densities), axis=0).tolist())
+
+
+def _overall(training: Training, density: list[float]) -> float | None:
+    """Mean density over hops and steps; None without hops."""
+    if not training.changes:
+        return float(np.mean(density)) if density else None
+    means = [np.mean(step.density) for step in training.steps if step.density]
+    return float(np.mean(means)) if means else None
+
+
 def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) -> dict[str, Any]:
     """Figures of one training run."""
     steps = training.steps
-    density = np.mean([step.density for step in steps], axis=0).tolist()
+    density = _mean_density(training)
     last = training.measures[-1] if training.measures else None  # of a run that has ended early
     if bigram_loss is None:
         measured = {"accuracy": last, "loss_per_epoch": training.losses,
@@ -133,7 +154,8 @@ def _run(config: TrainingConfig, training: Training, bigram_loss: float | None) 
         "codebook_words": sum(step.codebook_words for step in steps),
         "codebooks": sum(step.codebook_words > 0 for step in steps),
         "density_per_hop": density,
-        "density": float(np.mean(density)) if density else None,
+        "density": _overall(training, density),
+        "changes": [dataclasses.asdict(change) for change in training.changes],
         "training": _settings(config),
         "per_step": [dataclasses.asdict(step) for step in steps],
     }
@@ -193,9 +215,18 @@ def build_report(config: TrainingConfig, training: Training, simulation: Simulat
         "link_latency": simulation.link_latency,
         "wires_per_link": [len(wires(replay=simulation.configuration.get("replay", False))) - 1, 1],
         "faults": None if simulation.faults is None else dataclasses.asdict(simulation.faults),
+        "topology": None if simulation.course is None else _topology(simulation.course),
         "configuration": simulation.configuration,
         "configuration_hash": simulation.configuration_hash,
     }
+
+
+def _topology(course: Course) -> dict[str, Any]:
+    """The grid, and the rings that were planned."""
+    return {"rows": course.rows, "columns": course.columns,
+            "shape": None if course.shape is None else course.shape.value, "requests": course.texts(),
+            "stages": [{"step": stage.step, "rings": str(stage), "nodes": list(stage.plan.order)}
+                       for stage in course.stages]}
 
 
 def write_report(report: dict[str, Any], directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
@@ -214,6 +245,10 @@ def verdict(report: dict[str, Any]) -> str:
         return f"Weights were not compared (--no-check) after {steps}."
     nodes = "the node identical" if report["nodes"] == 1 else "all nodes identical to each other and"
     sentence = f"Weights of {nodes} to the golden model, bit for bit, after {steps}."
+    if report["changes"]:
+        count = len(report["changes"])
+        sentence += (f" So is all that nodes keep, after {'each of ' if count > 1 else ''}{count} change"
+                     f"{'s' if count > 1 else ''} of the rings; every word sent before was received.")
     if report["compute"] == "engine":
         return f"{sentence} So are all losses and scores that they have computed."
     if report["elements_through"]:
@@ -298,7 +333,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     training, other = report["training"], report["comparison"]
     seconds = report["stage_seconds"]
     reduced = compresses_alone(report)
-    setup = [("nodes · optimizer · batch", f"{report['nodes']} · {training['optimizer']} · {training['batch']}"),
+    setup = [("nodes · optimizer · batch", f"{nodes_of(report)} · {training['optimizer']} · {training['batch']}"),
              ("parameters · steps", f"{report['parameters']:,} · {steps}")]
     codec = report["configuration"].get("weight_codec", "raw")
     if codec != "raw":
@@ -310,6 +345,7 @@ def summary(report: dict[str, Any]) -> list[tuple[str, ...]]:
     gradients = report["configuration"].get("gradient_codec", "zero_value")
     if gradients != "zero_value":
         setup.append(("gradients on the ring", gradients))
+    setup += rows_of(report)
     if report["faults"] is not None:
         setup += _repairs(report)
     if report["repeats"]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from host.reports.changes import table_of_changes
 from host.reports.notes import simulation_notes
 from host.reports.page import Note, Picture, settings_table, table_of, write_page
 from host.reports.report import summary, verdict
@@ -37,7 +38,7 @@ def write(report: dict[str, Any], directory: pathlib.Path, *, timelines: Sequenc
     asked = {name: report[name] for name in _SETTINGS} | {"host_port_simulated": report["host_port"]["simulated"]}
     return write_page(
         directory / "report.html", title=f"gradring: {heading(report)}", verdict=verdict(report),
-        tables=[_figures(report), *_schedules(report), _measures(report)],
+        tables=[_figures(report), *_schedules(report), *table_of_changes(report), _measures(report)],
         settings=[settings_table("Run", asked), settings_table("Training", training),
                   settings_table("Every node", {**report["configuration"],
                                                 "configuration_hash": f"0x{report['configuration_hash']:08x}"})],
@@ -96,6 +97,11 @@ def _notes(report: dict[str, Any]) -> list[Note]:
             f"Host ports are modelled: {port['words_computed']:,} words have gone round them, and the "
             f"{port['cycles_computed']:,} cycles that they would have taken are computed and not among the simulated "
             f"ones.", ("… host port", "simulated cycles"))]),
+        *([] if report["topology"] is None else [Note(
+            "Cycles to switch are those from the last command in the old rings until the new ones are in order: "
+            "counters read, SWITCH on all nodes, links begun anew. Cycles to carry over are those in which the host "
+            "reads state, masters, residuals and weights and writes them to the nodes that have them now.",
+            ("cycles to switch",))]),
         Note("The link-cycle bound and the words of raw payloads come of the golden model of the ring, for the same "
              "vectors.", ("… of its link-cycle bound", "… of raw words")),
         Note("Seconds, and simulated cycles per second, are those of the computer that has simulated the ring.",
@@ -113,4 +119,5 @@ def _alternative(report: dict[str, Any]) -> str:
         panels = ["training loss", "test accuracy", "words per step, sent and raw", "density of gradients hop by hop"]
         if report["training"]["density"] is not None:
             panels += ["threshold and density that was got", "cycles per step"]
-    return f"Charts of {', '.join(panels[:-1])} and {panels[-1]}; tables below have their figures."
+    marked = " Vertical lines mark changes of the rings." if report["changes"] else ""
+    return f"Charts of {', '.join(panels[:-1])} and {panels[-1]}; tables below have their figures.{marked}"

@@ -8,6 +8,8 @@ import numpy as np
 
 from hdl.compression.registry import RAW, ZERO_VALUE
 from host.output import replacing
+from host.reports.changes import hops as density_of
+from host.reports.changes import mark, nodes_of
 from host.reports.style import FAINT, INK, STYLE
 
 __all__ = ["compresses_alone", "draw", "heading"]
@@ -41,7 +43,8 @@ def draw(report: dict[str, Any], path: pathlib.Path, *, note: str) -> None:
         room = 6.9 * figure.get_size_inches()[0]
         figure.suptitle(" \n", fontsize=15)
         figure.text(0.012, 0.99, shown, fontsize=15 * min(1, room / len(shown)), fontweight="bold", va="top")
-        figure.text(0.012, 0.945, note, fontsize=10, color=_SENT if report["bit_exact"] else FAINT, va="top")
+        size = min(10, 125 * figure.get_size_inches()[0] / len(note))
+        figure.text(0.012, 0.945, note, fontsize=size, color=_SENT if report["bit_exact"] else FAINT, va="top")
         for row, axes in zip(panels, figure.subplots(2, columns), strict=True):
             for panel, one in zip(row, axes, strict=True):
                 panel(one, report)
@@ -60,7 +63,7 @@ def _panels(report: dict[str, Any]) -> list[list[Callable[[Any, dict[str, Any]],
 
 def heading(report: dict[str, Any]) -> str:
     """The run and its result, in a line."""
-    nodes = "1 node" if report["nodes"] == 1 else f"{report['nodes']} nodes"
+    nodes = "1 node" if nodes_of(report) == "1" else f"{nodes_of(report)} nodes"
     run = f"{nodes}, {report['parameters']:,} parameters, {report['training']['label']}{_codecs(report)}"
     if report["workload"] == "text":
         side = "below" if report["below_bigram"] >= 0 else "above"
@@ -108,6 +111,7 @@ def _draw_loss(axes: Any, report: dict[str, Any]) -> None:
     if other is not None:
         axes.legend(loc="upper right")
     axes.set_yscale("log")
+    mark(axes, report, scale=len(losses) / report["steps"], named=True)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch (dots: mean of each)")
 
@@ -125,6 +129,7 @@ def _draw_accuracy(axes: Any, report: dict[str, Any]) -> None:
                       ha="right", fontweight="bold", color=_SENT)
     axes.plot(epochs, values, color=_SENT, linewidth=2, marker="o", markersize=4)
     axes.set_ylim(lowest - 2, 100)
+    mark(axes, report, scale=len(values) / report["steps"])
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel("%")
@@ -169,6 +174,7 @@ def _draw_words(axes: Any, report: dict[str, Any]) -> None:
         axes.text(0.99, 0.04, saved, transform=axes.transAxes, ha="right", color=_SENT, fontweight="bold")
     if report["faults"] is not None:
         _draw_repairs(axes, report)
+    mark(axes, report)
     axes.legend(loc="upper right", ncols=3)
     axes.set_xlabel("step")
     axes.set_ylabel("thousand words" if alone else "thousand words, all links")
@@ -190,21 +196,22 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
 
     alone = compresses_alone(report)
     axes.set_title("Density of gradients" if alone else "Density of gradients, hop by hop")
-    values = np.array([step["density"] for step in report["per_step"]]) * 100
+    values = density_of([step["density"] for step in report["per_step"]]) * 100
     hops = values.shape[1]
     if not hops:
         axes.text(0.5, 0.5, "one node: no links", transform=axes.transAxes, ha="center", color=FAINT)
         axes.set_axis_off()
         return
-    bodies = axes.violinplot(values, positions=range(1, hops + 1), widths=0.75, showextrema=False)
+    bodies = axes.violinplot([column[~np.isnan(column)] for column in values.T], positions=range(1, hops + 1),
+                             widths=0.75, showextrema=False)
     for body in bodies["bodies"]:
         body.set(facecolor=_SENT, alpha=0.16, edgecolor="none")
     steps = len(values)
     spread = np.random.default_rng(0).uniform(-0.16, 0.16, steps)
     for hop in range(hops):
-        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), cmap="viridis", s=7, alpha=0.75,
-                              linewidths=0)
-    means = values.mean(axis=0)
+        points = axes.scatter(hop + 1 + spread, values[:, hop], c=np.arange(steps), vmin=0, vmax=steps - 1, s=7,
+                              cmap="viridis", alpha=0.75, linewidths=0)
+    means = np.nanmean(values, axis=0)
     beside = _dense(report)
     if beside is not None:
         dense = np.array(beside["density_per_hop"]) * 100
@@ -214,7 +221,7 @@ def _draw_density(axes: Any, report: dict[str, Any]) -> None:
                           color=_OTHER, path_effects=[withStroke(linewidth=3, foreground="white")])
         axes.annotate("dense", (1, dense[0]), xytext=(0, -15), textcoords="offset points", ha="center", color=_OTHER,
                       fontweight="bold")
-        axes.set_ylim(0, 1.12 * max(values.max(), dense.max()))
+        axes.set_ylim(0, 1.12 * max(np.nanmax(values), dense.max()))
     axes.plot(range(1, hops + 1), means, color=INK, linewidth=1.2, marker="D", markersize=4)
     for hop, mean in enumerate(means):
         axes.annotate(f"{mean:.1f} %", (hop + 1, mean), xytext=(0, 9), textcoords="offset points", ha="center",
@@ -232,15 +239,17 @@ def _draw_threshold(axes: Any, report: dict[str, Any]) -> None:
     axes.set_ylim(0, 1.3 * float(_column(report, "threshold").max()))
     axes.set_xlabel("step")
     axes.set_ylabel("least magnitude that is sent", color=_SCATTER)
-    hops = np.array([step["density"] for step in report["per_step"]]) * 100
+    hops = density_of([step["density"] for step in report["per_step"]]) * 100
     if not hops.shape[1]:
         return
+    means = np.array([np.mean(step["density"]) if step["density"] else np.nan for step in report["per_step"]]) * 100
     right = axes.twinx()
-    right.plot(steps, hops.mean(axis=1), color=_SENT, linewidth=1.5)
+    right.plot(steps, means, color=_SENT, linewidth=1.5)
     right.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-    right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {hops.mean():.2f} %", ha="right",
+    got = 100 * report["density"]
+    right.text(0.99, 0.93, f"density asked for: {target:.0f} % (dashed) · got: {got:.2f} %", ha="right",
                transform=right.transAxes, fontweight="bold", color=_SENT)
-    right.set_ylim(0, 1.3 * max(float(hops.mean(axis=1).max()), target))
+    right.set_ylim(0, 1.3 * max(float(np.nanmax(means)), target))
     right.set_ylabel("density, mean over hops, %", color=_SENT)
     right.grid(False)
 
@@ -293,6 +302,7 @@ def _draw_text_loss(axes: Any, report: dict[str, Any]) -> None:
     axes.annotate(f"{held_out[-1]:.3f}, {bigram - held_out[-1]:+.3f} nat ahead".replace("+", ""),
                   (at[-1], min(held_out[-1], bigram)), xytext=(0, -16), textcoords="offset points", ha="right",
                   fontweight="bold", color=_SENT)
+    mark(axes, report, named=True)
     axes.legend(loc="upper right")
     axes.set_xlabel("step")
 

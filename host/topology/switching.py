@@ -20,11 +20,12 @@ import numpy.typing as npt
 from hdl.control.protocol import EventFlag, EventStatus, Operation
 from hdl.group import GROUP
 from hdl.ring.switched_link import seats_layout
-from host.driver.buffers import Buffers, place
+from host.driver.buffers import Buffers, Where, place
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.errors import DeviceError
+from host.driver.local_commands import LocalCommands
 from host.driver.nodes import TIMEOUT
 from host.driver.results import Outcome
 from host.driver.ring import Ring
@@ -106,7 +107,7 @@ class GridNodes(RingCommands):
         return rings
 
 
-class GridRings(RingCommands):
+class GridRings(LocalCommands):
     """Enabled nodes of a grid, in the rings of a plan.
 
     Vectors, state and masters are written and read as those of a ring are; the owner of an element is that of
@@ -127,6 +128,11 @@ class GridRings(RingCommands):
         super().__init__(devices, timeout=timeout)
         self._plan = plan
         self._seats = [plan.settings[node].seats for node in plan.active]
+
+    @property
+    def plan(self) -> Plan:
+        """Rings that these nodes form."""
+        return self._plan
 
     def _owned(self, length: int) -> list[npt.NDArray[np.int64]]:
         owned = owners(self._plan, length)
@@ -191,7 +197,7 @@ class GridRings(RingCommands):
         fields = [{"gradient_base": gradients.base, "length": gradients.length} for _ in self._seats]
         return self.submit(Operation.ALL_REDUCE, fields, ring=ring).result()
 
-    def submit_fused_update(self, where: Buffers | int) -> tuple[PendingCommand[Outcome], ...]:
+    def submit_fused_update(self, where: Where) -> tuple[PendingCommand[Outcome], ...]:
         """Queue the three commands of an update in two dimensions: sums to the owners in rows; the update of what
         each node then has, in columns; and new weights to all nodes in rows."""
         if self._plan.shape is not Shape.GRID:
@@ -213,7 +219,7 @@ class GridRings(RingCommands):
                 self.submit(Operation.FUSED_UPDATE, columns, ring=1),
                 self.submit(Operation.ALL_GATHER, gather, ring=0))
 
-    def fused_update(self, where: Buffers | int) -> Outcome:
+    def fused_update(self, where: Where) -> Outcome:
         """Update in two dimensions. The cycles are those of the three commands."""
         outcomes: list[Outcome] = self.wait(*self.submit_fused_update(where))
         return Outcome(cycles=sum(outcome.cycles for outcome in outcomes),

@@ -19,11 +19,11 @@ import numpy as np
 
 from host.output import write_bytes
 
-__all__ = ["NAME", "SCHEMA", "VERSION", "CheckpointError", "load", "save", "versions"]
+__all__ = ["ADVICE", "NAME", "SCHEMA", "VERSION", "CheckpointError", "load", "save", "versions"]
 
 NAME = "checkpoint.npz"
 SCHEMA = "gradring.checkpoint"
-VERSION = 3
+VERSION = 4
 
 _DIGITS = 64  # of a SHA-256
 
@@ -78,25 +78,26 @@ def load(path: Path, identity: dict[str, Any]) -> Any:
     body, digest = data[:-_DIGITS], data[-_DIGITS:]
     if digest != _digest(body):
         raise CheckpointError(f"{path} must be a whole checkpoint, not a damaged one or another file: its "
-                              f"{len(data):,} bytes do not end with their SHA-256; {_ADVICE}")
+                              f"{len(data):,} bytes do not end with their SHA-256; {ADVICE}")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))
         schema, version = header["schema"], header["version"]
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{path} must be an npz archive with the header of a checkpoint; {_ADVICE}") from None
+        raise CheckpointError(f"{path} must be an npz archive with the header of a checkpoint; {ADVICE}") from None
     if (schema, version) != (SCHEMA, VERSION):
         raise CheckpointError(f"{path} must be of schema {SCHEMA}, version {VERSION}, not {schema}, {version}; "
-                              f"{_ADVICE}")
+                              f"{ADVICE}")
     others = _others(json.loads(json.dumps(identity)), header["identity"])
     if others:
         raise CheckpointError(f"{path} must be of a run with the same options and versions, not with "
-                              f"{', '.join(others)}; take those, or {_ADVICE}")
+                              f"{', '.join(others)}; take those, or {ADVICE}")
     return _unpack(header["content"], arrays)
 
 
-_ADVICE = "leave out --resume to begin anew"
+#: Advice to who cannot go on from a file.
+ADVICE = "leave out --resume to begin anew"
 
 
 def _digest(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.codebooks import codebook
-from host.driver.ring import Ring
+from host.driver.local_commands import LocalCommands
 from host.models.layers import Array
 from host.training.golden_run import Reference
 
@@ -24,7 +24,7 @@ class Codebooks:
         Words that all nodes were given for the step to come, or for the first weights.
     """
 
-    def __init__(self, ring: Ring, interval: int):
+    def __init__(self, ring: LocalCommands, interval: int):
         self._ring = ring
         self._interval = interval
         self.centroids: npt.NDArray[np.uint32] | None = None
@@ -46,6 +46,12 @@ class Codebooks:
                 self.load(self._ring.read_master(reference.weights.size))
                 reference.bind(self.centroids)
         return self.words
+
+    def move(self, state: dict[str, Any]) -> None:
+        """Go on with the codebook of other nodes, and give it to these."""
+        self.centroids, self.words = state["centroids"], state["words"]
+        if self.centroids is not None:
+            self._ring.write_codebook(self.centroids)
 
     def state(self) -> dict[str, Any]:
         """The codebook and the words."""

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hdl.ring.topology import RingTopology
-from host.driver.ring import Ring, Vector
+from host.driver.local_commands import LocalCommands
+from host.driver.vectors import Vector
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, Training, TrainingConfig
-from sim.golden.ring import block_indices
 
-__all__ = ["compare_end", "compare_scores", "names", "read_weights"]
+__all__ = ["compare_end", "compare_memories", "compare_scores", "names", "read_weights"]
 
 
 def names(nodes: Sequence[float]) -> str:
@@ -19,7 +18,7 @@ def names(nodes: Sequence[float]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, number: int) -> Vector:
+def read_weights(ring: LocalCommands, reference: Reference, config: TrainingConfig, number: int) -> Vector:
     """Weights of a node; if the run is checked, those of all nodes are compared first, masters too."""
     length = len(reference.weights)
     if not config.check:
@@ -28,7 +27,7 @@ def read_weights(ring: Ring, reference: Reference, config: TrainingConfig, numbe
     _compare("weights", number, reference.weights, words_of(weights))
     if reference.has_master:
         found = ring.read_master(length).view(np.uint32)
-        _compare_state("master weights", number, reference.master, found, ring.nodes)
+        _compare_state(ring, "master weights", number, reference.master, found)
     return np.asarray(weights[0])
 
 
@@ -53,35 +52,40 @@ def _compare(name: str, number: int, expected: npt.NDArray[np.uint32], nodes: np
             f"nodes with the same {name}: {names(others)}")
 
 
-def _compare_state(name: str, number: int, expected: npt.NDArray[np.uint32], found: npt.NDArray[np.uint32],
-                   nodes: int) -> None:
+def _compare_state(ring: LocalCommands, name: str, number: int, expected: npt.NDArray[np.uint32],
+                   found: npt.NDArray[np.uint32]) -> None:
     """Compare a state plane of the whole vector, each block from its owner, with the golden model."""
     wrong = np.flatnonzero(found != expected)
     if wrong.size:
         index = int(wrong[0])
-        block = next(n for n, block in enumerate(block_indices(len(expected), nodes)) if index in block)
         raise DivergenceError(
             f"Step {number}: {wrong.size} of {len(expected)} {name} differ from the golden model, first number "
-            f"{index}, on node {RingTopology(nodes).owner(block)}, which is 0x{found[index]:08x} and must be "
+            f"{index}, on node {ring.owner(index, len(expected))}, which is 0x{found[index]:08x} and must be "
             f"0x{expected[index]:08x}")
 
 
-def compare_end(ring: Ring, reference: Reference, config: TrainingConfig, training: Training, *,
-                replaced: int, words: int) -> None:
-    """Compare memories and counters of the nodes at the end of a run with the golden model."""
-    length, number = training.parameters, len(training.steps)
+def compare_memories(ring: LocalCommands, reference: Reference, config: TrainingConfig, number: int) -> None:
+    """Compare what nodes keep from one step to the next beside weights and masters: state, errors, residuals."""
+    length = len(reference.weights)
     planes = ["momenta"] if len(reference.state) == 1 else ["first moments", "second moments"]
     for plane, expected in enumerate(reference.state):
         found = ring.read_state(length, plane, packed_state=config.packed_state)
-        _compare_state(planes[plane], number, expected, found.view(np.uint32), ring.nodes)
+        _compare_state(ring, planes[plane], number, expected, found.view(np.uint32))
     if config.density is not None:
         for rank, errors in enumerate(words_of(ring.read_errors(length))):
             _compare_errors("errors", number, rank, reference.errors[rank], errors)
     if reference.residuals is not None:
         for rank, residuals in enumerate(ring.read_residual(length).view(np.uint32)):
             _compare_errors("residuals", number, rank, reference.residuals[rank], residuals)
+
+
+def compare_end(ring: LocalCommands, reference: Reference, config: TrainingConfig, training: Training, *,
+                replaced: int, words: int) -> None:
+    """Compare memories and counters of the nodes at the end of a run with the golden model."""
+    number = len(training.steps)
+    compare_memories(ring, reference, config, number)
     # Lists of masks are written behind the weights, of which none may have changed since the last step.
-    _compare("weights", number, reference.weights, words_of(ring.read_weights(length)))
+    _compare("weights", number, reference.weights, words_of(ring.read_weights(training.parameters)))
     if (training.elements_masked, training.mask_words_fetched) != (replaced, words):
         raise DivergenceError(
             f"Step {number}: nodes have counted {training.elements_masked} elements masked and "

@@ -56,8 +56,8 @@ class Threshold:
     ----------
     density : float
         Density of gradients sent, in the mean over hops and steps: above 0 and at most 1.
-    nodes : int
-        Nodes of the ring.
+    nodes : float
+        Nodes of the ring; in two dimensions, those of a ring with the same mean over its hops.
     steps : int or None
         Steps of the run, or None if their number is not known.
     decay : float
@@ -70,7 +70,7 @@ class Threshold:
         Bound on a threshold's growth in a step, and on the reduction of a target; above 1.
     """
 
-    def __init__(self, *, density: float, nodes: int, steps: int | None, decay: float = 8.0, ramp: float = 0.6,
+    def __init__(self, *, density: float, nodes: float, steps: int | None, decay: float = 8.0, ramp: float = 0.6,
                  gain: float = 0.3, limit: float = 2.0) -> None:
         for name, value in (("Density", density), ("Ramp", ramp), ("Gain", gain)):
             if not 0 < value <= 1:
@@ -145,3 +145,15 @@ class Threshold:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state of a controller with the same parameters."""
         vars(self).update(state)
+
+    def succeed(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a controller for another number of nodes, with this one's targets.
+
+        What the steps so far have kept above or below their targets is made up for in the same share of all later
+        ones.
+        """
+        ahead, left = state["_ahead"], state["_left"]
+        self.restore(state)
+        if self._steps is not None:
+            self._ahead = sum(self.target(step) for step in range(self._step + 1, self._steps + 1))
+            self._left = self._ahead * left / ahead

@@ -20,9 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from host.driver.ring import Ring
 from host.models.layers import Array
+from host.topology.course import Course
 from host.training import checkpoint
 from host.training.record import Training, TrainingConfig
+from host.training.rings import Rings
 from host.training.trainer import Run
 from host.training.workloads import Workload
 from host.transports.session import Elapsed, Session
@@ -137,6 +140,8 @@ class Experiment:
     keeper : Keeper
     content : dict, optional
         Content that :meth:`Keeper.load` has found, to go on from there.
+    course : Course, optional
+        Rings of each run, on a session with a grid.
 
     Members
     -------
@@ -155,12 +160,13 @@ class Experiment:
     """
 
     def __init__(self, session: Session, task: Workload, configs: list[TrainingConfig], *, keeper: Keeper,
-                 content: dict[str, Any] | None = None):
+                 content: dict[str, Any] | None = None, course: Course | None = None):
         self._session = session
         self._task = task
         self._configs = configs
         self._keeper = keeper
         self._content = content
+        self._course = course
         self.trainings: list[Training] = []
         self.parameters: Array | None = None
         self.elapsed = Elapsed()
@@ -196,10 +202,17 @@ class Experiment:
             self.elapsed = Elapsed(*content["elapsed"])
         for number in range(first, len(self._configs)):
             on_run(number)
-            run = Run(self._session.ring, self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat,
+            run = Run(self._rings(), self._task, self._configs[number], on_step=on_step, on_repeat=on_repeat,
                       faults=lambda: self._session.faults)
             self._train(number, run, content["state"] if content is not None else None, signals)
             content = None
+
+    def _rings(self) -> Ring | Rings:
+        """The ring, or the rings of a course, of a run."""
+        if self._course is None:
+            return self._session.ring
+        assert self._session.grid is not None
+        return Rings(self._session.grid, self._course, clock=lambda: self._session.elapsed.cycles)
 
     def _train(self, number: int, run: Run, state: dict[str, Any] | None, signals: Signals) -> None:
         seconds, elapsed, simulated = self.seconds[number], self.elapsed, self.simulation_seconds
@@ -241,5 +254,6 @@ class Experiment:
         saved = self._keeper.save({
             "run": number, "trainings": [training.figures() for training in self.trainings[:number]],
             "parameters": self.parameters, "elapsed": self.elapsed, "seconds": self.seconds,
-            "simulation_seconds": self.simulation_seconds, "state": run.state()})
+            "simulation_seconds": self.simulation_seconds, "state": run.state(),
+            "requests": [] if self._course is None else self._course.texts()})
         self.kept = self._steps if saved else self.kept

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob
 from host.driver.optimizer_settings import FixedSettings, Settings
-from host.driver.ring import Ring, Vector
+from host.driver.vectors import Vector
 
 if TYPE_CHECKING:
     from sim.golden.ring import Traffic, Update
@@ -48,7 +49,8 @@ class Reference:
 
     counter = "WORDS_SENT"
 
-    def __init__(self, ring: Ring, weights: Vector, planes: int, centroids: npt.NDArray[np.uint32] | None = None):
+    def __init__(self, ring: LocalCommands, weights: Vector, planes: int,
+                 centroids: npt.NDArray[np.uint32] | None = None):
         # Loaded here, since nothing else in host/ needs the models of a node's inside.
         from sim.golden import masking
         from sim.golden import ring as golden
@@ -69,6 +71,11 @@ class Reference:
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
         self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
 
+    @property
+    def equivalent_nodes(self) -> float:
+        """Nodes of a ring over whose hops the sums of all nodes' sparse gradients have the same mean density."""
+        return self._ring.nodes
+
     def arrays(self) -> dict[str, Any]:
         """Copies of all arrays."""
         return {"weights": self.weights.copy(), "master": self.master.copy(),
@@ -81,7 +88,7 @@ class Reference:
         self.state = [plane.copy() for plane in arrays["state"]]
         self.residuals = None if arrays["residuals"] is None else arrays["residuals"].copy()
 
-    def adopt(self, ring: Ring, *, packed_state: bool) -> None:
+    def adopt(self, ring: LocalCommands, *, packed_state: bool) -> None:
         """Take what the nodes have, after steps that this model has not done."""
         length = len(self.weights)
         self.weights = ring.read_weights(length, ranks=[0])[0].view(np.uint32)
@@ -109,6 +116,12 @@ class Reference:
         sent = np.count_nonzero(kept, axis=1) if bound else [self.weights.size] * len(kept)
         return list(golden.floats(kept)), [self.weights.size - int(count) for count in sent]
 
+    def _numbers(self, settings: Settings | FixedSettings) -> tuple[Any, bool]:
+        """Settings in the form that the golden model takes them, and whether state is packed."""
+        numbers = dataclasses.asdict(settings)
+        packed_state: bool = numbers.pop("packed_state")
+        return self._golden.settings(**numbers), packed_state
+
     def step(self, gradients: Sequence[Vector], settings: Settings | FixedSettings,
              parts: Sequence[Part] | None = None) -> "Traffic":
         """Do the ring's step, and return its traffic.
@@ -122,8 +135,9 @@ class Reference:
             traffic, and no bits.
         """
         given = self._golden.bits(np.stack(gradients))
-        traffics = None if parts is None else [self._part(one, given, settings) for one in parts]
+        before = None if self.residuals is None else self.residuals.copy()
         update = self._update(given, settings, slice(None), 0, self.residuals)
+        traffics = None if parts is None else [self._part(one, given, settings, before, update) for one in parts]
         self.weights = update.weights
         self.master = update.master
         self.state = update.state
@@ -133,22 +147,21 @@ class Reference:
                 turn: int, residuals: npt.NDArray[np.uint32] | None) -> "Update":
         """A fused update of some elements; ``residuals`` are replaced, and nothing else."""
         golden = self._golden
-        numbers = dataclasses.asdict(settings)
-        packed_state = numbers.pop("packed_state")
+        numbers, packed_state = self._numbers(settings)
         update: Update = golden.fused_update(
             gradients[:, elements], self.master[elements], [plane[elements] for plane in self.state],
-            golden.settings(**numbers), packed_state=packed_state, weight_codec=self._codec,
+            numbers, packed_state=packed_state, weight_codec=self._codec,
             gradient_codec=self._gradient_codec, residuals=None if residuals is None else residuals[:, elements],
             segment=self._ring.segment, lanes=self._ring.lanes, turn=turn)
         return update
 
-    def _part(self, part: Part, gradients: npt.NDArray[np.uint32],
-              settings: Settings | FixedSettings) -> "Traffic":
-        """Traffic of a collective of the step."""
+    def _part(self, part: Part, gradients: npt.NDArray[np.uint32], settings: Settings | FixedSettings,
+              before: npt.NDArray[np.uint32] | None, update: "Update") -> "Traffic":
+        """Traffic of a collective of the step, with the residuals before it and the outcome of the whole."""
         golden = self._golden
         elements = slice(part.base, part.base + part.length)
         shape = {"segment": self._ring.segment, "lanes": self._ring.lanes, "turn": part.turn}
-        residuals = None if self.residuals is None else self.residuals.copy()
+        residuals = None if before is None else before.copy()
         match part.operation:
             case "FUSED_UPDATE":
                 return self._update(gradients, settings, elements, part.turn, residuals).traffic
@@ -156,8 +169,9 @@ class Reference:
                 _, traffic = golden.reduce_scatter(
                     gradients[:, elements], gradient_codec=self._gradient_codec,
                     residuals=None if residuals is None else residuals[:, elements], **shape)
-            case "ALL_GATHER":  # raw, so that any weights take as many words
-                _, traffic = golden.all_gather(gradients[:, elements], **shape)
+            case "ALL_GATHER":
+                weights = np.broadcast_to(update.weights[elements], (self._ring.nodes, part.length))
+                _, traffic = golden.all_gather(weights, weight_codec=self._codec, **shape)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
         return cast("Traffic", traffic)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from host.driver.buffers import errors_base
+from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob, Matrices
-from host.driver.ring import Ring
 from host.training.golden_run import Reference, words_of
 from host.training.record import DivergenceError, TrainingConfig
 
@@ -26,7 +26,7 @@ class Masks:
         alternative; all elements; and words of external masks.
     """
 
-    def __init__(self, ring: Ring, reference: Reference, config: TrainingConfig):
+    def __init__(self, ring: LocalCommands, reference: Reference, config: TrainingConfig):
         length = reference.weights.size
         self._ring = ring
         self._reference = reference

@@ -9,7 +9,7 @@ from host.program.estimate import MACS
 from host.program.schedules import Schedule
 from host.training.optimizers import LEARNING_RATES, SGD, Optimizer, OptimizerName
 
-__all__ = ["HOST", "NODE", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
+__all__ = ["HOST", "NODE", "Change", "DivergenceError", "Step", "Training", "TrainingConfig", "TrainingError"]
 
 #: Who differentiates: the host, or the nodes.
 HOST, NODE = "host", "node"
@@ -173,6 +173,8 @@ class Step:
         Faults that the simulated links were given, since the step before.
     repeats : int
         Times that the step was done again after a failure of the ring; all other figures are of the last time.
+    nodes : int
+        Nodes that have done it.
     """
 
     number: int
@@ -205,6 +207,56 @@ class Step:
     checks_failed: int = 0
     faults_injected: int = 0
     repeats: int = 0
+    nodes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """Change of the rings between two steps.
+
+    Members
+    -------
+    step : int
+        Steps before it.
+    requests : list of str
+        Parts that were disabled and enabled.
+    shape : str
+        Shape of the new rings.
+    nodes : list of int
+        Nodes of the grid in the new rings, in the order of their shares of a batch.
+    left, joined : list of int
+        Nodes that are no longer there, and those that were not there before.
+    heirs : list of list of int
+        Pairs of a node that has left and the one that has its residuals and errors now, where nodes have such.
+    moved : int
+        Elements whose state and masters have another owner.
+    dropped : int
+        Elements of residuals and errors whose sum was not finite, and which are zeros now.
+    switch_cycles : int
+        Cycles until the new rings were in order: counters read, SWITCH on all nodes, and links begun anew.
+    carry_cycles : int
+        Cycles in which the host read what nodes have and wrote it to those that have it now.
+    """
+
+    step: int
+    requests: list[str]
+    shape: str
+    nodes: list[int]
+    left: list[int]
+    joined: list[int]
+    heirs: list[list[int]]
+    moved: int
+    dropped: int
+    switch_cycles: int
+    carry_cycles: int
+
+    @property
+    def line(self) -> str:
+        """The change in a line."""
+        nodes = len(self.nodes)
+        return (f"after step {self.step}, {' and '.join(self.requests)}: {nodes} node{'s' if nodes > 1 else ''}, "
+                f"{self.shape}; {self.moved:,} elements have another owner; {self.switch_cycles:,} cycles to switch, "
+                f"{self.carry_cycles:,} to carry over")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -213,8 +265,12 @@ class Training:
 
     Members
     -------
-    nodes, parameters : int
+    nodes : int
+        Nodes that began.
+    parameters : int
     steps : list of Step
+    changes : list of Change
+        Changes of the rings between steps.
     repeats : int
         Steps, measurements and distributions of first weights that were done again after a failure of the ring.
     losses, measures : list of float
@@ -241,6 +297,7 @@ class Training:
     nodes: int
     parameters: int
     steps: list[Step] = dataclasses.field(default_factory=list)
+    changes: list[Change] = dataclasses.field(default_factory=list)
     repeats: int = 0
     losses: list[float] = dataclasses.field(default_factory=list)
     measures: list[float] = dataclasses.field(default_factory=list)
@@ -255,10 +312,12 @@ class Training:
     bit_exact: bool | None = None
 
     def figures(self) -> dict[str, Any]:
-        """This outcome as a dictionary, steps as dictionaries too; lists are not copied."""
-        return {**vars(self), "steps": [vars(step) for step in self.steps]}
+        """This outcome as a dictionary, steps and changes as dictionaries too; lists are not copied."""
+        return {**vars(self), "steps": [vars(step) for step in self.steps],
+                "changes": [vars(change) for change in self.changes]}
 
     @classmethod
     def from_figures(cls, figures: dict[str, Any]) -> "Training":
         """The training whose :meth:`figures` these are."""
-        return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]]})
+        return cls(**{**figures, "steps": [Step(**step) for step in figures["steps"]],
+                      "changes": [Change(**change) for change in figures["changes"]]})

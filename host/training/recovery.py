@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from host.driver.diagnosis import RingError
-from host.driver.ring import Ring
+from host.driver.local_commands import LocalCommands
 from host.training.golden_run import Reference
 
 __all__ = ["REPEATS", "repeat", "write_nodes"]
@@ -49,8 +49,8 @@ def repeat(what: str, action: Callable[[], T], again: Callable[[str], None]) -> 
     raise AssertionError("the loop returns or raises")
 
 
-def write_nodes(ring: Ring, reference: Reference, centroids: npt.NDArray[np.uint32] | None, *, packed_state: bool,
-                errors: bool) -> None:
+def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArray[np.uint32] | None, *,
+                packed_state: bool, errors: bool) -> None:
     """Give the nodes everything that the golden model has: weights, masters, state, errors, residuals, codebook.
 
     Parameters

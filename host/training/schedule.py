@@ -8,11 +8,12 @@ that compute (:mod:`host.training.engine`) are given inputs and labels instead, 
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from hdl.config import NodeConfig
 from hdl.group import GROUP
 from host.driver.buffers import Buffer
+from host.driver.local_commands import LocalCommands
 from host.driver.programs import Passes
 from host.driver.results import Outcome
 from host.driver.ring import Ring, Vector
@@ -25,6 +26,7 @@ from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part
 from host.training.record import NODE, TrainingConfig
+from host.training.step_checks import growth
 from host.training.workloads import Classifier, Workload
 from sim.golden.program import Span, makespan, timeline
 
@@ -75,6 +77,7 @@ class Execution:
     Parameters
     ----------
     ring : Ring
+        Nodes that carry out programs.
     length : int
         Elements of the vectors.
     schedule : Schedule, optional
@@ -98,8 +101,9 @@ class Execution:
         Cycles of the last step's commands that compute, where there is no schedule.
     """
 
-    def __init__(self, ring: Ring, length: int, *, schedule: Schedule | None = None, layers: Sequence[Dense] = (),
-                 costs: Costs | None = None, packed_state: bool = False, computer: Computer | None = None):
+    def __init__(self, ring: LocalCommands, length: int, *, schedule: Schedule | None = None,
+                 layers: Sequence[Dense] = (), costs: Costs | None = None, packed_state: bool = False,
+                 computer: Computer | None = None):
         self._ring = ring
         self._length = length
         self.computer = computer
@@ -159,13 +163,30 @@ class Execution:
         self._last = schedule
         return dataclasses.replace(passes.outcome, cycles=cycles)
 
+    @property
+    def timeline(self) -> list[list[Any]] | None:
+        """Commands of the last pass, where nodes have traced them."""
+        return None if self.timing is None else [list(dataclasses.astuple(span)) for span in self.timing.spans]
+
+    def figures(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
+        """Figures of the last step that only a schedule on nodes with a trace, or nodes that compute, have; from
+        counters of all nodes before it and after it."""
+        timing, figures = self.timing, {}
+        if self.computer is not None:
+            figures = {"gemm_cycles": max(growth("GEMM_CYCLES", before, after)),
+                       "vector_cycles": max(growth("VECTOR_CYCLES", before, after))}
+        if timing is None:
+            return {**figures, "compute_cycles": self.compute_cycles}
+        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
+                "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
+
     def warm_up(self) -> None:
         """Have the nodes do the commands of the last step once more, on any gradients, as no step of its own."""
         self._run(self._last or self.schedule)
 
     def _run(self, schedule: Schedule | None) -> tuple[CompiledProgram, Passes]:
         """Load the program of a schedule, unless the nodes have it, and run a pass."""
-        ring = self._ring
+        ring = cast(Ring, self._ring)
         lengths = [] if schedule is None or self.computer is None else self.computer.lengths
         if self._loaded is None or self._loaded[:2] != (schedule, lengths):
             program = self._program(schedule)
@@ -306,8 +327,5 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if not computes and 2 * length > node.gradient_words:
         raise ValueError(f"Gradients and staged gradients must take at most the {node.gradient_words:,} elements of "
                          f"a node's gradient memory, not {2 * length:,}")
-    if schedule.kind is Kind.STRICT and node.has_residual:
-        raise ValueError(f"Schedule of nodes with gradients in {node.gradient_codec} must not be strict, whose sums "
-                         f"are encoded once more, so that the weights are others")
     tried = Schedule(Kind.CHUNKS, 1) if schedule.kind is Kind.SEARCH else schedule
     _build(node, layers, tried, nodes, _costs(workload, config, nodes), packed_state=config.packed_state)

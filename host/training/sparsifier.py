@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from host.driver.ring import Ring, Vector
+from host.driver.local_commands import LocalCommands
+from host.driver.vectors import Vector
 from host.training.comparison import names
 from host.training.density import Threshold
 from host.training.golden_run import Reference
@@ -26,7 +27,8 @@ class Sparsifier:
         Cycles of the last step.
     """
 
-    def __init__(self, ring: Ring, reference: Reference, form: Elements, config: TrainingConfig, steps: int):
+    def __init__(self, ring: LocalCommands, reference: Reference, form: Elements, config: TrainingConfig,
+                 steps: int):
         self._ring = ring
         self._reference = reference
         self._form = form
@@ -37,7 +39,7 @@ class Sparsifier:
         self.cycles = 0
         if config.density is not None:
             # A node without a link compresses the elements that it keeps: as at the only hop of two nodes.
-            nodes = 2 if ring.reduced else ring.nodes
+            nodes = 2 if ring.reduced else reference.equivalent_nodes
             self._controller = Threshold(density=config.density, nodes=nodes, steps=steps)
 
     def __call__(self, number: int, gradients: Sequence[Vector]) -> Sequence[Vector]:
@@ -65,3 +67,9 @@ class Sparsifier:
         self.dropped, self.threshold, self.cycles = state["dropped"], state["threshold"], state["cycles"]
         if self._controller is not None:
             self._controller.restore(state["controller"])
+
+    def succeed(self, state: dict[str, Any]) -> None:
+        """Go on from a state on other nodes."""
+        self.restore(state)
+        if self._controller is not None:
+            self._controller.succeed(state["controller"])

@@ -21,57 +21,36 @@ A run can be taken apart (:meth:`Run.state`) and put together again on another r
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from hdl.config import NodeConfig
-from host.driver.results import Outcome
-from host.driver.ring import Ring, Vector
+from host.driver.local_commands import LocalCommands
+from host.driver.ring import Ring
+from host.driver.vectors import Vector
 from host.models.digits import Dataset
-from host.models.layers import Array
+from host.topology.grid import Plan, Shape
 from host.training.batches import Batch, Batches
 from host.training.codebooks import Codebooks
-from host.training.comparison import compare_end, compare_scores, names, read_weights
+from host.training.comparison import compare_end, compare_memories, compare_scores, names, read_weights
 from host.training.golden_run import IntegerReference, Reference
+from host.training.grid_run import GridExecution, reference_of
 from host.training.masks import Masks
-from host.training.number_format import Elements, check_optimizer, elements_of
-from host.training.record import DivergenceError, Step, Training, TrainingConfig, TrainingError
+from host.training.number_format import check_optimizer, elements_of
+from host.training.record import DivergenceError, Step, Training, TrainingConfig
 from host.training.recovery import repeat, write_nodes
-from host.training.schedule import check_schedule, execution_of
+from host.training.rings import Rings
+from host.training.schedule import Execution, check_schedule, execution_of
 from host.training.sparsifier import Sparsifier
+from host.training.step_checks import gradients_of, growth, refuse_nonfinite
 from host.training.workloads import Classifier, Workload, WorkloadName
 
 __all__ = ["Run", "check_run", "train"]
 
 T = TypeVar("T")
-
-ADVICE = "training has diverged, try a smaller learning rate"
-
-
-def _growth(name: str, before: list[dict[str, int]], after: list[dict[str, int]]) -> list[int]:
-    """Growth of a counter of each node, which wraps at 32 bits."""
-    return [(now[name] - was[name]) % (1 << 32) for was, now in zip(before, after, strict=True)]
-
-
-def _gradients(number: int, form: Elements, differences: Sequence[Array]) -> list[Vector]:
-    """Gradients of each node, in the form in which it is given them."""
-    try:
-        return form.gradients(differences)
-    except ValueError as error:
-        raise TrainingError(f"Step {number}: {error}; {ADVICE}") from None
-
-
-def _refuse_nonfinite(number: int, outcome: Outcome) -> None:
-    if outcome.local_nan:
-        nodes = names(outcome.local_nan)
-        raise TrainingError(f"Step {number}: NaN among the gradients of node {nodes}; {ADVICE}")
-    if outcome.not_finite:
-        nodes = names(outcome.not_finite)
-        raise TrainingError(f"Step {number}: a sum of gradients is not finite, found by node {nodes}; {ADVICE}")
-
 
 def check_run(node: NodeConfig, workload: Workload, config: TrainingConfig, *, nodes: int) -> None:
     """Check that a ring of such nodes can do a training run, before there is one.
@@ -96,7 +75,8 @@ class Run:
 
     Parameters
     ----------
-    ring : Ring
+    ring : Ring or Rings
+        The ring of all steps, or rings of a grid, one after the other.
     workload : Workload
     config : TrainingConfig
     on_step : callable
@@ -114,27 +94,42 @@ class Run:
         Whether the model was measured after the last step.
     """
 
-    def __init__(self, ring: Ring, workload: Workload, config: TrainingConfig, *,
+    def __init__(self, ring: Ring | Rings, workload: Workload, config: TrainingConfig, *,
                  on_step: Callable[[Training], None] = lambda training: None,
                  on_repeat: Callable[[str], None] = lambda line: None, faults: Callable[[], int] = lambda: 0):
-        self._ring = ring
+        self._rings = ring if isinstance(ring, Rings) else None
         self._workload = workload
         self._config = config
         self._on_step = on_step
         self._on_repeat = on_repeat
         self._faults, self._injected = faults, faults()
-        self._length = length = workload.parameters.size
-        self._form = elements_of(ring, config.optimizer, config.largest(workload.examples))
-        ring.require(config.allocation(length))
+        self._length = workload.parameters.size
         self._batches = Batches(workload.examples, config)
-        self._codebooks = Codebooks(ring, config.refresh)
-        self._execution = execution_of(ring, workload, config)
-        self._computer = self._execution.computer
+        first = ring.ring if isinstance(ring, Rings) else ring
+        self._form = elements_of(first, config.optimizer, config.largest(workload.examples))
+        self._bind(first)
         # Without a golden model, nobody but the nodes knows what a step would have to be done again from.
         self._blind = self._computer is not None and not config.check
-        self.training = Training(nodes=ring.nodes, parameters=length)
+        self.training = Training(nodes=first.nodes, parameters=self._length)
         self.due = False
         self._interval_loss, self._interval_count = 0.0, 0
+
+    def _bind(self, ring: LocalCommands) -> None:
+        """Do the next steps on these nodes."""
+        config = self._config
+        self._ring = ring
+        ring.require(config.allocation(self._length))
+        self._codebooks = Codebooks(ring, config.refresh)
+        if self._plan is not None and self._plan.shape is Shape.GRID:
+            self._execution: Execution = GridExecution(ring, self._length)
+        else:
+            self._execution = execution_of(cast(Ring, ring), self._workload, config)
+        self._computer = self._execution.computer
+
+    @property
+    def _plan(self) -> Plan | None:
+        """Rings of a grid, where there is one."""
+        return None if self._rings is None else self._rings.plan
 
     @property
     def complete(self) -> bool:
@@ -162,8 +157,9 @@ class Run:
     def _model(self, weights: Vector) -> None:
         """Make the golden model, and the masks and the sparsifier that go with it."""
         ring, config = self._ring, self._config
-        self._reference = (IntegerReference(weights) if ring.reduced
-                           else Reference(ring, weights, config.optimizer.planes, self._codebooks.centroids))
+        self._reference: Reference = (IntegerReference(weights) if ring.reduced
+                           else reference_of(ring, self._plan, weights, config.optimizer.planes,
+                                             self._codebooks.centroids))
         self._masks = Masks(ring, self._reference, config)
         self._sparsify = Sparsifier(ring, self._reference, self._form, config, self._batches.total)
 
@@ -178,7 +174,9 @@ class Run:
             ring.clear_errors(self._length)
 
     def advance(self) -> None:
-        """Do a step and, where it is due, measure the model."""
+        """Do a step and, where it is due, measure the model; before that, change the rings if they are to."""
+        if self._rings is not None and self._rings.due(self._batches.number):
+            self._change(self._rings)
         batch = self._batches.take()
         number = self._batches.number
         before = self.training.repeats
@@ -195,6 +193,23 @@ class Run:
             self.training.measured.append(number)
             self._interval_loss, self._interval_count = 0.0, 0
             self._on_step(self.training)
+
+    def _change(self, rings: Rings) -> None:
+        """Go on in other rings, whose nodes, and golden model, have what those before had."""
+        number, memory, old = self._batches.number, self._memory(), rings.plan
+        change = rings.move(number, self._length, self._config)
+        self._bind(rings.ring)
+        self._codebooks.move(memory["codebooks"])
+        self._model(self._form.weights(self._workload.parameters))
+        self._reference.restore(rings.handed_over(memory["reference"], old))
+        self._masks.restore(memory["masks"])
+        self._sparsify.succeed(memory["sparsify"])
+        self._execution.restore(memory["execution"])
+        if self._config.check:
+            read_weights(self._ring, self._reference, self._config, number)
+            compare_memories(self._ring, self._reference, self._config, number)
+        self._counters = self._ring.counters()
+        self.training.changes.append(change)
 
     def _measure(self) -> float:
         """Measure the model, on the nodes where these compute."""
@@ -219,7 +234,7 @@ class Run:
         losses, gradients = [], []
         if not self._blind:
             found, differences = zip(*self._workload.differentiate(shares, masks), strict=True)
-            losses, gradients = list(found), _gradients(number, self._form, differences)
+            losses, gradients = list(found), gradients_of(number, self._form, differences)
         settings = self._form.settings(
             config.optimizer, number, count=count, packed_state=config.packed_state,
             learning_rate=config.optimizer.learning_rate * (1 - (number - 1) / self._batches.total))
@@ -227,13 +242,14 @@ class Run:
         self._give(shares, gradients)
         sent_gradients = sparsify(number, gradients)
         outcome = self._execution.update()
-        _refuse_nonfinite(number, outcome)
+        refuse_nonfinite(number, outcome, range(ring.nodes) if self._plan is None else self._plan.order)
         losses = self._losses(number, losses)
+        self.training.search, self.training.timeline = self._execution.log, self._execution.timeline
 
         traffic = (reference.unknown() if self._blind
                    else reference.step(sent_gradients, settings, self._execution.parts))
         before, counters = self._count()
-        sent = _growth(reference.counter, before, counters)
+        sent = growth(reference.counter, before, counters)
         if not self._blind:
             parameters[...] = self._form.parameters(read_weights(ring, reference, config, number))
         if config.check and sent != traffic.words.tolist():
@@ -241,11 +257,12 @@ class Run:
                                   f"{names(traffic.words.tolist())}")
         return Step(
             number=number, epoch=batch.epoch, loss=sum(losses) / count, cycles=outcome.cycles, bound=traffic.bound,
-            scatter_cycles=max(_growth("SCATTER_REDUCE_CYCLES", before, counters)),
+            scatter_cycles=max(growth("SCATTER_REDUCE_CYCLES", before, counters)),
             scatter_bound=traffic.scatter_bound, words_sent=sum(sent), words_dense=traffic.dense_words,
             density=traffic.density.tolist(), scatter_words=int(traffic.scatter_words.sum()),
             weight_elements=traffic.gather_elements, weight_words=traffic.gather_payload,
-            codebook_words=codebook_words, **self._timing(before, counters), **self._repairs(before, counters),
+            codebook_words=codebook_words, nodes=ring.nodes,
+            **self._execution.figures(before, counters), **self._repairs(before, counters),
             sparsify_cycles=sparsify.cycles, threshold=sparsify.threshold,
             mask_cycles=masks.cycles - cycles, elements_masked=masks.replaced - replaced,
             elements_through=masks.elements - elements), sum(losses), count
@@ -268,31 +285,18 @@ class Run:
                                   f"computed {names(losses)}")
         return found
 
-    def _timing(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
-        """Figures of a step that only a schedule on nodes with a trace, or nodes that compute, have."""
-        self.training.search = self._execution.log
-        timing, figures = self._execution.timing, {}
-        if self._computer is not None:
-            figures = {"gemm_cycles": max(_growth("GEMM_CYCLES", before, after)),
-                       "vector_cycles": max(_growth("VECTOR_CYCLES", before, after))}
-        if timing is None:
-            return {**figures, "compute_cycles": self._execution.compute_cycles}
-        self.training.timeline = [list(dataclasses.astuple(span)) for span in timing.spans]
-        return {**figures, "schedule": timing.schedule, "modelled_cycles": timing.modelled,
-                "compute_cycles": timing.compute, "communicate_cycles": timing.communicate}
-
     def _repairs(self, before: list[dict[str, int]], after: list[dict[str, int]]) -> dict[str, Any]:
         """Faults of links since the step before, and their repairs."""
         injected, self._injected = self._injected, self._faults()
         return {"faults_injected": self._injected - injected, **{
-            name: sum(_growth(name.upper(), before, after))
+            name: sum(growth(name.upper(), before, after))
             for name in ("link_restarts", "words_repeated", "checks_failed")}}
 
     def _count(self) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
         """Counters of each node before and now, of which those of masks are added up."""
         before, self._counters = self._counters, self._ring.counters()
-        self.training.elements_masked += sum(_growth("ELEMENTS_MASKED", before, self._counters))
-        self.training.mask_words_fetched += sum(_growth("MASK_WORDS_FETCHED", before, self._counters))
+        self.training.elements_masked += sum(growth("ELEMENTS_MASKED", before, self._counters))
+        self.training.mask_words_fetched += sum(growth("MASK_WORDS_FETCHED", before, self._counters))
         return before, self._counters
 
     def _counted(self, action: Callable[[], T]) -> T:
@@ -311,6 +315,8 @@ class Run:
         training.mask_cycles, training.elements_through = masks.cycles, masks.elements
         if self._blind:
             self._fetch()
+        if self._rings is not None:
+            self._rings.balance(self._batches.number)
         if self._config.check:
             compare_end(self._ring, self._reference, self._config, training,
                         replaced=masks.replaced + self._sparsify.dropped, words=masks.words)
@@ -356,6 +362,8 @@ class Run:
         def again(line: str) -> None:
             self._on_repeat(line)
             self._ring.recover()
+            if self._rings is not None:
+                self._rings.forget()
             self._recall(memory)
             self.training.repeats += 1
 
@@ -367,10 +375,13 @@ class Run:
         return {"memory": self._memory(), "batches": self._batches.state(), "settings": self._ring.known_settings,
                 "parameters": self._workload.parameters.copy(), "due": self.due,
                 "interval_loss": self._interval_loss, "interval_count": self._interval_count,
+                "stage": None if self._rings is None else self._rings.stage,
                 "training": self.training.figures()}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from a state, in place of :meth:`begin`, on nodes that have no part in it."""
+        if self._rings is not None:
+            self._bind(self._rings.enter(state["stage"]))
         self._workload.initialize(self._config.seed)
         self._workload.parameters[...] = state["parameters"]
         self._batches.restore(state["batches"])

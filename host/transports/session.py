@@ -14,6 +14,8 @@ from host.driver.nodes import TIMEOUT
 from host.driver.ring import Ring
 from host.driver.transport import Transport
 from host.driver.words import Words
+from host.topology.grid import Topology
+from host.topology.switching import GridNodes
 from host.transports.backdoor import BackdoorTransport, PortTime
 from host.transports.serial_frame import BAUD
 from sim.link_faults import RandomFaults
@@ -24,8 +26,8 @@ __all__ = ["LATENCY", "LONGEST_REPLAYED", "Elapsed", "Session", "TransportName",
 #: Cycles of a link, unless another number is asked for.
 LATENCY = 16
 
-#: Most cycles of a link that repeats words: the answer to its first word comes before that is sent again.
-LONGEST_REPLAYED = 100
+#: Most cycles of a link that repeats words: the answer to START comes before the third one is sent.
+LONGEST_REPLAYED = 480
 
 
 class TransportName(enum.Enum):
@@ -98,10 +100,13 @@ class Session:
     Members
     -------
     ring : Ring
+        Nodes in a ring; of a grid, in the order of their numbers, before its switches are set.
     config : NodeConfig
         Configuration of every node.
     build_seconds : dict
         Time per stage of the build; a stage whose result was there already has none.
+    grid : GridNodes, optional
+        Nodes of a grid, which has rings once its switches are set.
     """
 
     ring: Ring
@@ -111,6 +116,7 @@ class Session:
     _port_time: PortTime
     _stopwatches: list[_Stopwatch]
     _faults: Callable[[], int] = lambda: 0
+    grid: GridNodes | None = None
 
     @property
     def faults(self) -> int:
@@ -137,7 +143,7 @@ class Session:
 def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = TransportName.VERILATED,
                  threads: int = 1, arithmetic: Arithmetic = Arithmetic.GATEWARE, host_port: bool = True,
                  latency: int = LATENCY, timeout: int = TIMEOUT, faults: RandomFaults | None = None,
-                 wave: Path | None = None,
+                 wave: Path | None = None, grid: tuple[int, int] | None = None,
                  device: str | None = None, baud: int = BAUD, frequency: float = 24e6, persistence: float = 0.0,
                  say: Callable[[str], None] = lambda text: None,
                  announce: Callable[[str], None] = lambda stage: None) -> Iterator[Session]:
@@ -148,7 +154,7 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
     config : NodeConfig
         Configuration of every node.
     nodes : int
-        Ring size.
+        Ring size, or nodes of the whole grid.
     transport : TransportName
     threads : int
         Threads of the Verilated simulation; they change its speed alone.
@@ -165,6 +171,9 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         Random faults of all links, of transports verilated and pysim.
     wave : Path, optional
         Write all signals to this file; Verilated only.
+    grid : tuple of int, optional
+        Rows and columns of nodes with two ports, joined as :mod:`host.topology.grid` says, of transports
+        verilated and pysim.
     device : str, optional
         The serial port of a board.
     baud : int
@@ -192,6 +201,10 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
         raise ValueError(f"Transport must be verilated for native arithmetic, not {transport.value}")
     if faults is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
         raise ValueError(f"Transport must be verilated or pysim for faults of links, not {transport.value}")
+    if grid is not None and transport not in (TransportName.VERILATED, TransportName.PYSIM):
+        raise ValueError(f"Transport must be verilated or pysim for a grid, not {transport.value}")
+    wiring = None if grid is None else [((node, port), (end, port))
+                                        for (node, port), end in Topology(*grid).links.items()]
     with contextlib.ExitStack() as stack:
         transports: list[Transport]
 
@@ -203,7 +216,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
             from host.transports.verilated import open_ring
 
             opened = stack.enter_context(
-                open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, announce=announce))
+                open_ring(config, nodes=nodes, threads=threads, wave=wave, arithmetic=arithmetic, wiring=wiring,
+                          announce=announce))
             for one in opened.simulation.links:
                 one.set_latency(data=latency, credit=latency)
             opened.simulation.set_faults(faults)
@@ -249,7 +263,8 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
 
             if wave is not None:
                 raise ValueError("A waveform can be had from the Verilated transport only")
-            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, faults=faults)
+            simulation = PysimRing(lambda: node_of(config), nodes=nodes, latency=latency, wiring=wiring,
+                                   faults=faults)
             transports, seconds = list(simulation.transports), {}
 
             def cycle() -> int:
@@ -259,7 +274,11 @@ def open_session(config: NodeConfig, *, nodes: int, transport: TransportName = T
                 return sum(sum(one.values()) for one in simulation.faults)
 
         watches = [_Stopwatch(one) for one in transports]
-        ring = Ring([Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)],
-                    timeout=timeout + 4 * latency)
-        ring.connect()
-        yield Session(ring, config, seconds, cycle, port_time, watches, injected)
+        devices = [Device(watch, config, name=f"node {rank}") for rank, watch in enumerate(watches)]
+        ring, every = Ring(devices, timeout=timeout + 4 * latency), None
+        if grid is None:
+            ring.connect()
+        else:
+            every = GridNodes(devices, rows=grid[0], columns=grid[1], timeout=timeout + 4 * latency)
+            every.connect()
+        yield Session(ring, config, seconds, cycle, port_time, watches, injected, every)

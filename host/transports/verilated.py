@@ -11,7 +11,7 @@ Example
         ring.simulation.links[2].set_latency(data=100)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hdl.board import node_of
 from hdl.config import NodeConfig
 from sim.verilated.build import Library, build_ring
+from sim.verilated.links import End
 from sim.verilated.native import Arithmetic
 from sim.verilated.ring import VerilatedRing
 
@@ -76,7 +77,9 @@ class OpenRing:
     library : Library
         The built ring.
     nodes, threads : int
-        Ring size, and threads that step it.
+        Number of nodes, and threads that step them.
+    wiring : sequence, optional
+        Links: see :class:`~sim.verilated.ring.VerilatedRing`.
 
     Members
     -------
@@ -88,9 +91,10 @@ class OpenRing:
         One per node.
     """
 
-    def __init__(self, library: Library, *, nodes: int, threads: int) -> None:
+    def __init__(self, library: Library, *, nodes: int, threads: int,
+                 wiring: Sequence[tuple[End, End]] | None = None) -> None:
         self.library = library
-        self.simulation = VerilatedRing(library, nodes=nodes, threads=threads)
+        self.simulation = VerilatedRing(library, nodes=nodes, threads=threads, wiring=wiring)
         self.transports = tuple(VerilatedTransport(self.simulation, node) for node in range(nodes))
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class OpenRing:
 
 
 def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | None = None,
-              arithmetic: Arithmetic = Arithmetic.GATEWARE,
+              arithmetic: Arithmetic = Arithmetic.GATEWARE, wiring: Sequence[tuple[End, End]] | None = None,
               announce: Callable[[str], None] = lambda stage: None) -> OpenRing:
     """Build the ring of a node, unless an earlier run has, and start it.
 
@@ -122,13 +126,15 @@ def open_ring(config: NodeConfig, *, nodes: int, threads: int = 1, wave: Path | 
         Write all signals of all nodes to this FST file, by a build which is slower for it.
     arithmetic : Arithmetic
         Whether floating-point units are simulated as gateware; native ones change the speed alone.
+    wiring : sequence, optional
+        Links: see :class:`~sim.verilated.ring.VerilatedRing`; by default a ring.
     announce : callable
         Called with the name of each stage of the build as it begins.
     """
     config.check_ring(nodes)
     library = build_ring(node_of(config), traced=wave is not None, identity=f"Node({config})", arithmetic=arithmetic,
                          announce=announce)
-    ring = OpenRing(library, nodes=nodes, threads=threads)
+    ring = OpenRing(library, nodes=nodes, threads=threads, wiring=wiring)
     if wave is not None:
         ring.simulation.start_wave(wave)
     return ring

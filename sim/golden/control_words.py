@@ -58,7 +58,8 @@ class SignalRelay:
     def reset(self) -> None:
         """Forget everything."""
         self.o: int | None = None
-        self.count = self.current = 0
+        self.count: int | None = None
+        self.current = 0
         self._passing: collections.deque[int] = collections.deque()
         self._counts: dict[int, tuple[int, list[int]]] = {}  # of each node: its run, and what it has done there
         self._silent = SOURCES  # cycles in which the table is still cleared
@@ -79,7 +80,7 @@ class SignalRelay:
             return
         told, counts = self._counts.get(of_node, (0, [0] * self.queues))
         self.current = int(not self._silent and run != 0 and told == run)
-        self.count = counts[of_queue] if self.current and of_queue < self.queues else 0
+        self.count = (counts[of_queue] if of_queue < self.queues else 0) if self.current else None
 
         came = Signal.parse(word) if word is not None and self.ready else None
         if came is not None and (came.queue >= self.queues or came.run == 0 or (size and came.source >= size)):
@@ -135,7 +136,7 @@ class KeepAlive:
             self._due = None
         hops = self.hops(word)
         if at_work and self._count == self.PERIOD - 1 and size > 1:
-            self._due = (size - 2) % SOURCES
+            self._due = (size - 1) % SOURCES
         elif hops:
             self._due = max(hops - 1, -1 if self._due is None else self._due)
         self._count = (self._count + 1) % self.PERIOD if at_work else 0

@@ -40,6 +40,9 @@ class GridUpdate:
         Words that each node sends, headers and CRCs included.
     packets : array of shape (R, C)
         Packets that each node sends.
+    traffic : tuple of list of Traffic
+        Traffic of the sum in each row, of the update in each column, and of the all-gather, which is the same in each
+        row.
     """
 
     weights: Bits
@@ -49,6 +52,7 @@ class GridUpdate:
     gradients: Bits
     words: npt.NDArray[np.int64]
     packets: npt.NDArray[np.int64]
+    traffic: tuple[list[ring.Traffic], list[ring.Traffic], list[ring.Traffic]]
 
 
 def owned(length: int, rows: int, columns: int) -> list[list[Indices]]:
@@ -73,16 +77,18 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
     """Sum gradients in rows and in columns, update each element at its owner, and bring new weights to all nodes.
 
     Parameters are those of :func:`sim.golden.ring.fused_update`; ``gradients`` and ``residuals`` are of shape
-    (R, C, K). In rows, new weights travel as they are: they have been through the codec in columns.
+    (R, C, K). In rows new weights go through the codec once more, which does not change them.
     """
     rows, columns, length = gradients.shape
     options = {"segment": segment, "lanes": lanes}
     summed = gradients.copy()
     words, packets = (np.zeros((rows, columns), dtype=np.int64) for _ in range(2))
     left = np.zeros_like(gradients) if residuals is None else residuals
+    sums, updates = [], []
     for row in range(rows):
         summed[row], traffic = ring.reduce_scatter(gradients[row], gradient_codec=gradient_codec,
                                                    residuals=left[row], **options)
+        sums.append(traffic)
         words[row] += traffic.words
         packets[row] += _packets(length, columns, segment, 1)
 
@@ -99,11 +105,12 @@ def fused_update(gradients: Bits, weights: Bits, state: list[Bits], settings: op
         for whole, part in ((gathered[column], update.weights), (master, update.master), (total, update.total),
                             *zip(new_state, update.state, strict=True)):
             whole[index] = part
+        updates.append(update.traffic)
         words[:, column] += update.traffic.words
         packets[:, column] += _packets(len(index), rows, segment, 2)
 
-    new_weights, traffic = ring.all_gather(gathered, **options)
+    new_weights, traffic = ring.all_gather(gathered, weight_codec=weight_codec, **options)
     words += traffic.words
     packets += _packets(length, columns, segment, 1)
     return GridUpdate(weights=new_weights, master=master, total=total, state=new_state, gradients=summed, words=words,
-                      packets=packets)
+                      packets=packets, traffic=(sums, updates, [traffic]))

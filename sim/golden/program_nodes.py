@@ -170,7 +170,8 @@ class Nodes:
                 self.weights[:, place] = ring.broadcast(self.weights[:, place], fields[0]["root"])
             case "ALL_GATHER":
                 place, turn = _place(fields[0], "weight_base"), fields[0]["turn"]
-                self.weights[:, place], _ = ring.all_gather(self.weights[:, place], segment=self._segment, turn=turn)
+                self.weights[:, place], _ = ring.all_gather(self.weights[:, place], weight_codec=self._weight_codec,
+                                                            segment=self._segment, turn=turn)
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
 

@@ -15,7 +15,7 @@ __all__ = ["NUMBERS", "Receiver", "Transmitter", "Word", "restart_word"]
 
 #: Numbers of words are modulo this.
 NUMBERS = 1024
-_RESTART = 1
+_RESTART, _START = 1, 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +30,9 @@ class Word:
 
 
 def restart_word(number: int, id: int, start: int) -> Word:
-    """The word RESTART, which belongs to the link alone and has no number of its own."""
-    fields = number | id << 10 | start << 12
-    data = _RESTART | fields << 4 | (fields ^ 0x1FFF) << 17
-    return Word(1, data, 1, 1, word_check(data, 1, 1, number))
+    """The word RESTART or START, which belongs to the link alone and has no number of its own."""
+    data = (_START if start else _RESTART) | number << 4 | id << 14
+    return Word(1, data, 1, 1, word_check(data, 1, 1, 0))
 
 
 class Transmitter:
@@ -47,6 +46,8 @@ class Transmitter:
         Words that are kept: a power of two of more than ``window``.
     window : int
         Words that may be sent and not acknowledged.
+    ports : int
+        Links, of which it is at one at a time.
     """
 
     #: Cycles from the first START to the answer's first bit, with wires that take none.
@@ -56,13 +57,14 @@ class Transmitter:
     #: Cycles beyond ENDS after which the first START, and any other, is sent again.
     START_AGAIN = (255, 1023)
 
-    def __init__(self, *, segments: int, rows: int = 512, window: int = 255) -> None:
-        self.segments, self.rows, self.window = segments, rows, window
+    def __init__(self, *, segments: int, rows: int = 512, window: int = 255, ports: int = 1) -> None:
+        self.segments, self.rows, self.window, self.ports = segments, rows, window, ports
+        self.id = self._other_id = 0
         self.reset()
 
     def reset(self) -> None:
-        """Clear all that a reset of the link clears."""
-        self.credits = self.segments
+        """Clear all that a reset of the link clears: all but the numbers of the last restarts."""
+        self._spent = 0  # packets that have been started
         self.word = Word()
         self.fresh = self.repeated = self.restarted = 0
         self.write = self.send = self.highest = self.acknowledged = 0
@@ -71,11 +73,15 @@ class Transmitter:
         self._open = True  # the window had room for two words a cycle ago
         self._first = True
         self._given = 0  # packets that have left the receiver, as far as is known
-        self.id = 0
         self._confirmed = False  # the receiver has seen the last restart
         self.started = False
-        self._restart_due = True  # the first one is START
-        self._timer = self._round = self._again = 0
+        # The first one is START: at once, or of two ports when a word waits.
+        self._restart_due = self._asked = self.ports == 1
+        self._timer = self._again = 0
+        self.at = 0
+        self._round = 0
+        self._base = 0  # number on the wires of the window's word 0
+        self._other = (0, 0, False, 0)  # base, given, started and round of the other link
         self._listener = Listener()
         # The message of a cycle ago, if it can be true, and whether its number is that of the last one or ahead.
         self._heard: tuple[Message, bool] | None = None
@@ -88,13 +94,23 @@ class Transmitter:
         return self._round // 2
 
     @property
+    def credits(self) -> int:
+        """Packets that may be started."""
+        return max(self.segments - (self._spent - self._given) % 16, 0)
+
+    @property
+    def home(self) -> int:
+        """Whether all words have arrived and all credits are home."""
+        return int(self.settled() and self.credits == self.segments)
+
+    @property
     def flying(self) -> int:
         """Words sent and not acknowledged."""
         return (self.highest - self.acknowledged) % NUMBERS
 
-    def ready(self, control: bool, reset_link: int = 0) -> tuple[int, int]:
+    def ready(self, control: bool, reset_link: int = 0, port: int = 0) -> tuple[int, int]:
         """Whether a word of a packet is taken, and a control word, while there is one or not."""
-        room = int((self.write - self.acknowledged) % NUMBERS != self.rows)
+        room = int((self.write - self.acknowledged) % NUMBERS != self.rows and port == self.at)
         return (1, 1) if reset_link else (int(room and not control), room)
 
     def settled(self) -> int:
@@ -102,27 +118,33 @@ class Transmitter:
         return int(self.write == self.acknowledged)
 
     def step(self, *, word: tuple[int, int] | None = None, control: int | None = None, line: int = 0,
-             reset_link: int = 0) -> None:
-        """One cycle, with the word and the control word on offer and the bit on the line."""
+             reset_link: int = 0, port: int = 0) -> None:
+        """One cycle, with the word and the control word on offer, the bit on the line, and the port to send by."""
         if reset_link:
             self.reset()
             return
-        enters, control_enters = self.ready(control is not None)
+        enters, control_enters = self.ready(control is not None, port=port)
+        leaves = (port != self.at and self.home and not self._restart_due and self._fetched is None
+                  and not self.word.valid and self.send == self.write and (self._confirmed or not self.started))
+        waits = not self.settled()
         sends, new = self._fetch()
         complete, marked, heard = self._listener.complete, self._listener.marked, self._heard
         message = None if complete is None else Message.parse(complete)
-        lost = complete is not None and not self.started and (message is None or message.id != self.id)
+        lost = complete is not None and not self.started and (
+            message is None or not self._asked or message.id != self.id)
         begins = complete is not None and not self.started and not lost
         self._heard = None
-        if message is not None and (message.expect - self.acknowledged) % NUMBERS <= self.flying:
-            self._heard = message, (message.expect - self._announced) % NUMBERS < 256
-        self._listener.step(line, lost)
+        if message is not None:
+            message = dataclasses.replace(message, expect=(message.expect - self._base) % NUMBERS)
+            if (message.expect - self.acknowledged) % NUMBERS <= self.flying:
+                self._heard = message, (message.expect - self._announced) % NUMBERS < 256
+        self._listener.step(line, lost, leaves)
         idle = self.acknowledged == self.highest and self._confirmed
         restarting = self._restart_due
         self._open = self.flying < self.window - 1
 
         # A message counts a cycle after it was checked, once the link is started.
-        demanded, news, gain, target = False, False, 0, self.acknowledged
+        demanded, news, target = False, False, self.acknowledged
         if heard is not None and self.started:
             said, forward = heard
             latest = said.id == self.id
@@ -130,7 +152,7 @@ class Transmitter:
             confirms = latest and not said.recover and not self._confirmed
             news = said.expect != self._announced or confirms
             self._confirmed |= confirms
-            gain, self._given = (said.given - self._given) % 16, said.given
+            self._given = said.given
             if demanded:
                 target = said.expect
             # Words are given up when two messages in a row have said that they have arrived.
@@ -138,13 +160,12 @@ class Transmitter:
                 self.acknowledged = self._announced
             self._announced = said.expect
 
-        spend = 0
         if control is not None and control_enters:
             self._keep(Word(1, control, 0, 1))
         elif word is not None and enters:
             self._keep(Word(1, word[0], word[1], 0))
-            spend, self._first = int(self._first), bool(word[1])
-        self.credits = min(self.credits + gain, self.segments) - spend
+            self._spent = (self._spent + self._first) % 16
+            self._first = bool(word[1])
         self.highest = (self.highest + new) % NUMBERS
         self.send = (self.send + sends) % NUMBERS
 
@@ -158,6 +179,8 @@ class Transmitter:
                 self._timer = -self.PATIENCE
             elif restarting:
                 self._timer = -self.ENDS
+            elif not self._asked:
+                self._asked = self._restart_due = waits
             elif self._timer > self.START_AGAIN[self._again]:
                 self._again, self._restart_due = 1, True
         elif demanded or self._timer > self._round:
@@ -166,6 +189,20 @@ class Transmitter:
             self.id = (self.id + 1) % 4
         elif news or idle:
             self._timer = -self.PATIENCE
+        if leaves:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Go to the other port."""
+        here = (self._base + self.write) % NUMBERS, self._given, self.started, self._round
+        (self._base, self._given, self.started, self._round), self._other = self._other, here
+        self.id, self._other_id = self._other_id, self.id
+        self._spent = self._given
+        self.at = 1 - self.at
+        self.write = self.send = self.highest = self.acknowledged = self._announced = 0
+        self._open, self._heard = True, None
+        self._confirmed = self._asked = self.started
+        self._restart_due = False
 
     def _keep(self, word: Word) -> None:
         self.kept[self.write % self.rows] = word
@@ -181,13 +218,14 @@ class Transmitter:
         if self._restart_due:
             if not self.started:
                 self.id = (self.id + 1) % 4
-            self._fetched = restart_word(self.send, self.id, int(not self.started)), (0, 0, int(self.started))
+            number = (self.send + self._base) % NUMBERS
+            self._fetched = restart_word(number, self.id, int(not self.started)), (0, 0, int(self.started))
             return 0, 0
         again, opened = self.send != self.highest, self._open
         if not self.started or self.send == self.write or not (again or opened):
             return 0, 0
         kept = self.kept[self.send % self.rows]
-        check = word_check(kept.data, kept.last, kept.kind, self.send)
+        check = word_check(kept.data, kept.last, kept.kind, self.send + self._base)
         self._fetched = dataclasses.replace(kept, check=check), (int(not again), int(again), 0)
         return 1, int(not again)
 
@@ -218,7 +256,7 @@ class Receiver:
         self.packets = self.overrun = self.failed = self.arrived = self.ended = 0
         self.expect = self.number = 0
         self.given = self.id = 0
-        self.recover = False
+        self.recover = True  # until START
         self._word = Word()
         self._position = 0
         self._dropping = False
@@ -252,7 +290,7 @@ class Receiver:
             restart = self._restart(arrived)
             if restart is not None:
                 number, id, start = restart
-                start = start and id != self.id
+                start = start and not (self._speaker.active and id == self.id)
                 self.number, self.id, self.recover = number, id, False
             elif not self.recover and self._is_next(arrived):
                 if self.number == self.expect:
@@ -271,12 +309,13 @@ class Receiver:
         self._cycle += 1
 
     def _restart(self, word: Word) -> tuple[int, int, bool] | None:
-        """Number, id and start of a RESTART that can be followed."""
-        fields = word.data >> 4 & 0x1FFF
-        if word != restart_word(fields & 1023, fields >> 10 & 3, fields >> 12):
+        """Number, id and start of a RESTART or START."""
+        start = word.data & 15 == _START
+        number, id = word.data >> 4 & 1023, word.data >> 14 & 3
+        if word != restart_word(number, id, start):
             return None
-        number = fields & 1023
-        return (number, fields >> 10 & 3, bool(fields >> 12)) if (self.expect - number) % NUMBERS < 256 else None
+        known = (self.expect - number) % NUMBERS < 256 and (start or self._speaker.active)
+        return (number, id, start) if known else None
 
     def _is_next(self, word: Word) -> bool:
         """Whether the word is whole, has the next number, and finds room."""

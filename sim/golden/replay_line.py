@@ -65,6 +65,11 @@ class Speaker:
         self._bits: list[int] | None = None
         self._sent: list[int] = []
 
+    @property
+    def active(self) -> bool:
+        """Whether it has been started."""
+        return self._bits is not None
+
     def step(self, now: Message, start: bool) -> None:
         """One cycle. A message tells what is so when it begins, but ``recover`` is as late as can be."""
         if self._bits is None:
@@ -100,16 +105,30 @@ class Listener:
         self.marked = False
         self._zeros = 0
         self._bits: list[int] | None = None  # of the message that is coming in; none while there is no phase
+        self._whole = True  # all of them have come by this line
+        self._other: int | None = None  # bits that have come by the other line in its message
 
-    def step(self, line: int, lost: bool) -> None:
-        """One cycle; ``lost``: the message just complete was not the first one, after all."""
+    def step(self, line: int, lost: bool, swap: bool = False) -> None:
+        """One cycle; ``lost``: the message just complete was not the first one, after all. ``swap``: from the next
+        cycle on, the line is the other one."""
+        if self._other is not None:
+            self._other = (self._other + 1) % MESSAGE
+        self._step(line, lost)
+        if swap:
+            here = None if self._bits is None else len(self._bits)
+            self._bits, self._whole = (None, True) if self._other is None else ([0] * self._other, False)
+            self._other, self._zeros = here, 0
+            self.complete, self.marked = None, False
+
+    def _step(self, line: int, lost: bool) -> None:
         self.complete, self.marked = None, False
         if lost:
             self._bits, self._zeros = None, 0
         elif self._bits is not None:
             self._bits.append(line)
             if len(self._bits) == MESSAGE:
-                self.complete, self._bits = self._bits, []
+                self.complete = self._bits if self._whole else None
+                self._bits, self._whole = [], True
         elif not line:
             self._zeros = min(self._zeros + 1, MESSAGE)
         else:

@@ -348,11 +348,14 @@ def all_reduce(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], r
 
 def reduce_scatter(gradients: Bits, *, gradient_codec: Codec = CODECS[ZERO_VALUE], residuals: Bits | None = None,
                    segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
-    """Gradient memory of every rank afterwards: its own block is the sum, all else is unchanged. With a codec,
-    the sum is the one that an all-reduce would give to all ranks."""
+    """Gradient memory of every rank afterwards: its own block is the sum, all else is unchanged.
+
+    The sum is the one that a fused update gives to the optimizer: with a codec it is decoded ingress and the owner's
+    gradient, and does not go through the codec itself. So it is not that of an all-reduce, unless the codec is exact.
+    """
     nodes = len(gradients)
     schedule = _Schedule(gradients.shape[1], nodes, segment, lanes, turn)
-    total, steps = schedule.reduce(gradients, gradient_codec, residuals, keep=True)
+    total, steps = schedule.reduce(gradients, gradient_codec, residuals)
     result = gradients.copy()
     for block, index in enumerate(schedule.blocks):
         result[(block - 1) % nodes, index] = total[index]
@@ -392,14 +395,19 @@ def distribute(weights: Bits, nodes: int, *, weight_codec: Codec = CODECS[RAW], 
     return _Schedule(len(weights), nodes, segment, 1, 0).through(weight_codec, weights)[0]
 
 
-def all_gather(weights: Bits, *, segment: int = 256, lanes: int = 4, turn: int = 0) -> tuple[Bits, Traffic]:
-    """The weights that every rank ends with: block (r+1) mod N from rank r. Raw on the wire."""
+def all_gather(weights: Bits, *, weight_codec: Codec = CODECS[RAW], segment: int = 256, lanes: int = 4,
+               turn: int = 0) -> tuple[Bits, Traffic]:
+    """The weights that every rank ends with, the owner too: block (r+1) mod N from rank r, raw or through a codec.
+
+    Weights that a fused update has left have been through the codec, and come through it once more unchanged.
+    """
     nodes = len(weights)
     schedule = _Schedule(weights.shape[1], nodes, segment, lanes, turn)
-    result = np.empty_like(weights[0])
+    own = np.empty_like(weights[0])
     for block, index in enumerate(schedule.blocks):
-        result[index] = weights[(block - 1) % nodes, index]
-    gather = schedule.gather()
+        own[index] = weights[(block - 1) % nodes, index]
+    result, coded = schedule.through(weight_codec, own)
+    gather = schedule.gather(coded=coded)
     return result, schedule.traffic(schedule.empty(0), gather, gather.cost)
 
 

@@ -56,7 +56,6 @@ ALONE = {"lanes": 1, "nodes_max": 1}
         ({"nodes_max": 17}, r"^Largest ring must be between 1 and 16 nodes, not 17$"),
         ({"ring_ports": 3}, r"^Ring port count must be 1 or 2, not 3$"),
         ({"ring_ports": True}, r"^Ring port count must be 1 or 2, not True$"),
-        ({"ring_ports": 2, "replay": True}, r"^Ring port count must be 1 with replay, not 2$"),
         ({"element": "bf16"}, r"^Element must be fp32 or int16, not 'bf16'$"),
         (INT16, r"^Lane count of an int16 node must be 1, not 4$"),
         (INT16 | {"lanes": 1}, r"^Largest ring of an int16 node must be 1, not 16$"),

@@ -29,18 +29,19 @@ with mx5.registered():
         "default": NodeConfig(),
         # Every engine, two ports, and segments short enough for several in a block of little memories.
         "engines": PAIRS,
-        # Both directions through blocks of shared exponents, and programs as long as they are by default.
+        # Both directions through blocks of shared exponents, two ports, and programs as long as they are by default.
         "mx9": NodeConfig(weight_codec="mx9", gradient_codec="mx9", masking=False, error_feedback=False,
-                          stand_in=True, queues=2),
+                          stand_in=True, queues=2, ring_ports=2),
         # A codebook beside residuals, rows of eight elements, and programs.
         "table": NodeConfig(weight_codec="table32", gradient_codec="mxfp8_e4m3", lanes=8, segment=64,
                             gradient_words=5120, weight_words=5120, state_words=2560, state_planes=0, masking=False,
                             error_feedback=False, stand_in=True, queues=2, program_depth=32),
-        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, programs, and an engine.
+        # A codebook beside gradients that no codec makes shorter, an optimizer that waits, two ports, programs and an
+        # engine.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
                                error_feedback=False, stand_in=True, queues=2, program_depth=20, compute=1,
-                               activation_words=2048),
+                               activation_words=2048, ring_ports=2),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
         # repeat words.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
@@ -48,10 +49,11 @@ with mx5.registered():
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
                            program_depth=32, versions=True, replay=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
-        # COMPUTE in the only queue.
+        # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
                              weight_words=1024, state_words=1024, state_planes=1, ingress_segments=2,
-                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True),
+                             multiplier_dsps=1, masking=False, error_feedback=False, stand_in=True, replay=True,
+                             ring_ports=2),
         # A node of 16-bit integers.
         "int16": BOARDS["icebreaker"].node,
     }

@@ -174,6 +174,17 @@ def _scoreboard() -> dict[str, Any]:
     return {"scoreboard": Scoreboard(queues=2), "three": Scoreboard(queues=3)}
 
 
+def _control_words() -> dict[str, Any]:
+    from hdl.control.remote_after import RemoteAfter
+    from hdl.ring.control_words import UNITS
+    from hdl.ring.replay.control_hub import ControlHub
+    from hdl.ring.replay.keepalive import KeepAlive
+    from hdl.ring.replay.signals import SignalRelay
+
+    return {"relay": SignalRelay(queues=2), "keepalive": KeepAlive(), "remote": RemoteAfter(queues=2),
+            "hub": ControlHub(takes=[unit.takes for unit in UNITS])}
+
+
 def _trace() -> dict[str, Any]:
     from hdl.control.trace import Trace
 
@@ -376,6 +387,9 @@ _ALL = (
     Target("hdl/control/event_queue.py", _event_queue, (f"{_CONTROL}/test_event_queue.py",)),
     Target("hdl/control/program_memory.py", _program_memory, (f"{_CONTROL}/test_program_memory.py",)),
     Target("hdl/control/sequencer.py", _sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
+    *(Target(f"hdl/ring/replay/{name}.py", _control_words, (f"{_RING}/replay/test_{name}.py",))
+      for name in ("signals", "keepalive", "control_hub")),
+    Target("hdl/control/remote_after.py", _control_words, (f"{_CONTROL}/test_remote_after.py",)),
     Target("hdl/control/scoreboard.py", _scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
     Target("hdl/control/trace.py", _trace, (f"{_CONTROL}/test_trace.py",)),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),

@@ -1,4 +1,8 @@
-"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory."""
+"""Coded weights: new weights go through a codec to the ring and, decoded again, to the weight memory.
+
+They come from the optimizer, or in a gather alone from the weight memory, where they may have been through the codec
+before: then they do not change.
+"""
 
 from amaranth.hdl import Cat, Const, Module, Mux
 from amaranth.lib import enum, stream, wiring
@@ -19,7 +23,7 @@ __all__ = ["LANDING", "CodebookWeights", "CodedWeights", "RestoredFrom", "descri
 #: Segments of new weights in the order in which they are decoded: the own one, and then those that are gathered.
 LANDING = WalkDescription(
     name="landing",
-    gather=lambda now: Tour(steps=Mux(now.setup.fused, now.size, 0), first=now.following))
+    gather=lambda now: Tour(steps=Mux(now.setup.coded, now.size, 0), first=now.following))
 
 
 class RestoredFrom(enum.IntEnum):
@@ -29,9 +33,9 @@ class RestoredFrom(enum.IntEnum):
     INGRESS = 1
 
 
-def _is_fused(setup):
+def _is_coded(setup):
     """Whether weights go through the codec in this command."""
-    return setup.fused
+    return setup.coded
 
 
 def describe(config):
@@ -50,19 +54,19 @@ def describe(config):
         ),
         reads={"codebook": 1} if has_codebook else {},
         ahead=("codebook",),
-        receives=(Sink(name="gathered", when=is_transferred, during=_is_fused),),
-        takes={Socket.BROADCAST: "broadcast"},
+        receives=(Sink(name="gathered", when=is_transferred, during=_is_coded),),
+        takes={Socket.BROADCAST: "broadcast", Socket.STORED: "stored"},
         gives=(
-            Given(name="landing", to=Socket.LANDING, during=_is_fused),
-            Given(name="own", to=Socket.OWN, during=_is_fused),
+            Given(name="landing", to=Socket.LANDING, during=_is_coded),
+            Given(name="own", to=Socket.OWN, during=_is_coded),
         ),
-        lands_by=Instead(walk=LANDING, chosen=_is_fused),
+        lands_by=Instead(walk=LANDING, chosen=_is_coded),
     )
 
 
 class CodedWeights(Part):
-    """Takes the place of raw weights in a fused update: the optimizer's weights are encoded once, for the ring and
-    for the own memory, where the decoded weights of the ring follow them."""
+    """Takes the place of raw weights: those of the own block are encoded once, for the ring and for the own memory,
+    where the decoded weights of the ring follow them."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -71,6 +75,8 @@ class CodedWeights(Part):
             "gathered": In(words),
             # Weights that the optimizer made, in its beats.
             "broadcast": In(stream.Signature(beat_layout(beat_lanes(config)))),
+            # Weights of the own block that a gather alone reads.
+            "stored": In(stream.Signature(beat_layout(config.lanes))),
             # Decoded weights of all blocks.
             "landing": Out(stream.Signature(beat_layout(config.lanes))),
             # Encoded weights of the own block, for the gather.
@@ -102,8 +108,13 @@ class CodedWeights(Part):
         connect_stream(m, gathered.o, restored.i[RestoredFrom.INGRESS])
         connect_stream(m, decoder.o, self.landing)
         connect_stream(m, kept.o, self.own)
+        own = stream.Signature(beat_layout(lanes)).create(path=("own_rows",))
+        with m.If(self.setup.fused):
+            connect_stream(m, join(m, config, "broadcast", self.broadcast), own)
+        with m.Else():
+            connect_stream(m, self.stored, own)
         loaded = self._load(m, encoder, decoder)
-        for source, sink in ((join(m, config, "broadcast", self.broadcast), encoder.i), (restored.o, decoder.i)):
+        for source, sink in ((own, encoder.i), (restored.o, decoder.i)):
             m.d.comb += [sink.payload.eq(source.payload), sink.valid.eq(source.valid & loaded),
                          source.ready.eq(sink.ready & loaded)]
         return m
@@ -114,12 +125,12 @@ class CodedWeights(Part):
 
 
 class CodebookWeights(CodedWeights):
-    """Coded weights with a codec that is loaded with a codebook, anew at the start of every fused update."""
+    """Coded weights with a codec that is loaded with a codebook, anew at the start of every command that codes."""
 
     def _load(self, m, encoder, decoder):
         config = self._config
         m.submodules.loader = loader = CodebookLoader(words=config.codebook_words, lanes=config.lanes)
-        m.d.comb += loader.start.eq(self.start & self.setup.fused)
+        m.d.comb += loader.start.eq(self.start & self.setup.coded)
         connect_stream(m, loader.bounds, encoder.load)
         connect_stream(m, loader.centroids, decoder.load)
         wiring.connect(m, loader=loader.port, memory=wiring.flipped(self.codebook_read[0]))

@@ -54,12 +54,15 @@ class Socket(enum.Enum):
     """The same, for a weight memory beside masters."""
     BROADCAST = enum.auto()
     """Rows of updated weights in beats of the optimizer, for the ring."""
+    STORED = enum.auto()
+    """Rows of weights of the own block from memory, for the ring, where they go through a codec."""
 
 
 def part_setup_layout():
     """The part of a command's setup that parts see: see :func:`hdl.ring.setup.setup_layout`."""
     return data.StructLayout({
-        "fused": 1, "sum": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES, "settings": settings_layout()})
+        "fused": 1, "sum": 1, "coded": 1, "gather": 1, "alone": 1, "packed_state": 1, "pitch": PITCHES,
+        "settings": settings_layout()})
 
 
 def pulses_layout():

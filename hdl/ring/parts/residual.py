@@ -5,8 +5,8 @@ from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
 from hdl.compression.feedback import PacketAdder
-from hdl.ring.parts.part import Given, Part, PartDescription, Socket, job
-from hdl.ring.walks import ENCODE
+from hdl.ring.parts.decoded_sum import SUMS, is_encoded
+from hdl.ring.parts.part import Given, Part, PartDescription, Socket, Step, job
 from hdl.row_transfer import RowReader, RowWriter
 from hdl.streams.rows import SegmentBuffer
 from hdl.streams.stream import beat_layout, connect_stream
@@ -18,14 +18,16 @@ def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where encoding loses nothing."""
     if not config.has_residual:
         return None
-    where = ENCODE, "residuals", lambda setup: setup.gradient_row
+    where = SUMS, "residuals", lambda setup: setup.gradient_row
     return PartDescription(
         name="residual",
         make=lambda description: Residual(config=config, description=description),
         steps=(
             # Reads and writes of residuals, which lie where the gradients of their segment do.
-            job(config, "residual_job", *where),
-            job(config, "residual_write_job", *where, awaited=True),
+            job(config, "residual_job", *where, when=is_encoded),
+            job(config, "residual_write_job", *where, when=is_encoded, awaited=True),
+            # Whether a local gradient has its residual added.
+            Step(name="corrected", walk=SUMS, shape=1, payload=is_encoded),
         ),
         reads={"residuals": 1},
         writes={"residuals": 1},
@@ -56,11 +58,12 @@ class Residual(Part):
         shape = {"rows": config.gradient_words // lanes, "lanes": lanes, "elements": segment, "strided": True}
         m.submodules.reader = reader = RowReader(**shape)
         m.submodules.writer = writer = RowWriter(**shape)
-        m.submodules.adder = adder = PacketAdder(lanes=lanes)
+        m.submodules.adder = adder = PacketAdder(lanes=lanes, choice=True)
         # Only whole segments are written, so that a corrupt packet changes no residual.
         m.submodules.buffer = buffer = SegmentBuffer(lanes=lanes, depth=2 * segment // lanes)
         connect_stream(m, self.residual_job, reader.job)
         connect_stream(m, self.residual_write_job, writer.job)
+        connect_stream(m, self.corrected, adder.paired)
         connect_stream(m, self.local, adder.a)
         connect_stream(m, reader.o, adder.b)
         connect_stream(m, adder.o, self.addend)

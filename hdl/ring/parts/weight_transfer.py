@@ -1,6 +1,6 @@
-"""The transfer of weights as they are, between the weight memory and the ring, by commands without an update.
+"""Weights that a command without an update reads: a broadcast moves them as they are, a gather through a codec.
 
-Only a node with a codec of weights has it apart; :mod:`hdl.ring.parts.raw_weights` does it along with an update.
+Only a node with a codec of weights has this apart; :mod:`hdl.ring.parts.raw_weights` does it along with an update.
 """
 
 from amaranth.hdl import Module
@@ -31,21 +31,22 @@ def describe(config):
         name="weights",
         make=lambda description: WeightTransfer(config=config, description=description),
         steps=(
-            # Reads of weights to be gathered.
+            # Reads of weights to be gathered or broadcast.
             job(config, "weight_job", OWN, "weights", lambda setup: setup.weight_row,
                 when=lambda at, setup: ~setup.fused),
         ),
         reads={"weights": 1},
-        receives=(Sink(name="gathered", when=is_transferred, during=lambda setup: ~setup.fused),),
+        receives=(Sink(name="gathered", when=is_transferred, during=lambda setup: ~setup.coded),),
         gives=(
             Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
             Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
+            Given(name="stored", to=Socket.STORED),
         ),
     )
 
 
 class WeightTransfer(Part):
-    """Gives weights of the weight memory to the ring, and takes them from it."""
+    """Gives weights of the weight memory to the ring, or to the codec, and takes those from the ring that are raw."""
 
     def __init__(self, *, config, description):
         words = stream.Signature(word_layout())
@@ -54,8 +55,10 @@ class WeightTransfer(Part):
             "gathered": In(words),
             # The same, as rows that come to rest.
             "landing": Out(stream.Signature(beat_layout(config.lanes))),
-            # Weights of the own block, for the gather.
+            # Weights of the root, for the broadcast.
             "own": Out(words),
+            # Weights of the own block, for the codec.
+            "stored": Out(stream.Signature(beat_layout(config.lanes))),
         })
 
     def elaborate(self, platform):
@@ -70,7 +73,9 @@ class WeightTransfer(Part):
         connect_stream(m, self.weight_job, reader.job)
         connect_stream(m, self.gathered, assembler.i)
         connect_stream(m, assembler.o, self.landing)
-        with m.If(~self.setup.fused):
+        with m.If(self.setup.coded):
+            connect_stream(m, reader.o, self.stored)
+        with m.Else():
             connect_stream(m, reader.o, serializer.i)
         connect_stream(m, serializer.o, own.i)
         connect_stream(m, own.o, self.own)

@@ -6,7 +6,7 @@ from data bit 0 on, then last, then kind; the register starts with all ones and 
 
 from amaranth.hdl import Cat, Mux
 
-from hdl.ring.checksum import parities
+from hdl.ring.checksum import few_parities
 
 __all__ = ["INITIAL", "after_bit", "check_of"]
 
@@ -30,7 +30,7 @@ def check_of(bits):
         column, constant = _shifted(column), _shifted(constant)
         columns.insert(0, column)
     places = [{n for n, column in enumerate(columns) if column >> bit & 1} for bit in range(8)]
-    return Cat(parities(bits, places)) ^ constant
+    return Cat(few_parities(bits, places)) ^ constant
 
 
 def _shifted(register):

@@ -22,6 +22,7 @@ class ControlType(enum.Enum, shape=4):
     READY = 4
     CLOSE = 5
     SYNC = 6
+    START = 14
 
 
 #: Types whose words have other fields than :func:`control_layout`: no word follows them.
@@ -41,10 +42,9 @@ def control_layout():
 def restart_layout():
     """RESTART: the next word on the link is the one of this number.
 
-    ``id`` counts restarts, ``start`` is set in the first one after a reset, and ``inverse`` has the bits of the three
-    inverted.
+    ``id`` counts restarts, and ``zeros`` are zero. The first restart after a reset is START.
     """
-    return data.StructLayout({"type": ControlType, "number": 10, "id": 2, "start": 1, "inverse": 13, "reserved": 2})
+    return data.StructLayout({"type": ControlType, "number": 10, "id": 2, "zeros": 16})
 
 
 def signal_layout():

@@ -13,8 +13,9 @@ __all__ = ["KeepAlive"]
 class KeepAlive(wiring.Component):
     """Send a KEEPALIVE for every :attr:`period` cycles of work, and hand on those of others.
 
-    A KEEPALIVE says how many nodes it is handed on to, so it ends whatever a ring looks like. Of several that wait to
-    be sent, the one that goes furthest is: it tells those nodes too that the others would, so there is always room.
+    It goes once round the ring and back to its node, which so learns that no link is broken. It says how many nodes
+    it is still handed on to, so it ends whatever a ring looks like. Of several that wait to be sent, the one that
+    goes furthest is: it tells those nodes too that the others would, so there is always room.
 
     A KEEPALIVE is offered at ``o`` :attr:`latency` cycles after it has come at ``i``. ``o`` is registers, ``i`` is
     always ready, and ``alive`` depends combinationally on ``i``. Words that are no KEEPALIVEs are taken and dropped.
@@ -30,7 +31,7 @@ class KeepAlive(wiring.Component):
     place : In(place_layout())
         A node that is alone or has no place sends none of its own.
     alive : Out(1)
-        Pulse: some node is at work.
+        Pulse: some node is at work, this one or another, and all links from there are whole.
     """
 
     period = 1024
@@ -63,7 +64,7 @@ class KeepAlive(wiring.Component):
         with m.If(free):
             m.d.sync += [self.o.valid.eq(due), self.o.payload.eq(leaves), due.eq(0)]
         with m.If(own):
-            m.d.sync += [due.eq(1), hops.eq(self.place.size - 2)]
+            m.d.sync += [due.eq(1), hops.eq(self.place.size - 1)]
         with m.Elif(handed_on):
             waits = due & ~free
             m.d.sync += due.eq(1)

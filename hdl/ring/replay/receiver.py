@@ -22,7 +22,7 @@ class ReplayReceiver(wiring.Component):
     All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
 
     A word whose check is wrong, or that has another number than the one after its predecessor, is dropped together
-    with all that follow, until RESTART says which number comes next. Words that have come before are then checked and
+    with all that follow, until RESTART says which number comes next; after a reset all are, until START. Words that have come before are then checked and
     dropped. A control word that comes while another waits at ``control`` is treated like a damaged one, so nothing is
     lost, but each time costs a restart: ``control`` is meant for a sink with room.
 
@@ -81,7 +81,7 @@ class ReplayReceiver(wiring.Component):
 
         # First register: the word, the number that its check speaks of, and whether it looks like a RESTART.
         fields = data.View(restart_layout(), ring.data)
-        inverse = Cat(fields.number, fields.id, fields.start) ^ fields.inverse
+        type = fields.type.as_value()
         word = Signal(word_layout())
         valid, kind, is_restart = Signal(), Signal(), Signal()
         found = Signal(8)
@@ -91,29 +91,31 @@ class ReplayReceiver(wiring.Component):
             kind.eq(ring.kind),
             word.data.eq(ring.data),
             word.last.eq(ring.last),
-            is_restart.eq((fields.type == ControlType.RESTART) & inverse.all() & (fields.reserved == 0)),
+            is_restart.eq(((type == ControlType.RESTART.value) | (type == ControlType.START.value))
+                          & (fields.zeros == 0) & ring.kind & ring.last),
         ]
 
         # Second one: what becomes of it.
         expect = Signal(NUMBER_BITS)
-        number = Signal(NUMBER_BITS)  # of the next word on the wires; less than `expect` for one that comes again
+        number = Signal(8)  # of the next word on the wires, at most 255 less than `expect`
         id = Signal(2)
         given = Signal(4)
-        recover = Signal()
+        recover = Signal(init=1)  # after a reset, what is on its way from before it is dropped until START comes
         restart = data.View(restart_layout(), word.data)
         distance = Signal(NUMBER_BITS)
-        due, own, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
+        due, starts, restarts, follows, delivered = Signal(), Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             distance.eq(expect - restart.number),
-            due.eq(number == expect),
-            own.eq(kind & word.last),
-            restarts.eq(valid & own & is_restart & (found == restart.number[:8]) & (distance[8:] == 0)),
-            follows.eq(valid & ~recover & ~own & (found == number[:8])
+            due.eq(number == expect[:8]),
+            starts.eq(~word.data[0]),  # START, and not RESTART
+            restarts.eq(valid & is_restart & (found == 0) & (distance[8:] == 0) & (starts | speaker.active)),
+            follows.eq(valid & ~recover & ~(kind & word.last) & (found == number)
                        & ~(kind & due & self.control.valid & ~self.control.ready)),
             delivered.eq(follows & due),
             ingress.i.valid.eq(delivered & ~kind),
             ingress.i.payload.eq(word),
-            speaker.start.eq(restarts & restart.start & (restart.id != id)),
+            # A START that comes twice, which a wrong `valid` makes of any, is answered once.
+            speaker.start.eq(restarts & starts & ~(speaker.active & (restart.id == id))),
             Cat(speaker.now.expect, speaker.now.given, speaker.now.id, speaker.now.recover).eq(
                 Cat(expect, given, id, recover)),
             ring.line.eq(speaker.line),
@@ -134,7 +136,7 @@ class ReplayReceiver(wiring.Component):
         with m.If(delivered & kind):
             m.d.sync += [self.control.valid.eq(1), self.control.payload.eq(word.data)]
         with m.If(restarts):
-            m.d.sync += [recover.eq(0), number.eq(restart.number), id.eq(restart.id)]
+            m.d.sync += [recover.eq(0), number.eq(restart.number[:8]), id.eq(restart.id)]
         with m.Elif(follows):
             m.d.sync += number.eq(number + 1)
         with m.Elif(valid):

@@ -51,9 +51,9 @@ class SignalRelay(wiring.Component):
     of_node, of_queue : In
         Count to read.
     count : Out(16)
-        Last count of that queue of that node that has come, a cycle after both; 0 before there was one.
+        Last count of that queue of that node that has come, a cycle after both; any value unless it is ``current``.
     current : Out(1)
-        With ``count``: it is of the run that this node is at, or that node has begun it at least.
+        With ``count``: that node has begun the run that this node is at. The count is 0 if none has come.
     reset_link : In(1)
         Level: forget everything.
     """
@@ -111,8 +111,7 @@ class SignalRelay(wiring.Component):
         ]
         for queue in range(self._queues):
             kept = Mux(before.data.run == came.run, before.data.done[queue], 0)
-            m.d.comb += write.data.done[queue].eq(
-                Mux(ready, Mux(came.queue == queue, came.done, kept), 0))
+            m.d.comb += write.data.done[queue].eq(Mux(came.queue == queue, came.done, kept))
 
         # What has changed here, and is not yet on its way.
         away = Signal()  # an own SIGNAL goes round
@@ -149,5 +148,5 @@ class SignalRelay(wiring.Component):
 
         found = Signal()
         m.d.comb += [read.addr.eq(self.of_node), found.eq(ready & (read.data.run == self.run) & (self.run != 0))]
-        m.d.sync += [self.current.eq(found), self.count.eq(Mux(found, read.data.done[self.of_queue], 0))]
+        m.d.sync += [self.current.eq(found), self.count.eq(read.data.done[self.of_queue])]
         return ResetInserter(self.reset_link)(m)

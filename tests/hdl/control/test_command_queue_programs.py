@@ -310,6 +310,12 @@ async def a_failure_ends_the_run(dut):
     # What it comes after does not come: more than the other queue has, and more than can be counted.
     check(await play(changed(0, 1, after_0=13, lag_0=0)), 0, 1, EventStatus.AFTER_TIMEOUT, 13 | 1 << 24)
     check(await play(changed(1, 2, after_0=1 << 15, lag_0=0)), 1, 2, EventStatus.AFTER_TIMEOUT, 1 << 15)
+    # A wait for the other queue lasts as long as that one works.
+    paced, bench.duration = bench.duration, lambda queue, command: 1000 * (command["tag"] == 10) + 1
+    events = await play(changed(0, 1, after_0=1, lag_0=0), passes=1)
+    assert [event[2] for event in events] == [EventStatus.OK] * 8
+    assert bench.starts[0][1][0] > bench.starts[1][0][0] + 1000
+    bench.duration = paced
     # Its flags do not come.
     check(await play(changed(1, 1, wait=0b110)), 1, 1, EventStatus.WAIT_TIMEOUT, 0b110)
     # Each waits for the other.

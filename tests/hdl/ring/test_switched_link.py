@@ -8,13 +8,15 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.config import NodeConfig
-from hdl.ring.ports import joined, ports_of
+from hdl.ring.ports import joined, link_signature, ports_of, wires_per_link
 from hdl.ring.switched_link import SwitchedLink, seats_layout
 from hdl.streams.stream import connect_stream, word_layout
 from host.topology.grid import Part, Shape, Topology
 from sim.verilated.vectors import Feed, Unit, pack, unpack
 
 CONFIG = NodeConfig(segment=32, ingress_segments=2)
+REPLAY = NodeConfig(segment=32, ingress_segments=2, replay=True, ring_ports=2)
+CONTROLS = ("control_i", "control_o")
 ROWS = COLUMNS = 2
 NODES = ROWS * COLUMNS
 WIRES = 3  # registers between nodes
@@ -24,10 +26,11 @@ class Node(wiring.Component):
     """A switched link behind an engine that sends and receives ``quota`` packets in each phase, and changes its ring
     from phase to phase. Bit 31 of a packet's first word says the phase's parity that it is sent in."""
 
-    def __init__(self):
+    def __init__(self, config):
+        self.config = config
         super().__init__({
-            **{name: member for name, member in SwitchedLink(config=CONFIG).signature.members.items()
-               if name.startswith("ring_")},
+            **{name: member for name, member in SwitchedLink(config=config).signature.members.items()
+               if name.startswith("ring_") or name in CONTROLS},
             "i": In(stream.Signature(word_layout())),
             "o": Out(stream.Signature(word_layout())),
             "quota": In(8),
@@ -40,7 +43,10 @@ class Node(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.link = link = SwitchedLink(config=CONFIG)
+        m.submodules.link = link = SwitchedLink(config=self.config)
+        if self.config.replay:
+            connect_stream(m, self.control_i, link.control_i)
+            connect_stream(m, link.control_o, self.control_o)
         for (before, behind), (inner_before, inner_behind) in zip(ports_of(self), ports_of(link), strict=True):
             wiring.connect(m, node=wiring.flipped(before), link=inner_before)
             wiring.connect(m, node=wiring.flipped(behind), link=inner_behind)
@@ -69,19 +75,26 @@ class Node(wiring.Component):
 class Grid(wiring.Component):
     """Nodes in a grid, with a few cycles of wire between them."""
 
-    def __init__(self):
-        inner = Node().signature.members
+    def __init__(self, config):
+        self.config = config
+        inner = Node(config).signature.members
         super().__init__({f"{name}_{node}": inner[name] for node in range(NODES)
-                          for name in ("i", "o", "quota", "load", "seats", "reset_link", "still", "overrun")}
-                         | {"words": Out(2 * NODES), "wires": Out(2 * NODES * 34)})
+                          for name in ("i", "o", "quota", "load", "seats", "reset_link", "still", "overrun",
+                                       *(CONTROLS if config.replay else ()))}
+                         | {"words": Out(2 * NODES)}
+                         | {f"{name}_{link}": Out(wires) for link in range(2 * NODES) for name, wires in zip(
+                             ("wires", "back"), wires_per_link(link_signature(config)), strict=True)})
 
     def elaborate(self, platform):
         m = Module()
-        nodes = [Node() for _ in range(NODES)]
+        nodes = [Node(self.config) for _ in range(NODES)]
         for number, node in enumerate(nodes):
             m.submodules[f"node_{number}"] = node
             connect_stream(m, getattr(self, f"i_{number}"), node.i)
             connect_stream(m, node.o, getattr(self, f"o_{number}"))
+            if self.config.replay:
+                connect_stream(m, getattr(self, f"control_i_{number}"), node.control_i)
+                connect_stream(m, node.control_o, getattr(self, f"control_o_{number}"))
             for name in ("quota", "load", "seats", "reset_link"):
                 m.d.comb += getattr(node, name).eq(getattr(self, f"{name}_{number}"))
             for name in ("still", "overrun"):
@@ -94,17 +107,23 @@ class Grid(wiring.Component):
                 wires = following
             m.d.sync += joined(wires, ports_of(nodes[target])[port][0])
         sending = [ports_of(node)[port][1] for node in nodes for port in range(2)]
-        m.d.comb += [self.words.eq(Cat(port.valid for port in sending)),
-                     self.wires.eq(Cat(Cat(port.valid, port.data, port.last) for port in sending))]
+        m.d.comb += self.words.eq(Cat(port.valid for port in sending))
+        for node in range(NODES):
+            for port, ends in enumerate(ports_of(nodes[node])):
+                for wires, flow, name in ((ends[1], Out, "wires"), (ends[0], In, "back")):
+                    m.d.comb += getattr(self, f"{name}_{2 * node + port}").eq(
+                        Cat(getattr(wires, wire) for wire, member in wires.signature.members.items()
+                            if member.flow == flow))
         return m
 
 
 class Bench:
     """The Verilated grid: setting of switches, and packets in phases."""
 
-    def __init__(self):
-        self.unit = Unit(Grid(), name="SwitchedGrid")
+    def __init__(self, config=CONFIG):
+        self.unit = Unit(Grid(config), name="SwitchedGrid")
         self.plan = None
+        self.slow = 3 if config.replay else 1  # for a start, and for words to be acknowledged
 
     def switch(self, plan):
         """Load seats, and run until all is quiet."""
@@ -130,12 +149,13 @@ class Bench:
         return next(ring for ring in self.plan.rings if node in ring
                     and (not grid or (ring[0] // COLUMNS == ring[-1] // COLUMNS) == (which == 0)))
 
-    def run(self, generator, *, phases, quota, cycles, density=0.7):
+    def run(self, generator, *, phases, quota, cycles, density=0.7, sources=None, sinks=None):
         """Send packets on all rings, and check that each node has those of its predecessor, in order."""
         active = self.plan.active
+        cycles *= self.slow
         packets = {(node, phase): [self.packet(generator, phase) for _ in range(quota)]
                    for node in active for phase in range(phases)}
-        sources, sinks = {}, {}
+        sources, sinks = dict(sources or {}), dict(sinks or {})
         for node in range(NODES):
             sent = [word for phase in range(phases) for packet in packets.get((node, phase), ()) for word in packet]
             beats = pack(word_layout(), {"data": np.array([word for word, _ in sent], np.uint32),
@@ -169,27 +189,43 @@ def bench():
     return Bench()
 
 
+@pytest.fixture(scope="module")
+def replaying():
+    return Bench(REPLAY)
+
+
+@pytest.fixture(params=["bench", "replaying"])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
 PLANS = [("", Shape.FLAT), ("node3", Shape.FLAT), ("node0", Shape.FLAT), ("card1", Shape.FLAT),
          ("link0:0", Shape.FLAT), ("", Shape.HORIZONTAL), ("", Shape.GRID)]
 
 
 @pytest.mark.parametrize(("disabled", "shape"), PLANS)
-def test_packets_follow_rings(bench, disabled, shape):
-    """Each node has the packets of the node before it, whatever lies between them, and ports that are off stand
-    still. In two dimensions, rings of rows and columns take turns, and some nodes are a phase ahead."""
+def test_packets_follow_rings(either, disabled, shape):
+    """Each node has the packets of the node before it, whatever lies between them. Ports that are off stand still, as
+    does what leads back from ports that nobody listens to. In two dimensions, rings of rows and columns take turns,
+    and some nodes are a phase ahead."""
     generator = np.random.default_rng(len(disabled) + 10 * len(shape.value))
     plan = Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
-    bench.switch(plan)
+    either.switch(plan)
     grid = shape is Shape.GRID
-    found = bench.run(generator, phases=10 if grid else 1, quota=5 if grid else 60, cycles=6000)
+    found = either.run(generator, phases=10 if grid else 1, quota=5 if grid else 60, cycles=6000)
     assert all(found[f"still_{node}"][-1] for node in range(NODES))
     for node, setting in enumerate(plan.settings):
         for port, source in enumerate(setting.outputs):
             words = found["words"] >> (2 * node + port) & 1
             assert words.any() == (source != 0), (node, port)
+            if source == 0:
+                assert len(set(found[f"wires_{2 * node + port}"].tolist())) == 1, (node, port)
+            heard = {seat.receives for seat in setting.seats if seat is not None and seat.size > 1}
+            if port not in heard and 2 + port not in setting.outputs:
+                assert not found[f"back_{2 * node + port}"].any(), (node, port)
 
 
-def test_every_change(bench):
+def test_every_change(either):
     """From every plan to every other: no word is lost or doubled, and nothing is left."""
     generator = np.random.default_rng(5)
     plans = [Topology(ROWS, COLUMNS).disable(*map(Part.parse, disabled.split())).plan(shape)
@@ -197,10 +233,32 @@ def test_every_change(bench):
     for old in plans:
         for new in plans:
             for plan in (old, new):
-                bench.switch(plan)
+                either.switch(plan)
                 grid = plan.shape is Shape.GRID
-                found = bench.run(generator, phases=4 if grid else 1, quota=3 if grid else 10, cycles=1200)
+                found = either.run(generator, phases=4 if grid else 1, quota=3 if grid else 10, cycles=1200)
                 assert all(found[f"still_{node}"][-1] for node in range(NODES))
+
+
+@pytest.mark.parametrize("shape", [Shape.GRID, Shape.FLAT, Shape.VERTICAL])
+def test_control_words(replaying, shape):
+    """Control words go to the successor in ring 0, between words of packets and phases of rings, and nowhere else.
+    They wait for the first packet, and where no ring 0 is, for ever."""
+    generator = np.random.default_rng(31)
+    plan = Topology(ROWS, COLUMNS).plan(shape)
+    replaying.switch(plan)
+    told = {node: (generator.integers(0, 1 << 28, 40) << 4 | 3).astype(np.uint32) for node in range(NODES)}
+    controls = {f"control_i_{node}": Feed(words, generator.random(6000) < 0.2) for node, words in told.items()}
+    listening = {f"control_o_{node}": True for node in range(NODES)}
+    quiet = replaying.unit.lockstep(sources=controls, sinks=listening, cycles=300)
+    assert not quiet["words"].any()
+    if shape is Shape.VERTICAL:
+        return
+    phases, rings = (5, ROWS) if shape is Shape.GRID else (1, 1)
+    found = replaying.run(generator, phases=phases, quota=20, cycles=3000, sources=controls, sinks=listening)
+    for ring in plan.rings[:rings]:
+        for place, node in enumerate(ring):
+            heard = found[f"control_o_{node}__payload"][found[f"control_o_{node}__valid"].astype(bool)]
+            assert heard.tolist() == told[ring[place - 1]].tolist(), node
 
 
 def test_not_while_words_move(bench):

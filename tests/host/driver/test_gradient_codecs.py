@@ -7,6 +7,7 @@ import pytest
 
 from hdl.config import NodeConfig
 from hdl.control.protocol import EventStatus, Operation, Space
+from host.driver.codebooks import codebook
 from host.driver.command import Command
 from host.driver.device import Device
 from host.driver.diagnosis import RingError
@@ -18,7 +19,7 @@ from host.reports.bench import update_bound
 from host.training.record import TrainingConfig
 from host.training.trainer import train
 from sim.golden import ring as golden
-from sim.golden.codecs import GRADIENT_CODECS
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
 from sim.golden.ring import block_indices
 from tests.host import rings
 from tests.host.rings import TIMEOUT, random
@@ -96,7 +97,7 @@ class TestValues:
         """Blocks of the codec are lost, the optimizer's are told, and no residual is: the next update is sound."""
         length = 700
         with open_nodes(3, config=config) as (ring, _):
-            for operation in ("fused_update", "all_reduce"):
+            for operation in ("fused_update", "all_reduce", "reduce_scatter"):
                 reference = Reference(ring, length)
                 gradients = golden.floats(reference.gradients())
                 gradients[0, [3, 200]] = np.nan, np.inf
@@ -109,7 +110,7 @@ class TestValues:
                 if operation == "fused_update":
                     reference.update(golden.bits(gradients))
                 else:
-                    total, _ = reference.sum(golden.all_reduce, golden.bits(gradients))
+                    total, _ = reference.sum(getattr(golden, operation), golden.bits(gradients))
                     assert (ring.read_gradients(length).view(np.uint32) == total).all()
                 reference.compare_residuals(operation)
                 gradients = reference.gradients()
@@ -137,7 +138,8 @@ class TestValues:
                 assert (found == reference.residuals[rank]).all()
 
     @pytest.mark.parametrize("config", [RAW, BOTH], ids=lambda config: config.gradient_codec)
-    def test_weights_are_gathered_as_before(self, config):
+    def test_other_operations(self, config):
+        """A broadcast moves weights as they are, a gather through the weight codec."""
         length = 700
         weights = random(np.random.default_rng(5), (3, length))
         with open_nodes(3, config=config) as (ring, _):
@@ -145,8 +147,13 @@ class TestValues:
             ring.broadcast(length, root=1)
             assert (ring.read_weights(length) == weights[1]).all()
             ring.write_weights_of(list(weights))
+            codec = WEIGHT_CODECS[config.weight_codec]
+            if ring.has_codebook:
+                centroids = codebook(config.weight_codec, weights.ravel())
+                ring.write_codebook(centroids)
+                codec = codec.bind(centroids)
             ring.all_gather(length)
-            gathered, _ = golden.all_gather(golden.bits(weights))
+            gathered, _ = golden.all_gather(golden.bits(weights), weight_codec=codec, segment=config.segment)
             assert (ring.read_weights(length).view(np.uint32) == gathered).all()
 
 
@@ -161,7 +168,7 @@ class TestCounters:
             for operation, expected in (
                     ("fused_update", (12, 8, 12, 4, 24, 24 * 76, 12 * 72, 3072, 0)),
                     ("all_reduce", (16, 12, 24, 0, 24, 24 * 76, 24 * 72, 4096, 0)),
-                    ("reduce_scatter", (16, 12, 12, 0, 12, 12 * 76, 12 * 72, 4096, 0))):
+                    ("reduce_scatter", (12, 12, 12, 0, 12, 12 * 76, 12 * 72, 3072, 0))):
                 reference.gradients()
                 ring.clear_counters()
                 getattr(ring, operation)(length)
@@ -196,10 +203,12 @@ class TestTiming:
                 ring.fused_update(length)
                 reference.update(gradients)
                 reference.compare(f"{length} elements")
-                gradients = reference.gradients()
-                ring.all_reduce(length)
-                total, _ = reference.sum(golden.all_reduce, gradients)
-                assert (ring.read_gradients(length).view(np.uint32) == total).all(), f"{length} elements"
+                for name in ("all_reduce", "reduce_scatter"):
+                    gradients = reference.gradients()
+                    getattr(ring, name)(length)
+                    total, _ = reference.sum(getattr(golden, name), gradients)
+                    assert (ring.read_gradients(length).view(np.uint32) == total).all(), f"{length} elements, {name}"
+                    reference.compare_residuals(f"{length} elements, {name}")
 
     def test_nodes_start_at_any_time(self):
         generator = np.random.default_rng(4)
@@ -207,17 +216,19 @@ class TestTiming:
             for seed in range(6):
                 reference = Reference(ring, 1500, seed=seed)
                 gradients = reference.gradients()
-                operation = Operation.FUSED_UPDATE if seed % 2 else Operation.ALL_REDUCE
+                operation, add = [(Operation.FUSED_UPDATE, None), (Operation.ALL_REDUCE, golden.all_reduce),
+                                  (Operation.REDUCE_SCATTER, golden.reduce_scatter)][seed % 3]
                 for rank in generator.permutation(3).tolist():
                     simulation.run(int(generator.integers(0, 1500)))
                     ring.devices[rank].push(Command(operation=operation, rank=rank, size=3, length=1500, epoch=1,
                                                     collective=1000 + seed))
                 events = [device.pop_event(20 * TIMEOUT) for device in ring.devices]
                 assert [event.status for event in events] == [EventStatus.OK] * 3, f"{seed=}"
-                if seed % 2:
+                if add is None:
                     reference.update(gradients)
                 else:
-                    reference.sum(golden.all_reduce, gradients)
+                    total, _ = reference.sum(add, gradients)
+                    assert (ring.read_gradients(1500).view(np.uint32) == total).all(), f"{seed=}"
                 reference.compare(f"{seed=}")
 
     @pytest.mark.parametrize(("nodes", "ratio"), [(2, 1.08), (4, 1.20)])

@@ -157,12 +157,29 @@ def test_statuses():
         played(ring, program)
 
 
+def test_programs_that_nodes_cannot_run():
+    """Commands that are sent one by one do not wait, and nodes must count the same commands."""
+    command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
+    with open_nodes(2) as (ring, _):
+        with pytest.raises(ValueError, match=r"^Queues must have as many commands on each node where commands wait "
+                                             r"for other nodes, not \(0, 1\) and \(0, 2\)$"):
+            ring.load_programs([([], [command]), ([], [command, command])])
+        ring.load_programs([([], [command]), ([], [command])])
+        with pytest.raises(ValueError, match=r"^Commands that wait for other nodes must be run by the nodes, and not "
+                                             r"be sent$"):
+            ring.send_programs()
+
+
 def test_nodes_without_control_words():
     command = Command(operation=Operation.QUIESCE, remote=1, unit=1, after_1=1, tag=1)
     with open_nodes(2, config=rings.CONFIGS["mx9"]) as (ring, _):
-        ring.load_programs([([], [command]), ([], [command])])
-        for queues in ring.play(1):
-            assert [event.status for event in queues[1]] == [EventStatus.BAD_UNIT]
+        with pytest.raises(ValueError, match=r"^Nodes must have replay and two queues for commands to wait for other "
+                                             r"nodes$"):
+            ring.load_programs([([], [command]), ([], [command])])
+        for device in ring.devices:
+            device.load_program(1, [command])
+            device.run(1)
+            assert device.pop_event(TIMEOUT).status is EventStatus.BAD_UNIT
 
 
 def straggler(late, duration, nodes=NODES):
@@ -197,6 +214,20 @@ def test_a_straggler_is_not_a_broken_link(late):
             assert (device.read_memory(Space.GRADIENT, 0, 256).view(np.float32) == values.sum(axis=0)).all()
 
 
+def test_a_node_that_others_wait_for_in_a_sum():
+    """A node has begun a sum that the others begin only when its computing has ended, after ten time-outs."""
+    program = Program(nodes=NODES)
+    long = program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
+                       fields={"duration": [10 * TIMEOUT, 1, 1, 1]})
+    total = program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True,
+                        fields={"gradient_base": 0, "length": 256})
+    program.wait(total, long, unit=[None, 0, 0, 0])
+    with open_nodes() as (ring, _):
+        found = played(ring, program.compile())
+        assert found[0, "sum", 0].start < 100
+        assert all(found[rank, "sum", 0].start > 10 * TIMEOUT for rank in range(1, NODES))
+
+
 def test_without_control_words_it_is():
     """The same on nodes that cannot tell: they give up."""
     program = straggler(1, 10 * TIMEOUT, nodes=2)
@@ -206,15 +237,24 @@ def test_without_control_words_it_is():
             ring.run_programs(collectives=program.collectives)
 
 
-@pytest.mark.parametrize("computes", [False, True])
-def test_a_cut_link_is_named(computes):
-    """A link that is cut ends the sum within a time-out, even while some node in front of it computes."""
-    duration = 10 * TIMEOUT if computes else 100
+def busy():
+    """A program in which all nodes compute for long beside a sum."""
+    program = Program(nodes=NODES)
+    program.add("long", operation="COMPUTE", queue=Queue.COMPUTE, duration=10 * TIMEOUT,
+                fields={"duration": 10 * TIMEOUT})
+    program.add("sum", operation="ALL_REDUCE", queue=Queue.COMMUNICATE, collective=True,
+                fields={"gradient_base": 0, "length": 4096})
+    return program.compile()
+
+
+@pytest.mark.parametrize("program", [straggler(0, 100), straggler(0, 10 * TIMEOUT), busy()],
+                         ids=["nobody", "one", "all"])
+def test_a_cut_link_is_named(program):
+    """A link that is cut ends the sum within a time-out, even while some node in front of it computes, or all do."""
     with open_nodes() as (ring, simulation):
         played(ring, straggler(0, 100))
-        program = straggler(0, duration)
         ring.load_programs([program.commands(rank, NODES) for rank in range(NODES)])
-        # Node 0 computes; node 1 sends, but node 2 hears nothing of it, nor of node 0.
+        # Node 1 sends, but node 2 hears nothing of it, nor of any other node.
         simulation.links[1].cut(simulation.cycle + 300)
         with pytest.raises(RingError) as caught:
             ring.run_programs(collectives=program.collectives)

@@ -119,19 +119,19 @@ def test_sums_of_random_cuts(nodes):
 
 @pytest.mark.parametrize(("name", "nodes", "length"), [
     ("default", 1, 700), ("default", 2, 1300), ("default", 3, 1000), ("default", 4, 33), ("default", 5, 1300),
-    ("centroid", 3, 1300)])
+    ("centroid", 3, 1300), ("mx9", 1, 300), ("mx9", 2, 1300), ("table", 4, 1300), ("narrow", 3, 900)])
 def test_update_in_three_commands(name, nodes, length):
-    """Sums of the parts to their owners, updates of the own blocks, and one gather of all: a fused update. A weight
-    codec codes the own block alone; what it decodes is gathered."""
+    """Sums of the parts to their owners, updates of the own blocks, and one gather of all: a fused update, with its
+    masters and residuals. Weights go through their codec twice, which changes nothing."""
     config = rings.CONFIGS[name]
     generator = np.random.default_rng(nodes)
     weights, gradients = rings.random(generator, length), rings.random(generator, (nodes, length), density=0.8)
-    state = rings.random(generator, length)
+    state = rings.random(generator, length) if config.state_planes else None
     with rings.open_nodes(nodes, config=config) as (ring, _):
-        where = ring.allocate(Allocation(length=length, planes=1))
+        where = ring.allocate(Allocation(length=length, planes=min(config.state_planes, 1)))
         if ring.has_codebook:
             ring.write_codebook(codebook(config.weight_codec, weights))
-        for packed_state in (False, True):
+        for packed_state in (False, True) if config.state_planes else (False,):
             results = []
             for strict in (False, True):
                 reset(ring, weights, state, where, packed_state=packed_state)

@@ -14,6 +14,7 @@ from host.driver.memory import Allocation
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.ring import Ring
 from host.training.optimizers import SGD, Adam, AdamW
+from host.transports import pysim
 from host.transports.session import TransportName, open_session
 from sim.golden import moments
 from sim.golden import ring as golden
@@ -340,10 +341,24 @@ class TestSession:
     @pytest.mark.parametrize(("options", "message"), [
         ({"nodes": 17}, r"^Ring must have between 1 and 16 nodes, not 17$"),
         ({"nodes": 2, "latency": 0}, r"^Link latency must be at least 1 cycle, not 0$"),
+        ({"nodes": 4, "grid": (2, 2), "transport": TransportName.BOARD},
+         r"^Transport must be verilated or pysim for a grid, not board$"),
     ])
     def test_errors(self, options, message):
         with pytest.raises(ValueError, match=message), open_session(CONFIG, **options):
             pass
+
+    def test_wiring_of_a_grid_in_pysim(self, monkeypatch):
+        def simulate(node, *, nodes, latency, wiring, faults):
+            raise NotImplementedError(nodes, wiring)
+
+        monkeypatch.setattr(pysim, "PysimRing", simulate)
+        with pytest.raises(NotImplementedError) as caught:
+            with open_session(CONFIG, nodes=4, grid=(2, 2), transport=TransportName.PYSIM, host_port=True):
+                pass
+        assert caught.value.args == (4, [
+            ((0, 0), (1, 0)), ((0, 1), (2, 1)), ((1, 0), (0, 0)), ((1, 1), (3, 1)),
+            ((2, 0), (3, 0)), ((2, 1), (0, 1)), ((3, 0), (2, 0)), ((3, 1), (1, 1))])
 
     def test_no_waves_from_pysim(self, tmp_path):
         options = {"nodes": 1, "transport": TransportName.PYSIM, "wave": tmp_path / "wave.fst"}

@@ -72,6 +72,20 @@ def test_nodes_are_checked():
         program.wait(backward, backward, unit=0)
 
 
+def test_three_queues():
+    """A descriptor has room for a wait for one other queue beside that for a node."""
+    program = Program(queues=3, nodes=2)
+    one, two, three = (program.add(f"{queue}", operation="COMPUTE", queue=queue) for queue in range(3))
+    program.wait(three, one)
+    program.wait(three, two, unit=[1, None])
+    assert program.compile().queues[2][0].fields(0) == {
+        "after_0": 1, "lag_0": 0, "after_1": 1, "lag_1": 0, "remote": 1, "unit": 1, "unit_queue": 1}
+    program.wait(three, two)
+    with pytest.raises(ProgramError, match=r"^2 of rank 0 must wait for queue 0 of its node alone, beside another "
+                                           r"node: let a QUIESCE before it wait for the other queue$"):
+        program.compile()
+
+
 class TestCircles:
     def test_two_nodes(self):
         program, backward, latch = pair(2)

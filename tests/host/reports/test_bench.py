@@ -25,15 +25,17 @@ class TestRing:
         rows = measured(NodeConfig(), nodes, bench.ring_rows, length=length)
         dense, sparse = f"N=2, K={length}, dense", f"N=2, K={length}, sparse 10%"
         kinds = [f"ring.{name}{end}" for name in ("all_reduce", "fused_update") for end in ("", ".scatter_reduce")]
+        kinds.append("ring.reduce_scatter")
         assert set(rows) == {(kind, config) for kind in kinds for config in (dense, sparse)} | {
             ("ring.fused_update", f"{dense}, Adam")}
         assert [rows[kind, dense]["bound"] for kind in kinds] == [
             2 * length // 2 * 33 // 32, length // 2 * 33 // 32, length // 2 * 33 // 32 + length // 2,
-            length // 2 * 33 // 32]
+            length // 2 * 33 // 32, length // 2 * 33 // 32]
         for row in rows.values():
             assert row["measured"] > 0.6 * row["bound"], row
             assert row["ratio"] == row["measured"] / row["bound"]
-            assert row["measured"] < 1.5 * row["bound"] + 200, row
+            most = 2.5 if (row["name"], row["config"]) == ("ring.reduce_scatter", sparse) else 1.5
+            assert row["measured"] < most * row["bound"] + 200, row
 
     def test_weights_and_gradients_through_codecs(self):
         """The optimizer takes longest on two nodes, the link on four."""
@@ -42,7 +44,7 @@ class TestRing:
             rows = measured(rings.CONFIGS["mx9"], nodes, bench.ring_rows, length=length)
             config = f"N={nodes}, K={length}, dense, weights mx9, gradients mx9"
             assert {name for name, _ in rows} == {
-                "ring.all_reduce", "ring.all_reduce.scatter_reduce", "ring.fused_update",
+                "ring.all_reduce", "ring.all_reduce.scatter_reduce", "ring.reduce_scatter", "ring.fused_update",
                 "ring.fused_update.scatter_reduce"}
             assert {found for _, found in rows} == {config}
             update, scatter = (rows[f"ring.fused_update{phase}", config] for phase in ("", ".scatter_reduce"))

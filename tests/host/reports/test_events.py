@@ -54,6 +54,20 @@ def test_of_a_node_without_links(tmp_path):
     assert (found["density/threshold"], found["cycles/sparsify"]) == ({1: 0.5}, {1: 40})
 
 
+def test_nodes_and_repairs(tmp_path):
+    """In a grid, and with replay, events have the nodes of each step, and what links have repeated."""
+    whole = training()
+    whole.steps = [dataclasses.replace(step, nodes=5 - step.number // 2, link_restarts=step.number - 1,
+                                       words_repeated=10 * step.number) for step in whole.steps]
+    with events.Events(tmp_path, ["sgd"], measure="accuracy/test", grid=True, replay=True) as file:
+        file.begin(0, [])
+        file.step(whole)
+    found = scalars(tmp_path / "sgd")
+    close(found["rings/nodes"], [5, 4, 4, 3, 3, 2])
+    close(found["links/restarts"], range(6))
+    close(found["links/words_repeated"], range(10, 70, 10))
+
+
 def test_run_that_goes_on(tmp_path):
     """From a checkpoint, the steps up to it are written again, and later ones of the run that has ended dropped."""
     whole, second = training(), training(steps=4, losses=[1.0], measures=[0.5], measured=[4])

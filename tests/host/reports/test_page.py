@@ -17,7 +17,7 @@ from host.reports import page, report, training_page
 from host.sweep import page as sweep_page
 from host.sweep import plan as sweep
 from tests import chromium
-from tests.host.reports.test_report import build, build_comparison, build_sparse, build_text
+from tests.host.reports.test_report import build, build_changing, build_comparison, build_sparse, build_text
 from tests.host.sweep.results_of_plan import store_all
 
 #: Widths of windows: a phone's, and a computer's.
@@ -73,7 +73,8 @@ def pytorch(folder, count=40):
 def folders(tmp_path_factory):
     """Folders of reports by name, each with JSON, picture and page."""
     folder = tmp_path_factory.mktemp("pages")
-    runs = {"plain": build(), "comparison": build_comparison(), "sparse": build_sparse(), "text": build_text()}
+    runs = {"plain": build(), "comparison": build_comparison(), "sparse": build_sparse(), "text": build_text(),
+            "changing": build_changing()}
     for name, result in runs.items():
         (folder / name).mkdir()
         report.write_report(result, folder / name)
@@ -126,7 +127,7 @@ def test_pages_fit_and_are_whole(shown):
             assert all(one["marks"])
 
 
-@pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text"])
+@pytest.mark.parametrize("name", ["plain", "comparison", "sparse", "text", "changing"])
 def test_figures_of_training(shown, folders, name):
     """The figures of the page are those of report.json."""
     result = json.loads((folders[name] / "report.json").read_text())
@@ -147,6 +148,23 @@ def test_figures_of_training(shown, folders, name):
         assert settings["hidden"] == "64"
         assert dict(one["tables"]["Every node"])["configuration hash"] == "0x00001234"
         assert any("Host ports are modelled" in note for note in one["notes"])
+
+
+def test_changes(shown):
+    """Rings from change to change, and what has happened in each of them."""
+    for one in shown["changing"]:
+        header, *rows = one["tables"]["Rings, from change to change"]
+        assert header == ["from step", "request", "rings", "left", "came", "elements moved", "cycles to switch",
+                          "to carry over", "words sent", "restarts", "words repeated"]
+        assert rows == [
+            ["1", "begin", "4 nodes, grid", "-", "-", "-", "-", "-", "5,401", "2", "20"],
+            ["3", "disable card1, disable node1", "1 node, flat", "1, 2, 3", "-", "1,234", "1,502", "9,000", "2,702",
+             "1", "10"],
+            ["4", "enable card1", "3 nodes, flat", "-", "2, 3", "1,234", "1,503", "9,000", "5,407", "2", "20"],
+            ["6", "enable node1", "4 nodes, grid", "-", "1", "1,234", "1,505", "9,000", "2,705", "1", "10"]]
+        assert any("SWITCH on all nodes" in note for note in one["notes"])
+        assert one["alternatives"][0].endswith("Vertical lines mark changes of the rings.")
+        assert "Rings, from change to change" not in shown["plain"][0]["tables"]
 
 
 def test_figures_of_a_script(shown, folders):

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from host.reports import report
+from host.topology.course import Course, Request
 from host.training.optimizers import SGD, Adam
-from host.training.record import Step, Training, TrainingConfig
+from host.training.record import Change, Step, Training, TrainingConfig
 from host.transports.session import Elapsed
 from sim.link_faults import RandomFaults
 
@@ -84,7 +85,52 @@ def build_faulty(**changes):
         configuration={"lanes": 4, "replay": True}, faults=RandomFaults(rate=1e-4, seed=5)))
 
 
+def change(step, requests, nodes, left=(), joined=(), shape="flat"):
+    return Change(step=step, requests=requests, shape=shape, nodes=list(nodes), left=list(left), joined=list(joined),
+                  heirs=[], moved=1234, dropped=0, switch_cycles=1500 + step, carry_cycles=9000)
+
+
+def build_changing(config=TrainingConfig(), **changes):  # noqa: B008
+    """4, 1, 3 and 4 nodes, on links with replay that have faults."""
+    found = training(**changes)
+    found.changes = [change(2, ["disable card1", "disable node1"], [0], left=[1, 2, 3]),
+                     change(3, ["enable card1"], [0, 2, 3], joined=[2, 3]),
+                     change(5, ["enable node1"], range(4), joined=[1], shape="grid")]
+    found.steps = [dataclasses.replace(step, nodes=nodes, density=step.density[:nodes - 1], link_restarts=1,
+                                       words_repeated=10, faults_injected=2, checks_failed=1,
+                                       threshold=None if config.density is None else 0.5)
+                   for step, nodes in zip(found.steps, (4, 4, 1, 3, 3, 4), strict=True)]
+    course = Course(2, 2, [Request.parse("card1@2"), Request.parse("node1@2"), Request.parse("card1@3", enable=True),
+                           Request.parse("node1@5", enable=True)])
+    return report.build_report(config, found, simulation(
+        configuration={"lanes": 4, "replay": True}, faults=RandomFaults(rate=1e-4, seed=5), course=course))
+
+
 class TestBuild:
+    def test_changes(self):
+        assert build()["topology"] is None
+        assert build()["changes"] == []
+        result = build_changing()
+        assert [sorted(stage["nodes"]) for stage in result["topology"]["stages"]] == [[0, 1, 2, 3], [0], [0, 2, 3],
+                                                                              [0, 1, 2, 3]]
+        assert {name: result["topology"][name] for name in ("rows", "columns", "shape")} == {
+            "rows": 2, "columns": 2, "shape": None}
+        assert result["changes"][1] == {
+            "step": 3, "requests": ["enable card1"], "shape": "flat", "nodes": [0, 2, 3], "left": [],
+            "joined": [2, 3], "heirs": [], "moved": 1234, "dropped": 0, "switch_cycles": 1503, "carry_cycles": 9000}
+        densities = [step["density"] for step in result["per_step"]]
+        assert result["density_per_hop"] == pytest.approx(
+            [np.mean([one[hop] for one in densities if len(one) > hop]) for hop in range(3)])
+        assert result["density"] == pytest.approx(np.mean([np.mean(one) for one in densities if one]))
+        rows = dict(report.summary(result))
+        assert rows["nodes · optimizer · batch"] == "4 → 1 → 3 → 4 · momentum · 128"
+        assert rows["topology · rings"] == "2 x 2 · 4 nodes, grid"
+        assert rows["after step 2"] == "disable card1, disable node1 · 1 node, flat"
+        assert rows["after step 5"] == "enable node1 · 4 nodes, grid"
+        assert rows["cycles to switch · to carry over"] == "4,510 · 27,000"
+        assert report.verdict(result).endswith(
+            " So is all that nodes keep, after each of 3 changes of the rings; every word sent before was received.")
+
     def test_faults(self):
         assert build()["faults"] is None
         assert build()["wires_per_link"] == [34, 1]
@@ -279,8 +325,8 @@ class TestFiles:
 
     @pytest.mark.parametrize("result", [
         build_sparse(), {**build_sparse(), "comparison": None}, build_text(), build_text(measures=(4.0, 3.0, 2.75)),
-        build_text(sample=None, nodes=1),
-    ], ids=["sparse", "sparse_alone", "text", "text_above", "text_one_node"])
+        build_text(sample=None, nodes=1), build_changing(TrainingConfig(density=0.1)),
+    ], ids=["sparse", "sparse_alone", "text", "text_above", "text_one_node", "sparse_changing"])
     def test_wide(self, tmp_path, result):
         text, picture = report.write_report(result, tmp_path)
         assert json.loads(text.read_text()) == json.loads(json.dumps(result))

@@ -1,46 +1,25 @@
 """Grids of simulated nodes with two ports: host/topology/switching.py and the gateware of docs/ring/switch.md."""
 
-import contextlib
-
 import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus, Operation
 from host.driver.command import Command
-from host.driver.device import Device
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Rule, Settings
 from host.topology.carry import carry_over
 from host.topology.grid import Part, Shape, Topology, TopologyError
 from host.topology.switching import GridNodes
-from host.transports.verilated import VerilatedTransport
 from sim.golden import grid as golden_grid
 from sim.golden import ring as golden
 from sim.golden.codecs import GRADIENT_CODECS
-from sim.verilated.ring import VerilatedRing
-from tests.host.rings import CONFIGS, TIMEOUT, library, random
+from sim.link_faults import RandomFaults
+from tests import mx5
+from tests.host.rings import CONFIGS, TIMEOUT, random
+from tests.host.topology.grids import CONFIG, open_grid
 
-CONFIG = CONFIGS["engines"]
 CODEC = GRADIENT_CODECS[CONFIG.gradient_codec]
 MEAN = {"rule": Rule.SGD, "learning_rate": -1.0}  # from weights of zero
-
-
-@contextlib.contextmanager
-def open_grid(rows, columns, *, latency=3):
-    """Grid of nodes, and its simulation, whose links are in the order of Topology.links."""
-    links = Topology(rows, columns).links
-    wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
-    simulation = VerilatedRing(library(CONFIG), nodes=rows * columns, wiring=wiring)
-    try:
-        for link in simulation.links:
-            link.set_latency(data=latency, credit=latency)
-        devices = [Device(VerilatedTransport(simulation, node), CONFIG, name=f"node {node}")
-                   for node in range(rows * columns)]
-        grid = GridNodes(devices, rows=rows, columns=columns, timeout=TIMEOUT)
-        grid.connect()
-        yield grid, simulation
-    finally:
-        simulation.close()
 
 
 def plan_of(grid, disabled, shape):
@@ -182,6 +161,54 @@ def test_training_through_changes():
                 assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), number
             sent, received = moved(grid)
             assert sent == received, number
+
+
+REPAIRS = ("LINK_RESTARTS", "WORDS_REPEATED", "CHECKS_FAILED")
+
+
+def mended_run(faults, *, latency=16):
+    """Weights, masters and state after each step of training through four changes, on links that repeat words; cycles
+    of each step; and repairs."""
+    generator = np.random.default_rng(4)
+    length = 700
+    bits, cycles = [], []
+    with (mx5.registered(),
+          open_grid(2, 4, config=CONFIGS["narrow"], latency=latency, faults=faults) as (grid, simulation)):
+        rings = old = None
+        for disabled, shape in (("", Shape.GRID), ("card1", Shape.FLAT), ("link2:1", Shape.FLAT), ("", Shape.GRID)):
+            plan = plan_of(grid, disabled, shape)
+            grid.switch(plan)
+            following, order = opened(grid, plan)
+            if rings is None:
+                following.write_weights(random(generator, length))
+                following.clear_state(length)
+            else:
+                carry_over(rings, following, old=old, new=plan, where=length, planes=1)
+            rings, old = following, plan
+            rings.write_settings(Settings(rule=Rule.MOMENTUM, gradient_scale=plan.gradient_scale(order[0]),
+                                          learning_rate=0.1, first_decay=0.9))
+            rings.write_gradients(list(random(generator, (len(order), length))))
+            before = words_by_link(simulation)
+            cycles.append(rings.fused_update(length).cycles)
+            bits += [rings.read_weights(length), rings.read_master(length), rings.read_state(length)]
+            assert ((words_by_link(simulation) > before) == used_links(grid, plan)).all(), disabled
+            sent, received = moved(grid)
+            assert sent == received, disabled
+        assert {device.read_register("LINK_DELAY") for device in grid.devices} == {latency + 1}
+        repairs = {name: sum(one[name] for one in grid.counters()) for name in REPAIRS}
+    return [one.view(np.uint32) for one in bits], cycles, repairs
+
+
+def test_links_that_mend_themselves():
+    """Links with replay of two ports: nodes and links leave and come between steps while wires are damaged, and all
+    bits are those of the run on clean wires."""
+    clean, cycles, repairs = mended_run(None)
+    assert not any(repairs.values())
+    for rate, most in ((1e-4, 1.03), (1e-3, 1.15)):
+        bits, longer, repairs = mended_run(RandomFaults(rate=rate, seed=7))
+        assert all((here == there).all() for here, there in zip(bits, clean, strict=True)), rate
+        assert all(repairs.values()), rate
+        assert sum(cycles) <= sum(longer) <= most * sum(cycles), rate
 
 
 def test_refused_before_anything_is_sent():

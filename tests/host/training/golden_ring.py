@@ -6,6 +6,7 @@ import numpy as np
 
 from hdl.control.protocol import Operation
 from hdl.control.registers import COUNTERS
+from hdl.ring.topology import RingTopology
 from host.driver.optimizer_settings import Settings
 from host.driver.programs import Passes
 from host.driver.results import MaskOutcome, Outcome, SparsifyOutcome
@@ -55,6 +56,10 @@ class GoldenRing:
         self.reads = 0
 
     reduced = False
+
+    def owner(self, element, length):
+        block = next(n for n, block in enumerate(golden.block_indices(length, self.nodes)) if element in block)
+        return RingTopology(self.nodes).owner(block)
 
     @property
     def known_settings(self):

@@ -83,9 +83,9 @@ class TestFile:
                                      f"{difference}; take those, or leave out --resume to begin anew")
 
     def test_another_version(self, path, monkeypatch):
-        monkeypatch.setattr(checkpoint, "VERSION", 4)
-        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 4, not "
-                                                             r"gradring.checkpoint, 3; leave out --resume to begin"):
+        monkeypatch.setattr(checkpoint, "VERSION", 5)
+        with pytest.raises(checkpoint.CheckpointError, match=r"must be of schema gradring.checkpoint, version 5, not "
+                                                             r"gradring.checkpoint, 4; leave out --resume to begin"):
             checkpoint.load(path, IDENTITY)
 
     def test_no_file(self, tmp_path):
@@ -159,6 +159,7 @@ class Session:
         self.ring = GoldenRing(2)
         self.seconds = 0.25
         self.faults = 0
+        self.grid = None
 
     @property
     def elapsed(self):

@@ -221,3 +221,36 @@ def test_digits():
         differences.append(sparse - dense)
     assert min(differences) >= -0.02, differences
     assert np.mean(differences) >= -0.01, differences
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 4), (4, 8), (8, 5.0), (8, 7)])
+def test_nodes_leave_and_come(before, after):
+    """The number of nodes changes on the way: the mean density over the hops is still at or below the bound."""
+    generator = np.random.default_rng(4)
+    first = Threshold(density=0.1, nodes=before, steps=200)
+    second = Threshold(density=0.1, nodes=after, steps=200)
+    means, controller, nodes = [], first, before
+    for step in range(200):
+        if step == 90:
+            state = first.state()
+            second.succeed(state)
+            assert second.state()["_threshold"] == state["_threshold"]
+            assert second.state()["_left"] / second.state()["_ahead"] == pytest.approx(
+                state["_left"] / state["_ahead"])
+            controller, nodes = second, after
+        gradients = [generator.standard_normal(500).astype(np.float32)]
+        threshold = controller.choose(gradients)
+        kept = int((np.abs(gradients[0]) >= threshold).sum())
+        controller.observe(500 - kept)
+        means.append(kept / 500 * nodes / 2)
+    assert np.mean(means) <= 0.102
+    assert np.mean(means) >= 0.09
+
+
+def test_no_end():
+    """A run whose end is not known owes nothing, and goes on with the threshold alone."""
+    first, second = (Threshold(density=0.1, nodes=nodes, steps=None) for nodes in (8, 4))
+    first.choose([np.ones(10, np.float32)])
+    second.succeed(first.state())
+    assert second.state() == first.state()
+    assert second.target(9) == 2 * first.target(9)

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sim.golden.program import Span, Timed, makespan, timeline
+from sim.golden.program import Remote, Span, Timed, makespan, signal_cycles, timeline
 
 SEEDS = range(40)
 
@@ -76,6 +76,15 @@ def test_recurrence(seed):
     gap, delay = (int(number) for number in generator.integers(0, 10, 2))
     lengths = generator.integers(1, 6, count).tolist()
     queues = []
+
+    def remote(place):
+        """A wait of a node for any one, itself too, or none."""
+        lag = int(generator.integers(0, 3))
+        queue = int(generator.integers(count))
+        after = min(place, lengths[queue]) if lag == 0 else lengths[queue]
+        return Remote(int(generator.integers(nodes)), queue, int(generator.integers(after + 1)), lag) if (
+            generator.random() < 0.7) else None
+
     for queue, length in enumerate(lengths):
         others = [other for other in range(count) if other != queue]
         queues.append([Timed(f"{queue}.{place}", int(generator.integers(0, 100)),
@@ -84,7 +93,8 @@ def test_recurrence(seed):
                              waits=tuple((int(generator.integers(0, min(place, lengths[other]) + 1)), 0)
                                          if generator.random() < 0.5
                                          else (int(generator.integers(0, lengths[other] + 1)),
-                                               int(generator.integers(1, 4))) for other in others))
+                                               int(generator.integers(1, 4))) for other in others),
+                             remotes=tuple(remote(place) for _ in range(nodes)) if generator.random() < 0.5 else ())
                        for place in range(length)])
     spans = {(span.node, span.queue, span.number, span.place): span
              for span in timeline(queues, passes=passes, nodes=nodes, gap=gap, delay=delay)}
@@ -98,6 +108,11 @@ def test_recurrence(seed):
         others = [other for other in range(count) if other != queue]
         bounds += [spans[node, other, number - lag, after - 1].end + delay
                    for other, (after, lag) in zip(others, command.waits, strict=True) if after and number >= lag]
+        far = command.remotes[node] if command.remotes else None
+        if far is not None and far.after and number >= far.lag:
+            hops = (node - far.unit) % nodes
+            bounds.append(spans[far.unit, far.queue, number - far.lag, far.after - 1].end + (
+                signal_cycles(hops) if hops else delay))
         begun = max(spans[other, queue, number, place].start for other in range(nodes)) if command.collective \
             else span.start
         assert (span.start, span.end) == (max(bounds), begun + command.duration), f"seed {seed}"

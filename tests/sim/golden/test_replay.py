@@ -13,8 +13,9 @@ def stream(words, packet=70):
 
 
 def test_restart_word():
-    assert restart_word(0x2A5, 2, 1) == Word(1, 0x1 | 0x1AA5 << 4 | 0x055A << 17, 1, 1, 0xA5 ^ crc8(
-        [*((0x1 | 0x1AA5 << 4 | 0x055A << 17) >> n & 1 for n in range(32)), 1, 1]))
+    for start, type in ((0, 1), (1, 14)):
+        data = type | 0x2A5 << 4 | 2 << 14
+        assert restart_word(0x2A5, 2, start) == Word(1, data, 1, 1, crc8([*(data >> n & 1 for n in range(32)), 1, 1]))
 
 
 def test_message():
@@ -109,6 +110,40 @@ def test_start(wire):
             found.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
             found.run(4000).assert_mended()
             assert found.transmitter.delay == latency
+
+
+@pytest.mark.parametrize("latency", [7, 60, 200])
+def test_reset_shorter_than_the_wires(latency):
+    """Words, START and messages from before a reset that still come after it change nothing, nor what is measured."""
+    for moment in range(1, 5 * latency + 300, 113):
+        play = Play(stream(1500), segments=12, latency=latency,
+                    resets=lambda cycle, moment=moment: moment <= cycle < moment + 4)
+        while play.cycle < moment + 4:
+            play.step()
+        sent = play.sent[play._word:]
+        play.received.clear()
+        while len(play.received) < len(sent):
+            assert play.cycle < 20_000, (moment, len(play.received))
+            play.step()
+        assert play.received == sent, moment
+        assert play.transmitter.delay == latency, moment
+
+
+@pytest.mark.parametrize("latency", [250, 480])
+def test_long_wires(latency):
+    """A link starts as long as the answer to its second START comes before the third, with the right latency."""
+    play = Play(stream(600), segments=12, latency=latency).run(9000)
+    play.assert_mended()
+    assert play.transmitter.delay == latency
+
+
+@pytest.mark.parametrize("wire", ["valid", "data", "line"])
+def test_two_ports(wire):
+    """A wrong bit at any moment of the changes between two links, each of which starts in the meantime."""
+    for at in range(0, 900, 17):
+        play = Play(stream(70, packet=7), segments=3, latency=4, route=[0, 1] * 5)
+        play.faults = lambda cycle, at=at: flip(wire) if cycle == at else None
+        play.run(6000).assert_mended()
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -65,28 +65,39 @@ class TestCuts:
             assert np.array_equal(parts, residuals)
 
     @pytest.mark.parametrize("nodes", range(1, 9))
-    @pytest.mark.parametrize("gradient_codec", ["zero_value", "raw"])
-    def test_update_in_three_commands(self, gradient_codec, nodes):
-        """Sums to their owners, an update of each rank's own block alone, and the gather of it: a fused update."""
+    @pytest.mark.parametrize(("gradient_codec", "weight_codec"), [
+        ("zero_value", "raw"), ("raw", "bf16"), ("mx9", "raw"), ("mxfp8_e4m3", "mx9"), ("bf16", "mxfp4_e2m1")])
+    def test_update_in_three_commands(self, gradient_codec, weight_codec, nodes):
+        """Sums to their owners, an update of each rank's own block alone, and the gather of it: a fused update, with
+        its masters and residuals."""
         generator = np.random.default_rng(nodes)
         for length in (1, 33, 700, 1000):
             gradients = random_gradients(generator, nodes, length, density=0.9)
             weights, momenta = (ring.bits(generator.standard_normal(length)) for _ in range(2))
             settings = ring.settings(optimizer.Rule.MOMENTUM, gradient_scale=0.5, learning_rate=0.1, first_decay=0.9)
             codec = {"gradient_codec": GRADIENT_CODECS[gradient_codec]}
-            whole = ring.fused_update(gradients, weights, [momenta], settings, **codec)
+            weight = {"weight_codec": WEIGHT_CODECS[weight_codec]}
+            left = ring.bits(generator.standard_normal((nodes, length)) / 100)
+            residuals, parts = left.copy(), left.copy()
+            whole = ring.fused_update(gradients, weights, [momenta], settings, residuals=residuals, **codec, **weight)
             # Sums of the last layers travel first.
             sums = gradients.copy()
             for start, stop in reversed(cut(generator, length)):
-                sums[:, start:stop] = ring.reduce_scatter(sums[:, start:stop], turn=start // 32 % nodes, **codec)[0]
-            mine, state = np.tile(weights, (nodes, 1)), momenta.copy()
+                rest = parts[:, start:stop].copy()
+                sums[:, start:stop] = ring.reduce_scatter(sums[:, start:stop], turn=start // 32 % nodes,
+                                                          residuals=rest, **codec)[0]
+                parts[:, start:stop] = rest
+            assert np.array_equal(parts, residuals), f"{length=}"
+            mine, master, state = np.tile(weights, (nodes, 1)), weights.copy(), momenta.copy()
             for rank in range(nodes):
                 block = (rank + 1) % nodes
                 own = ring.block_indices(length, nodes)[block]
                 # What the node finds: its own block begins with group `block`, and the next is N groups further.
                 assert np.array_equal(own, 32 * block + ring.places(len(own), stride=nodes))
-                alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings, **codec)
-                mine[rank, own], state[own] = alone.weights, alone.state[0]
-            found = ring.all_gather(mine)[0]
+                alone = ring.fused_update(sums[rank:rank + 1, own], weights[own], [momenta[own]], settings,
+                                          residuals=parts[rank:rank + 1, own], **codec, **weight)
+                mine[rank, own], master[own], state[own] = alone.weights, alone.master, alone.state[0]
+            found = ring.all_gather(mine, **weight)[0]
             assert np.array_equal(found, whole.weights), f"{length=}"
+            assert np.array_equal(master, whole.master), f"{length=}"
             assert np.array_equal(state, whole.state[0]), f"{length=}"

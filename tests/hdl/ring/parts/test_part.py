@@ -50,10 +50,11 @@ def test_ports(name):
 
 
 def test_walks():
-    """Only a codec of weights has a walk for landing, and so a tour in the setup."""
-    tours = {name: [field for field in setup_layout(CONFIGS[name]).members if field.startswith("landing_")]
-             for name in ("default", "mx9")}
-    assert tours == {"default": [], "mx9": ["landing_gather"]}
+    """Only a codec of weights has a walk for landing, and so a tour in the setup. Sums that are decoded have a walk
+    of their own, with last sums in place of a gather."""
+    tours = {name: [field for field in setup_layout(CONFIGS[name]).members
+                    if field.startswith(("encode_", "landing_", "sums_"))] for name in ("default", "mx9")}
+    assert tours == {"default": ["encode_scatter"], "mx9": ["landing_gather", "sums_scatter", "sums_gather"]}
 
 
 def test_errors():

@@ -62,7 +62,9 @@ class Play:
     Members
     -------
     sent, controls : list
-        Words of packets as (data, last), and control words, in order.
+        Words of packets as (data, last), and control words, in order; these go by port 0.
+    route : list of int
+        Port of each packet, of two; without it there is one.
     faults : callable
         From a cycle to the damage in it, or none.
     """
@@ -81,13 +83,19 @@ class Play:
     control_willing: Callable = lambda: True
     control_takes: Callable = lambda: True
     resets: Callable = lambda cycle: False
+    route: list | None = None
 
     def __post_init__(self):
-        self.transmitter = Transmitter(segments=self.segments, rows=self.rows, window=self.window)
-        self.receiver = Receiver(segments=self.segments, packet_words=self.packet_words)
-        self.wires = collections.deque([Word()] * self.latency)
-        self.lines = collections.deque([0] * (self.latency if self.back is None else self.back))
+        ports = 1 if self.route is None else 2
+        self.transmitter = Transmitter(segments=self.segments, rows=self.rows, window=self.window, ports=ports)
+        self.receivers = [Receiver(segments=self.segments, packet_words=self.packet_words) for _ in range(ports)]
+        self.receiver = self.receivers[0]
+        self.wires = [collections.deque([Word()] * (self.latency + 9 * port)) for port in range(ports)]
+        back = self.latency if self.back is None else self.back
+        self.lines = [collections.deque([0] * (back + 9 * port)) for port in range(ports)]
         self.received, self.heard, self.moments = [], [], []
+        self.by_port = [[] for _ in range(ports)]  # words that have come
+        self.packet = 0  # of the next word to offer
         self.cycle = 0
         self.restarts = self.repeated = self.failed = self.fresh = 0
         self._word = self._control = 0  # to offer next
@@ -98,20 +106,26 @@ class Play:
     def step(self):
         transmitter, receiver, trace = self.transmitter, self.receiver, self.trace
         reset = int(self.resets(self.cycle))
-        self.wires.append(transmitter.word)
-        self.lines.append(receiver.line)
-        word, line = self.wires.popleft(), self.lines.popleft()
-        damage = self.faults(self.cycle)
-        if damage is not None:
-            word, line = damage(word, line)
+        at = transmitter.at
+        port = at if self.route is None or self.packet == len(self.route) else self.route[self.packet]
+        words, bits = [], []
+        for number, (wires, lines, one) in enumerate(zip(self.wires, self.lines, self.receivers, strict=True)):
+            wires.append(transmitter.word if number == at else Word())
+            lines.append(one.line)
+            words.append(wires.popleft())
+            bits.append(lines.popleft())
+            damage = self.faults(self.cycle)
+            if damage is not None:
+                words[number], bits[number] = damage(words[number], bits[number])
+        word, line = words[0], bits[at]
 
         if not self._offers and self._word < len(self.sent):
-            self._offers = bool(self.willing()) and (not self._first or transmitter.credits != 0)
+            self._offers = bool(self.willing()) and (not self._first or (transmitter.credits != 0 and port == at))
         if not self._control_offers and self._control < len(self.controls):
             self._control_offers = bool(self.control_willing())
         offered = self.sent[self._word] if self._offers else None
-        control = self.controls[self._control] if self._control_offers else None
-        enters, control_enters = transmitter.ready(control is not None, reset)
+        control = self.controls[self._control] if self._control_offers and at == 0 else None
+        enters, control_enters = transmitter.ready(control is not None, reset, port)
         takes, control_takes = int(self.takes()), int(self.control_takes())
 
         def note(**values):
@@ -119,12 +133,14 @@ class Play:
                 trace[name].append(value)
 
         data, last = offered or (0xdead, 1)
-        note(t_i__valid=self._offers, t_i__payload=data | last << 32, t_control__valid=self._control_offers,
+        note(t_i__valid=self._offers, t_i__payload=data | last << 32, t_control__valid=control is not None,
              t_control__payload=control or 0, t_ring_o__line=line, t_reset_link=reset, r_reset_link=reset,
-             t_i__ready=enters,             t_control__ready=control_enters, t_credits=transmitter.credits,
-             t_may_start=transmitter.credits != 0 and not reset, t_settled=transmitter.settled(),
+             t_i__ready=enters, t_control__ready=control_enters, t_credits=transmitter.credits,
+             t_may_start=transmitter.credits != 0 and not reset and port == at, t_settled=transmitter.settled(),
              t_delay=transmitter.delay, t_fresh=transmitter.fresh, t_repeated=transmitter.repeated,
              t_restarted=transmitter.restarted, **{f"t_ring_o__{k}": v for k, v in vars(transmitter.word).items()})
+        if self.route is not None:
+            note(t_port=port, t_at=at, t_home=transmitter.home)
         got = receiver.o
         note(**{f"r_ring_i__{k}": v for k, v in vars(word).items()}, r_ring_i__line=receiver.line,
              r_o__ready=takes, r_control__ready=control_takes, r_o__valid=got is not None,
@@ -136,17 +152,21 @@ class Play:
         self.fresh += transmitter.fresh
         self.failed += receiver.failed
         if not reset:
-            if got is not None and takes:
-                self.received.append(got)
-                self.moments.append(self.cycle)
+            for got, one in zip(self.by_port, self.receivers, strict=True):
+                if one.o is not None and takes:
+                    got.append(one.o)
+                    self.received.append(one.o)
+                    self.moments.append(self.cycle)
             if receiver.control is not None and control_takes:
                 self.heard.append(receiver.control)
-        transmitter.step(word=offered, control=control, line=line, reset_link=reset)
-        receiver.step(word=word, ready=takes, control_ready=control_takes, reset_link=reset)
+        transmitter.step(word=offered, control=control, line=line, reset_link=reset, port=port)
+        for word, one in zip(words, self.receivers, strict=True):
+            one.step(word=word, ready=takes, control_ready=control_takes, reset_link=reset)
         if self._offers and enters:
             self._first = bool(offered[1])
+            self.packet += offered[1]
             self._offers, self._word = False, self._word + 1
-        if self._control_offers and control_enters:
+        if control is not None and control_enters:
             self._control_offers, self._control = False, self._control + 1
         self.cycle += 1
 
@@ -163,7 +183,11 @@ class Play:
         return (len(self.received), len(self.heard)) == (len(self.sent), len(self.controls))
 
     def assert_mended(self):
-        assert self.received == self.sent
+        due, packet = [[] for _ in self.receivers], 0
+        for word in self.sent:
+            due[0 if self.route is None else self.route[packet]].append(word)
+            packet += word[1]
+        assert self.by_port == due
         assert self.heard == self.controls
 
     def columns(self, end):

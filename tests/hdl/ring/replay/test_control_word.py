@@ -19,9 +19,9 @@ def test_words():
 
 
 def test_restart():
-    word = restart_layout().const({"type": ControlType.RESTART, "number": 0x2A5, "id": 2, "start": 1,
-                                   "inverse": 0x2A5 ^ 0x3FF | (2 ^ 3) << 10})
-    assert word.as_bits() == restart_word(0x2A5, 2, 1).data
+    for start, type in enumerate((ControlType.RESTART, ControlType.START)):
+        word = restart_layout().const({"type": type, "number": 0x2A5, "id": 2})
+        assert word.as_bits() == restart_word(0x2A5, 2, start).data
 
 
 def test_signal():

@@ -52,10 +52,10 @@ class OnceAndInOrder(wiring.Component):
         number = self.number
         control = number[:3] == 5
         word = Cat(number, Const(0, 22), (number[:2] == 3) & ~control, control)
-        restart = Cat(ControlType.RESTART, number, self.id, 0, ~number, ~self.id, 1, 0, 0, 1, 1)
+        restart = Cat(ControlType.RESTART, number, self.id, Const(0, 16), 1, 1)
         noise = Cat(self.noise, Const(0x5A5A5A, 24), self.noise_last, self.noise_kind)
         bits = Mux(self.wrong, noise, Mux(self.is_restart, restart, word))
-        check = Mux(self.wrong, self.noise_check, check_of(bits) ^ number[:8])
+        check = Mux(self.wrong, self.noise_check, check_of(bits) ^ Mux(self.is_restart, 0, number[:8]))
         named = Signal(8)
         own = bits[33] & bits[32]
         m.d.comb += [
@@ -68,7 +68,7 @@ class OnceAndInOrder(wiring.Component):
         ]
         with m.If(self.valid & self.wrong):
             if self._seen:
-                m.d.comb += Assume(named != Mux(own, bits[4:12], due[:8]))
+                m.d.comb += Assume(named != Mux(own, 0, due[:8]))
         with m.Elif(self.valid & self.is_restart):
             m.d.comb += Assume((reached - number)[:10] <= NEAR)
         with m.Elif(self.valid):

@@ -1,6 +1,8 @@
 # amaranth: UnusedElaboratable=no
 """The transmitter of a link that repeats words, in lockstep with its model: hdl/ring/replay/transmitter.py."""
 
+import random
+
 import pytest
 
 from hdl.ring.replay.transmitter import ReplayTransmitter
@@ -16,6 +18,30 @@ def unit():
 @pytest.mark.parametrize("seed", range(10))
 def test_lockstep(unit, seed):
     assert_lockstep(unit, random_play(100 + seed).run(60_000), "t_")
+
+
+@pytest.fixture(scope="module")
+def two():
+    return Unit(ReplayTransmitter(segments=3, egress_words=268, ports=2), name="TwoPorts")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_links(two, seed):
+    """Packets by two ports in random order, each of which has wires of its own."""
+    generator = random.Random(seed)
+    play = random_play(200 + seed, route=[generator.randrange(2) for _ in range(30)]).run(60_000)
+    play.assert_mended()
+    assert_lockstep(two, play, "t_")
+
+
+def test_two_links_reset(two):
+    """A reset at any moment: both links start again."""
+    for moment in range(40, 700, 61):
+        play = random_play(moment, route=[0, 1] * 15,
+                           resets=lambda cycle, moment=moment: moment <= cycle < moment + 3)
+        for _ in range(1500):
+            play.step()
+        assert_lockstep(two, play, "t_")
 
 
 def test_latency(unit):
@@ -58,6 +84,7 @@ def test_no_end(unit):
     ({"segments": 16}, r"^Segment count must be an integer from 2 to 15, not 16$"),
     ({"egress_words": 4}, r"^Egress depth must be an integer from 5 to 512, not 4$"),
     ({"egress_words": 513}, r"^Egress depth must be an integer from 5 to 512, not 513$"),
+    ({"ports": 3}, r"^Port count must be 1 or 2, not 3$"),
     ({"window": 256}, r"^Window must be 3, 7, 15, 31, 63, 127 or 255, not 256$"),
 ])
 def test_parameters(parameters, message):

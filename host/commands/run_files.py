@@ -1,0 +1,35 @@
+"""Files of a training run: its identity in a checkpoint, the room that it needs, and advice on how to go on."""
+
+import dataclasses
+from typing import Any
+
+from hdl.config import NodeConfig
+from host.commands.console import shown
+from host.training.experiment import Experiment, Keeper
+from host.training.record import TrainingConfig
+from host.training.workloads import Workload
+
+__all__ = ["advice", "identity_of", "space"]
+
+
+def identity_of(configs: list[TrainingConfig], node: NodeConfig, **options: object) -> dict[str, Any]:
+    """Everything that the bits and the report of a run depend on."""
+    names = ("training", "comparison")
+    return {**options, "configuration": dataclasses.asdict(node), **{
+        name: {**dataclasses.asdict(config), "optimizer": {"name": config.optimizer.name,
+                                                           **dataclasses.asdict(config.optimizer)}}
+        for name, config in zip(names, configs, strict=False)}}
+
+
+def space(task: Workload, config: TrainingConfig, nodes: int) -> int:
+    """Bytes that the results take at the most: two checkpoints, one beside the other, weights, and a report."""
+    vectors = 8 + config.optimizer.planes + 2 * nodes
+    return 2 * (4 * vectors * task.parameters.size + 4096 * config.steps(task.examples)) + (2 << 20)
+
+
+def advice(experiment: Experiment, keeper: Keeper) -> str:
+    """Advice on how a run that has ended early can go on."""
+    if not experiment.kept:
+        return "there is no checkpoint yet, so that the next run begins at the first step"
+    return (f"{shown(keeper.path)} holds {experiment.kept} steps: the same command with --resume (make: RESUME=1) "
+            f"goes on from there")

@@ -1,0 +1,107 @@
+"""Cycles of fused updates in two dimensions, against a flat ring of the same nodes and against their own commands.
+
+A row ``grid.fused_update`` is measured against the fused update of the flat ring through all nodes, and a row
+``grid.commands`` the three commands, queued behind each other, against the sum of the three one by one.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hdl.board import node_of
+from hdl.config import NodeConfig
+from host.driver.device import Device
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.results import Outcome
+from host.topology.grid import Shape, Topology
+from host.topology.switching import GridNodes
+from host.transports.session import LATENCY
+from host.transports.verilated import VerilatedTransport
+from sim.verilated.build import build_ring
+from sim.verilated.ring import VerilatedRing
+
+__all__ = ["CODECS", "COMMANDS", "GRIDS", "LENGTH", "LIMITS", "UPDATE", "measure", "rows"]
+
+#: Rows and columns of the grids that are measured, elements, and codecs of weights and of gradients.
+GRIDS = ((2, 3), (2, 4))
+LENGTH = 16384
+CODECS = (("raw", "raw"), ("raw", "zero_value"), ("mx9", "mx9"))
+
+#: Most that a row may be of what it is measured against, by names; with codecs headers weigh more, of which a grid
+#: has those of three commands.
+UPDATE, COMMANDS = "grid.fused_update", "grid.commands"
+LIMITS = {UPDATE: 1.04, COMMANDS: 1.02}
+
+#: Fields of a command that say what it works on.
+_FIELDS = ("gradient_base", "weight_base", "state_base", "length", "stride")
+
+_SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.1, first_decay=0.9)
+
+
+@contextlib.contextmanager
+def _open_grid(config: NodeConfig, rows: int, columns: int) -> Iterator[GridNodes]:
+    """Grid of simulated nodes."""
+    wiring = [((node, port), (end, port)) for (node, port), end in Topology(rows, columns).links.items()]
+    library = build_ring(node_of(config), identity=f"Node({config})")
+    with contextlib.closing(VerilatedRing(library, nodes=rows * columns, wiring=wiring)) as simulation:
+        for link in simulation.links:
+            link.set_latency(data=LATENCY, credit=LATENCY)
+        devices = [Device(VerilatedTransport(simulation, node), config, name=f"node {node}")
+                   for node in range(rows * columns)]
+        grid = GridNodes(devices, rows=rows, columns=columns)
+        grid.connect()
+        yield grid
+
+
+def measure(grid: GridNodes, length: int = LENGTH) -> dict[str, list[int]]:
+    """Cycles of dense updates: of a flat ring, and of each command of a grid, one by one (``alone``) and queued; and
+    the words that each node of the grid sends for one update."""
+    generator = np.random.default_rng(0)
+    gradients = list(generator.standard_normal((grid.nodes, length)).astype(np.float32))
+    weights = generator.standard_normal(length).astype(np.float32)
+    found: dict[str, list[int]] = {}
+
+    plan = grid.grid.plan(Shape.FLAT)
+    grid.switch(plan)
+    ring = grid.ring(plan)
+    ring.distribute(weights)
+    ring.clear_state(length, packed_state=False)
+    ring.write_gradients(gradients)
+    ring.write_settings(_SETTINGS)
+    found["flat"] = [ring.fused_update(length).cycles]
+
+    plan = grid.grid.plan(Shape.GRID)
+    grid.switch(plan)
+    rings = grid.rings(plan)
+    rings.clear_state(length, packed_state=False)
+    rings.write_gradients(gradients)
+    rings.write_settings(_SETTINGS)
+    rings.clear_counters()
+    pending = rings.submit_fused_update(length)
+    outcomes: list[Outcome] = rings.wait(*pending)
+    found["queued"] = [outcome.cycles for outcome in outcomes]
+    found["words"] = [node["WORDS_SENT"] for node in rings.counters()]
+    found["alone"] = []
+    for one in pending:
+        commands = [command for _, command in sorted(one.commands.items())]
+        fields = [{name: getattr(command, name) for name in _FIELDS} for command in commands]
+        found["alone"].append(rings.submit(one.operation, fields, ring=commands[0].port).result().cycles)
+    return found
+
+
+def rows(*, announce: Callable[[str], None] = lambda stage: None) -> list[dict[str, Any]]:
+    """Rows of the benchmark, whose bound is what a grid is measured against."""
+    result = []
+    for weights, gradients in CODECS:
+        config = NodeConfig(weight_codec=weights, gradient_codec=gradients, ring_ports=2)
+        for height, width in GRIDS:
+            name = f"{height} x {width}, K={LENGTH}, weights {weights}, gradients {gradients}"
+            announce(f"grid: {name}")
+            with _open_grid(config, height, width) as grid:
+                found = measure(grid)
+            queued, alone, flat = (sum(found[which]) for which in ("queued", "alone", "flat"))
+            result += [{"name": title, "config": name, "measured": queued, "bound": bound, "ratio": queued / bound,
+                        "unit": "cycles"} for title, bound in ((UPDATE, flat), (COMMANDS, alone))]
+    return result

@@ -1,0 +1,31 @@
+"""Simulated grids of nodes that tests share."""
+
+import contextlib
+
+from host.driver.device import Device
+from host.topology.grid import Topology
+from host.topology.switching import GridNodes
+from host.transports.verilated import VerilatedTransport
+from sim.verilated.ring import VerilatedRing
+from tests.host.rings import CONFIGS, TIMEOUT, library
+
+CONFIG = CONFIGS["engines"]
+
+
+@contextlib.contextmanager
+def open_grid(rows, columns, *, config=CONFIG, latency=3, faults=None):
+    """Grid of nodes, and its simulation, whose links are in the order of Topology.links."""
+    links = Topology(rows, columns).links
+    wiring = [((node, port), (end, port)) for (node, port), end in links.items()]
+    simulation = VerilatedRing(library(config), nodes=rows * columns, wiring=wiring)
+    try:
+        for link in simulation.links:
+            link.set_latency(data=latency, credit=latency)
+        simulation.set_faults(faults)
+        devices = [Device(VerilatedTransport(simulation, node), config, name=f"node {node}")
+                   for node in range(rows * columns)]
+        grid = GridNodes(devices, rows=rows, columns=columns, timeout=TIMEOUT)
+        grid.connect()
+        yield grid, simulation
+    finally:
+        simulation.close()

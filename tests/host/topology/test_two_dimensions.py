@@ -1,0 +1,99 @@
+"""Whole updates in two dimensions, on Verilated grids: against the golden model, with codecs, and other shapes."""
+
+import numpy as np
+import pytest
+
+from host.driver.codebooks import codebook
+from host.driver.optimizer_settings import Rule, Settings
+from host.reports.grid_speed import COMMANDS, LIMITS, measure
+from host.topology.grid import Shape
+from sim.golden import grid as golden_grid
+from sim.golden import ring as golden
+from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from tests.host.rings import CONFIGS, random
+from tests.host.topology.grids import open_grid
+
+MOMENTUM = {"gradient_scale": 0.25, "learning_rate": 0.5, "first_decay": 0.75}
+
+
+@pytest.mark.parametrize(("name", "rows", "columns", "length"), [
+    ("engines", 2, 3, 1000), ("centroid", 2, 3, 900), ("mx9", 2, 3, 1300), ("centroid", 2, 4, 700),
+    ("mx9", 2, 4, 700), ("mx9", 2, 2, 33), ("centroid", 1, 3, 700), ("mx9", 3, 1, 700)])
+def test_updates(name, rows, columns, length):
+    """Weights, masters, state, residuals and words are those of the golden model in each of three steps; gradients as
+    ``zero_value``, ``raw`` and ``mx9``, weights as ``raw``, ``centroid16`` and ``mx9``."""
+    config = CONFIGS[name]
+    generator = np.random.default_rng(rows * 16 + columns)
+    codec, gradient_codec = WEIGHT_CODECS[config.weight_codec], GRADIENT_CODECS[config.gradient_codec]
+    master = golden.bits(random(generator, length))
+    state = [np.zeros(length, np.uint32) for _ in range(min(config.state_planes, 1))]
+    residuals = np.zeros((rows, columns, length), np.uint32)
+    numbers = golden.settings(Rule.MOMENTUM, clip=np.inf, **MOMENTUM)
+    with open_grid(rows, columns, config=config) as (grid, _):
+        plan = grid.grid.plan(Shape.GRID)
+        grid.switch(plan)
+        rings = grid.rings(plan)
+        if config.codebook_words:
+            centroids = codebook(config.weight_codec, golden.floats(master))
+            rings.write_codebook(centroids)
+            codec = codec.bind(centroids)
+        (rings.write_master if config.has_master else rings.write_weights)(golden.floats(master))
+        rings.clear_state(length)
+        if config.has_residual:
+            rings.clear_residual(length)
+        rings.write_settings(Settings(rule=Rule.MOMENTUM, **MOMENTUM))
+        for step in range(3):
+            gradients = golden.bits(random(generator, (rows * columns, length), density=0.8))
+            rings.write_gradients(list(golden.floats(gradients)))
+            rings.clear_counters()
+            rings.fused_update(length)
+            update = golden_grid.fused_update(
+                gradients.reshape(rows, columns, length), master, state, numbers, weight_codec=codec,
+                gradient_codec=gradient_codec, residuals=residuals, segment=config.segment, lanes=config.lanes)
+            master, state = update.master, update.state
+            assert (rings.read_weights(length).view(np.uint32) == update.weights).all(), step
+            assert (rings.read_gradients(length).view(np.uint32) == update.gradients.reshape(-1, length)).all(), step
+            assert (rings.read_state(length).view(np.uint32) == state[0]).all(), step
+            if config.has_master:
+                assert (rings.read_master(length).view(np.uint32) == master).all(), step
+            if config.has_residual:
+                assert (rings.read_residual(length).view(np.uint32) == residuals.reshape(-1, length)).all(), step
+            assert [node["WORDS_SENT"] for node in rings.counters()] == update.words.reshape(-1).tolist(), step
+
+
+@pytest.mark.parametrize(("name", "rows", "columns"), [("engines", 2, 4), ("centroid", 2, 3)])
+def test_exact_sums(name, rows, columns):
+    """Sums of small integers are the same bits in a flat ring, in rows and then columns, in columns and then rows,
+    and in an update in two dimensions."""
+    config, length = CONFIGS[name], 600
+    values = np.random.default_rng(columns).integers(-100, 100, (rows * columns, length)).astype(np.float32)
+    total = values.sum(axis=0)
+    with open_grid(rows, columns, config=config) as (grid, _):
+        plan = grid.grid.plan(Shape.FLAT)
+        grid.switch(plan)
+        ring = grid.ring(plan)
+        ring.write_gradients(list(values[list(plan.order)]))
+        ring.all_reduce(length)
+        assert (ring.read_gradients(length) == total).all()
+        plan = grid.grid.plan(Shape.GRID)
+        grid.switch(plan)
+        rings = grid.rings(plan)
+        for first in (0, 1):
+            rings.write_gradients(list(values))
+            for number in (first, 1 - first):
+                rings.all_reduce(length, ring=number)
+            assert (rings.read_gradients(length) == total).all(), first
+        if not config.has_master:  # from weights of zero, with steps of one
+            rings.write_weights(np.zeros(length, np.float32))
+            rings.write_settings(Settings(rule=Rule.SGD, gradient_scale=1, learning_rate=-1))
+            rings.write_gradients(list(values))
+            rings.fused_update(length)
+            assert (rings.read_weights(length) == total).all()
+
+
+def test_cycles():
+    """Commands queued behind each other take little longer than one by one. `make bench` has long vectors, and how
+    they compare with a flat ring."""
+    with open_grid(2, 4, config=CONFIGS["centroid"], latency=16) as (grid, _):
+        found = measure(grid, 2048)
+    assert sum(found["queued"]) <= LIMITS[COMMANDS] * sum(found["alone"])
