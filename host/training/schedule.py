@@ -315,6 +315,10 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.overlap is None:
         return
     layers, schedule = _layers(workload), Schedule.parse(config.overlap)
+    if schedule.kind is Kind.STALE:
+        raise ValueError(f"Schedule of a training run must be one whose passes do not overlap, not {schedule}: train "
+                         f"by it on the golden model, by python -m host.training.learning, or measure it, by "
+                         f"python -m host.reports.stale_speed")
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")

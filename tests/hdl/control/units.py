@@ -9,6 +9,7 @@ from hdl.control.command_control import CommandControl
 from hdl.control.program_memory import ProgramMemory
 from hdl.control.pushed_commands import PushedCommands
 from hdl.control.region_versions import RegionVersions
+from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter
 from hdl.control.scoreboard import Scoreboard
 from hdl.control.sequencer import Sequencer
@@ -37,6 +38,7 @@ class Units(wiring.Component):
             "scoreboard": Scoreboard(queues=QUEUES),
             "scoreboard_3": Scoreboard(queues=3),
             "versions": RegionVersions(regions=5),
+            "rejections": Rejections(queues=QUEUES),
             "remote": RemoteAfter(queues=QUEUES),
             "remote_3": RemoteAfter(queues=3),
             **{f"trace_{lanes}": Trace(queues=QUEUES, lanes=lanes) for lanes in (1, 2, 8)},

@@ -13,8 +13,8 @@ from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.program.estimate import Costs
-from host.program.feeding import Feed, Feeder
-from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG, Kind, Schedule, build, layers_of
+from host.program.feeding import run_passes
+from host.program.schedules import Kind, Schedule, build, layers_of
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
@@ -69,28 +69,14 @@ class Steps:
             gradients = rings.random(self.generator, (self.ring.nodes, LENGTH), density=0.7)
             settings = Settings(**dataclasses.asdict(MOMENTUM.settings(
                 self.number + number + 1, gradient_scale=0.25, learning_rate=0.25 / (self.number + number + 1))))
-            given.append((gradients, settings))
-        staged = Buffer("gradients", LENGTH, LENGTH)
-
-        def stage(number):
-            late()
-            self.ring.write_gradients(list(given[number][0]), staged)
-
-        def write_settings(number):
-            late()
-            self.ring.write_settings(given[number][1])
-
-        feeder = Feeder(self.ring, passes, [
-            Feed(tag=self.tags["backward 1"], flag=STAGED_FLAG, give=stage),
-            Feed(tag=self.tags["latch"], flag=SETTINGS_FLAG, give=write_settings)])
-        feeder.begin()
-        found = self.ring.run_programs(collectives=self.program.collectives, passes=passes, parity=self.number % 2,
-                                       first=self.number, on_event=feeder.on_event)
+            given.append((list(gradients), settings))
+        found = run_passes(self.ring, self.program, given, staged=Buffer("gradients", LENGTH, LENGTH),
+                           first=self.number, late=late)
         placed = self.program.placed(self.ring.nodes)
         for number, (gradients, settings) in enumerate(given, self.number):
             self.golden.settings = golden_ring.settings(**{
                 name: value for name, value in dataclasses.asdict(settings).items() if name != "packed_state"})
-            self.golden.stage(golden_ring.bits(gradients), LENGTH)
+            self.golden.stage(golden_ring.bits(np.stack(gradients)), LENGTH)
             self.golden.run(placed, seed=number, parity=number % 2)
         self.number += passes
         return found
@@ -109,14 +95,15 @@ class Steps:
 
 
 def cycles(found):
-    """Cycles of a pass, from the end of the second to that of the last, and those of its commands that compute, on
-    the node where they are most."""
-    last = 2 * len(LAYERS) - 1
+    """Cycles of a pass, from the end of the second to that of the last, and the bound: the longer one of both queues
+    with their gaps, on the node where they are most."""
+    last = 3 * len(LAYERS)  # update 1, behind the latch
     passes = max(ends[-1] - ends[1] for ends in (
         [record.time for record in trace if record.end and record.tag == last] for trace in found.traces))
-    busy = max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == 0)
-               for trace in found.traces)
-    return passes / (PASSES - 2), busy / PASSES
+    queues = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
+                  for trace in found.traces) / PASSES + GAP * count
+              for queue, count in enumerate((2 * len(LAYERS), len(LAYERS) + 1))]
+    return passes / (PASSES - 2), max(queues)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -138,11 +125,10 @@ def test_same_bits_and_versions(nodes):
                             assert [record.version for record in trace if (record.tag, record.end) == (tag, False)] \
                                 == [max(0, number - lag) for number in range(first, first + PASSES)]
             steps.append(cycles(found))
-    (first, _), *others = steps
-    assert all(after <= before for (before, _), (after, _) in itertools.pairwise(steps))
-    assert others[-1][0] < 0.95 * first
-    # Nothing but the gaps between commands is left.
-    assert all(step <= 1.05 * busy + GAP * 2 * len(LAYERS) for step, busy in others[1:])
+    # Traces of rings with other zeros in their gradients differ a little.
+    assert all(after <= before + 40 for (before, _), (after, _) in itertools.pairwise(steps)), steps
+    assert steps[-1][0] < 0.95 * steps[0][0], steps
+    assert all(step <= 1.05 * bound for step, bound in steps[2:]), steps
 
 
 def test_a_host_that_is_late():
