@@ -7,13 +7,8 @@ can be replaced by what the next pass needs, and a flag says that this is done.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from hdl.control.protocol import EventStatus
-from host.driver.buffers import Buffer
 from host.driver.command import Event
 from host.driver.optimizer_settings import Settings
 from host.driver.programs import Passes
@@ -21,10 +16,7 @@ from host.driver.ring import Ring
 from host.program.program import CompiledProgram
 from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
 
-__all__ = ["Feed", "Feeder", "Given", "run_passes"]
-
-#: Gradients of each node, and settings, of a pass.
-Given: TypeAlias = tuple[Sequence[npt.NDArray[np.float32]], Settings]
+__all__ = ["Feed", "Feeder", "run_passes"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,35 +78,29 @@ class Feeder:
         self._ring.set_flags(feed.flag)
 
 
-def run_passes(ring: Ring, program: CompiledProgram, steps: Sequence[Given], *, staged: Buffer, first: int,
-               late: Callable[[], None] = lambda: None) -> Passes:
+def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
+               give: Callable[[int], None]) -> Passes:
     """Run a stale program, which the nodes have loaded, for several passes that overlap.
 
     Parameters
     ----------
     ring : Ring
     program : CompiledProgram
-    steps : sequence of Given
-        What each pass is given.
-    staged : Buffer
-        Place of the gradients that COMPUTE copies from.
+    settings : sequence of Settings
+        Settings of each pass.
     first : int
         Passes since the nodes were given their weights.
-    late : callable
-        Called before each time that the host gives something.
+    after : str
+        Last command of a pass that uses what the host gives to it, or that needs the place of what the next pass is
+        given: ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of
+        their own.
+    give : callable
+        Called with the number of a pass, from 0; gives nodes what it computes with.
     """
     tags = {task.name: task.place for task in program.tasks}
-
-    def stage(number: int) -> None:
-        late()
-        ring.write_gradients(list(steps[number][0]), staged)
-
-    def write_settings(number: int) -> None:
-        late()
-        ring.write_settings(steps[number][1])
-
-    feeder = Feeder(ring, len(steps), [Feed(tag=tags["backward 1"], flag=STAGED_FLAG, give=stage),
-                                       Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=write_settings)])
+    feeder = Feeder(ring, len(settings), [
+        Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
+        Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.write_settings(settings[number]))])
     feeder.begin()
-    return ring.run_programs(collectives=program.collectives, passes=len(steps), parity=first % 2, first=first,
+    return ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
                              on_event=feeder.on_event)

@@ -83,7 +83,8 @@ def measure(ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Cost
     gradients = list(generator.standard_normal((ring.nodes, length)).astype(np.float32))
     last = max(task.place for task in program.tasks if task.name.startswith("update"))
     if schedule.kind is Kind.STALE:
-        found = run_passes(ring, program, [(gradients, _SETTINGS)] * _PASSES, staged=staged, first=0)
+        found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0, after="backward 1",
+                           give=lambda number: ring.write_gradients(gradients, staged))
         ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
                 for trace in found.traces]
         passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 
 from hdl.control.protocol import EventStatus
+from host.compute.factors import Array
+from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
+from host.driver.codebooks import codebook
 from host.driver.diagnosis import RingError
 from host.driver.optimizer_settings import Settings
 from host.driver.ring import Ring
 from host.program.estimate import Costs
 from host.program.feeding import run_passes
-from host.program.schedules import Kind, Schedule, build, layers_of
+from host.program.schedules import Copies, Kind, Schedule, build, layers_of
+from host.training.engine import Computer
 from host.training.optimizers import SGD
 from sim.golden import ring as golden_ring
 from sim.golden.codecs import GRADIENT_CODECS, WEIGHT_CODECS
+from sim.golden.compute import Engine
 from sim.golden.program import GAP
 from sim.golden.program_nodes import Nodes
 from tests.host import rings
@@ -70,8 +75,14 @@ class Steps:
             settings = Settings(**dataclasses.asdict(MOMENTUM.settings(
                 self.number + number + 1, gradient_scale=0.25, learning_rate=0.25 / (self.number + number + 1))))
             given.append((list(gradients), settings))
-        found = run_passes(self.ring, self.program, given, staged=Buffer("gradients", LENGTH, LENGTH),
-                           first=self.number, late=late)
+        staged = Buffer("gradients", LENGTH, LENGTH)
+
+        def give(number):
+            late()
+            self.ring.write_gradients(given[number][0], staged)
+
+        found = run_passes(self.ring, self.program, [settings for _, settings in given], first=self.number,
+                           after="backward 1", give=give)
         placed = self.program.placed(self.ring.nodes)
         for number, (gradients, settings) in enumerate(given, self.number):
             self.golden.settings = golden_ring.settings(**{
@@ -156,3 +167,78 @@ def test_a_wrong_number_is_refused():
         bench.number = 2
         bench.run(2)
         bench.compare()
+
+
+class Engines:
+    """Nodes that compute, with lists, inputs and labels of even and odd passes apart, and golden nodes."""
+
+    NODES, EXAMPLES, DISTANCE = 2, 4, 512
+    CONFIG = rings.CONFIGS["centroid"]
+    LAYERS = layers_of([8, 8, 4])
+    LENGTH = LAYERS[-1].base + LAYERS[-1].length
+
+    def __init__(self, ring, behind, weights):
+        config, self.ring = self.CONFIG, ring
+        self.lists = compile_lists(
+            self.LAYERS, array=Array(rows=config.compute, lanes=config.lanes), examples=self.EXAMPLES,
+            words=config.activation_words, copies=Copies(layers=behind, distance=self.DISTANCE))
+        self.program = build(
+            Schedule(Kind.STALE, behind), self.LAYERS, nodes=self.NODES, costs=Costs(examples=self.EXAMPLES),
+            commands=self.lists.commands, lengths=[self.EXAMPLES] * self.NODES, distance=self.DISTANCE,
+            depth=config.program_depth)
+        self.computer = Computer(ring, self.lists, self.LENGTH)
+        centroids = codebook(config.weight_codec, weights)
+        self.golden = golden = Nodes(
+            self.NODES, gradient_words=self.LENGTH, weights=golden_ring.bits(weights), planes=1,
+            weight_codec=WEIGHT_CODECS[config.weight_codec].bind(centroids),
+            gradient_codec=GRADIENT_CODECS[config.gradient_codec], segment=config.segment,
+            engine=Engine(rows=config.compute, lanes=config.lanes), activation_words=config.activation_words)
+        between = np.zeros((self.NODES, self.DISTANCE - self.LENGTH), np.uint32)
+        golden.weights = np.hstack([golden.weights, between, golden.weights])
+        golden.weight_stride = self.DISTANCE
+        ring.write_codebook(centroids)
+        ring.distribute(weights)
+        ring.clear_state(self.LENGTH)
+        ring.write_weights_of(list(ring.read_weights(self.LENGTH)), Buffer("weights", self.DISTANCE, self.LENGTH))
+        ring.write_weight_stride(self.DISTANCE)
+        self.computer.prepare()
+        for odd, words in enumerate((self.lists.words, self.lists.odd)):
+            base = self.lists.places.lists + odd * self.DISTANCE
+            golden.activations[:, base:base + len(words)] = words
+        ring.load_programs([self.program.commands(rank, self.NODES) for rank in range(self.NODES)])
+
+    def run(self, first, given):
+        """Passes in one run, and the same on golden nodes, one after the other."""
+        settings = [Settings(**dataclasses.asdict(MOMENTUM.settings(first + number + 1, gradient_scale=0.25)))
+                    for number in range(len(given))]
+        run_passes(self.ring, self.program, settings, first=first, after="forward 1",
+                   give=lambda number: self.computer.give(given[number], odd=(first + number) % 2))
+        places, golden = self.lists.places, self.golden
+        for number, (shares, scalars) in enumerate(zip(given, settings, strict=True), first):
+            for rank, (x, labels) in enumerate(shares):
+                further = golden.activations[rank][number % 2 * self.DISTANCE:]
+                further[places.outputs[0]:][:x.size] = x.view(np.uint32).ravel()
+                further[places.labels:][:len(labels)] = labels
+            golden.settings = golden_ring.settings(**{
+                name: value for name, value in dataclasses.asdict(scalars).items() if name != "packed_state"})
+            golden.run(self.program.placed(self.NODES), seed=number, parity=number % 2)
+
+
+def test_passes_of_an_engine():
+    """Losses and weights of nodes that compute, after two runs of three passes each, with 0, 1 and all layers behind,
+    are those of the golden nodes."""
+    generator = np.random.default_rng(3)
+    weights = rings.random(generator, Engines.LENGTH)
+    with rings.open_nodes(Engines.NODES, config=Engines.CONFIG, host_port=False, timeout=20_000) as (ring, _):
+        for behind in (0, 1, 2):
+            bench = Engines(ring, behind, weights)
+            for first in (0, 3):
+                bench.run(first, [[(generator.standard_normal((Engines.EXAMPLES, 8)).astype(np.float32),
+                                    generator.integers(0, 4, Engines.EXAMPLES)) for _ in range(Engines.NODES)]
+                                  for _ in range(3)])
+                for base in (0, Engines.DISTANCE) if behind else (0,):
+                    found = ring.read_weights(Buffer("weights", base, Engines.LENGTH)).view(np.uint32)
+                    expected = bench.golden.weights[:, base:base + Engines.LENGTH]
+                    assert (found == expected).all(), (behind, first, base)
+                loss = bench.golden.activations[:, bench.lists.places.loss].view(np.float32)
+                assert bench.computer.losses() == loss.tolist()
