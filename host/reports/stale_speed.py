@@ -1,8 +1,9 @@
-"""Cycles of a training step with weights that are an update behind, on simulated nodes with modelled compute.
+"""Cycles of a training step with weights that are an update behind, on simulated nodes.
 
-``python -m host.reports.stale_speed`` runs the deep network, 64-32x9-10, with dense random gradients for some passes
-that overlap, with every number of layers behind that is asked for, and prints the cycles of a pass beside those of
-the serial schedule, the bound, and the versions of weights that the layers have computed with.
+``python -m host.reports.stale_speed`` runs the deep network, 64-32x9-10, for some passes that overlap, with every
+number of layers behind that is asked for, and prints the cycles of a pass beside those of the serial schedule, the
+bound, and the versions of weights that the layers have computed with. Compute is modelled, with dense random
+gradients, or with ``--compute node`` that of the nodes' engines, on random inputs.
 """
 
 import argparse
@@ -15,18 +16,23 @@ from typing import Any
 import numpy as np
 
 from hdl.config import NodeConfig
+from host.compute.factors import Array
+from host.compute.lists import compile_lists
 from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
+from host.driver.programs import Passes
 from host.driver.ring import Ring
 from host.models.widths import widths
 from host.output import write_json
 from host.program.estimate import MACS, Costs
 from host.program.feeding import run_passes
-from host.program.schedules import Dense, Kind, Schedule, build, layers_of
+from host.program.program import CompiledProgram
+from host.program.schedules import Copies, Dense, Kind, Schedule, build, layers_of
+from host.training.engine import Computer
 from host.transports.session import open_session
 from sim.golden.program import GAP
 
-__all__ = ["Row", "main", "measure", "table"]
+__all__ = ["Bench", "Row", "main", "table"]
 
 #: Pixels and classes of digits.
 _INPUTS, _CLASSES = 64, 10
@@ -67,42 +73,85 @@ class Row:
         return max(self.compute, self.communicate + GAP * self.commands)
 
 
-def measure(ring: Ring, layers: Sequence[Dense], schedule: Schedule, costs: Costs) -> Row:
-    """Run passes of a schedule on nodes that have two queues, masters and versions."""
-    length = layers[-1].base + layers[-1].length
-    # The serial schedule has no flags and no second copy, so its passes are runs of their own.
-    program = build(schedule, layers, nodes=ring.nodes, costs=costs, staged=length, distance=length,
-                    depth=ring.devices[0].config.program_depth)
-    generator = np.random.default_rng(0)
-    ring.distribute(generator.standard_normal(length).astype(np.float32))
-    ring.write_weights_of(list(ring.read_weights(length)), Buffer("weights", length, length))
-    ring.clear_state(length)
-    ring.write_weight_stride(length)
-    ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
-    staged = Buffer("gradients", length, length)
-    gradients = list(generator.standard_normal((ring.nodes, length)).astype(np.float32))
-    last = max(task.place for task in program.tasks if task.name.startswith("update"))
-    if schedule.kind is Kind.STALE:
-        found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0, after="backward 1",
-                           give=lambda number: ring.write_gradients(gradients, staged))
-        ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
-                for trace in found.traces]
-        passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)
-    else:
-        ring.write_gradients(gradients, staged)
-        ring.write_settings(_SETTINGS)
-        found = ring.run_programs(collectives=program.collectives)
+class Bench:
+    """Nodes with two queues, masters and versions, on which a network is measured.
+
+    Parameters
+    ----------
+    ring : Ring
+    layers : sequence of Dense
+    costs : Costs
+    distance : int
+        Elements from the first copy of weights to the second.
+    """
+
+    def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
+        self._ring = ring
+        self._layers = layers
+        self._costs = costs
+        self._distance = distance
+        self._length = layers[-1].base + layers[-1].length
+        self._generator = np.random.default_rng(0)
+        self._staged = Buffer("gradients", self._length, self._length)
+
+    def measure(self, schedule: Schedule) -> Row:
+        """Run passes of a schedule."""
+        ring, stale = self._ring, schedule.kind is Kind.STALE
+        copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
+        computer = self._computer(copies) if ring.devices[0].config.compute else None
+        given: dict[str, Any] = {"staged": self._length} if computer is None else {
+            "commands": computer.lists.commands, "lengths": [self._costs.examples] * ring.nodes}
+        program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
+                        depth=ring.devices[0].config.program_depth, **given)
+        ring.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
+        ring.write_weights_of(list(ring.read_weights(self._length)), Buffer("weights", self._distance, self._length))
+        ring.clear_state(self._length)
+        ring.write_weight_stride(self._distance)
+        if computer is not None:
+            computer.prepare()
+        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        if stale:
+            found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
+                               after="backward 1" if computer is None else "forward 1",
+                               give=lambda number: self._give(computer, number % 2))
+        else:  # passes without flags and second copies are runs of their own
+            self._give(computer, 0)
+            ring.write_settings(_SETTINGS)
+            found = ring.run_programs(collectives=program.collectives)
+        return self._row(schedule, program, found)
+
+    def _computer(self, copies: Copies | None) -> Computer:
+        config = self._ring.devices[0].config
+        lists = compile_lists(self._layers, array=Array(rows=config.compute, lanes=config.lanes),
+                              examples=self._costs.examples, words=config.activation_words, copies=copies)
+        return Computer(self._ring, lists, self._length)
+
+    def _give(self, computer: Computer | None, odd: int) -> None:
+        """Give nodes what they compute with, or what stands for it."""
+        ring, examples, random = self._ring, self._costs.examples, self._generator
+        if computer is None:
+            ring.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
+                                 self._staged)
+        else:
+            computer.give([(random.standard_normal((examples, _INPUTS)).astype(np.float32),
+                            random.integers(0, _CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
+
+    def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
+        places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.STALE
         passes, cycles = 1, float(found.outcome.cycles)
-    busy = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
-                for trace in found.traces) / passes for queue in (0, 1)]
-    versions = []
-    if schedule.kind is Kind.STALE:
-        forward = {task.name: task.place for task in program.tasks}
-        for layer in layers:
-            seen = {[record.version for record in trace if (record.tag, record.end) == (
-                forward[f"forward {layer.number}"], False)][-1] for trace in found.traces}
-            versions += [_PASSES - 1 - version for version in seen]
-    return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
+        if stale:
+            last = max(task.place for task in program.tasks if task.name.startswith("update"))
+            ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
+                    for trace in found.traces]
+            passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)
+            for layer in self._layers:
+                forward = places[f"forward {layer.number}"], False
+                versions += [_PASSES - 1 - version for version in {
+                    [record.version for record in trace if (record.tag, record.end) == forward][-1]
+                    for trace in found.traces}]
+        busy = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
+                    for trace in found.traces) / passes for queue in (0, 1)]
+        return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -119,28 +168,34 @@ def table(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m host.reports.stale_speed",
-                                     description="Measure passes that overlap, with modelled compute.")
+                                     description="Measure passes that overlap.")
     parser.add_argument("--hidden", default="32x9", help="widths of hidden layers [32x9]")
     parser.add_argument("--batch", type=int, default=32, help="examples in a step [32]")
     parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
     parser.add_argument("--macs", type=int, default=MACS, help=f"multiply-adds per cycle [{MACS}]")
     parser.add_argument("--behind", default="0,1,2,3,5,10", help="numbers of layers that are behind [0,1,2,3,5,10]")
     parser.add_argument("--output", type=Path, default=Path("build/stale"), help="folder of stale.json [build/stale]")
+    parser.add_argument("--compute", choices=("modelled", "node"), default="modelled",
+                        help="COMPUTE that stands for an engine, or the engines of nodes [modelled]")
     options = parser.parse_args(arguments)
     layers = layers_of([_INPUTS, *widths(options.hidden), _CLASSES])
-    words = 1 << (2 * (layers[-1].base + layers[-1].length) - 1).bit_length()
-    node = NodeConfig(queues=2, versions=True, masters=True, stand_in=True, state_planes=1, gradient_words=words,
-                      weight_words=words, masking=False, error_feedback=False)
+    length = layers[-1].base + layers[-1].length
+    words = 1 << (2 * length - 1).bit_length()
+    node = NodeConfig(queues=2, versions=True, masters=True, state_planes=1, gradient_words=words, weight_words=words,
+                      masking=False, error_feedback=False, activation_words=words)
+    node = dataclasses.replace(node, **({"compute": options.macs // node.lanes} if options.compute == "node"
+                                        else {"stand_in": True}))
     costs = Costs(examples=-(-options.batch // options.nodes), macs=options.macs)
     schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
                  *(Schedule(Kind.STALE, int(layers)) for layers in options.behind.split(","))]
-    # Gradients are staged beside the timed run, since engines would make them on the nodes.
+    # What passes are given is written beside the timed run.
     with open_session(nodes=options.nodes, config=node, host_port=False) as session:
-        rows = [measure(session.ring, layers, schedule, costs) for schedule in schedules]
+        bench = Bench(session.ring, layers, costs, distance=words // 2)
+        rows = [bench.measure(schedule) for schedule in schedules]
     print(table(rows))
-    print("compute: modelled")
+    print(f"compute: {'engine' if options.compute == 'node' else 'modelled'}")
     found: list[dict[str, Any]] = [{**dataclasses.asdict(row), "bound": row.bound} for row in rows]
-    write_json(options.output / "stale.json", {"compute": "modelled", "rows": found})
+    write_json(options.output / "stale.json", {"compute": options.compute, "rows": found})
     return 0
 
 
