@@ -308,6 +308,8 @@ UNITS = {
     "control.event_queue": Unit("hdl.control.event_queue:EventQueue", {"queues": 2, "depth": 8}),
     "control.program_memory": Unit("hdl.control.program_memory:ProgramMemory", {"queues": 2, "depth": 64}),
     "control.remote_after": Unit("hdl.control.remote_after:RemoteAfter", {"queues": 2}),
+    "control.region_versions": Unit("hdl.control.region_versions:RegionVersions", {}),
+    "control.rejections": Unit("hdl.control.rejections:Rejections", {"queues": 2}),
     "control.scoreboard": Unit("hdl.control.scoreboard:Scoreboard", {"queues": 2}),
     "control.sequencer": Unit("hdl.control.sequencer:Sequencer", {"depth": 64}),
     "control.trace": Unit("hdl.control.trace:Trace", {"queues": 2, "lanes": 4}),

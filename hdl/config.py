@@ -19,7 +19,8 @@ _REDUCED = {
     "quantization": ("quantization", False), "stand_in": ("stand_in", False), "queues": ("Queue count", 1),
     "ring_ports": ("Ring port count", 1),
     "replay": ("replay", False),
-    "weight_codec": ("Weight codec", RAW), "gradient_codec": ("Gradient codec", ZERO_VALUE),
+    "weight_codec": ("Weight codec", RAW), "masters": ("masters", False),
+    "gradient_codec": ("Gradient codec", ZERO_VALUE),
 }
 
 #: Elements in a segment: the powers of two that the length of a packet can hold.
@@ -78,6 +79,9 @@ class NodeConfig:
         Whether the products of LAYERS can be scaled and masked; without effect in a node without LAYERS.
     queues : int
         Queues of commands: 1, or 2 for one that computes and one that communicates, with a program for each.
+    versions : bool
+        Whether the updates of regions of weights are counted, and a command refused that would compute with others
+        than it must; without effect in a node with one queue.
     program_depth : int
         Commands of each queue's program, 1 to 1,024; without effect in a node with one queue.
     weight_codec : str
@@ -85,6 +89,9 @@ class NodeConfig:
         ``raw`` the node has one more memory, of ``state_words`` elements, for the weights of its own block as they
         were before they were encoded; all nodes, the owner too, have the decoded ones in their weight memory. With
         centroids it has another one, of :attr:`codebook_words`, which the host loads with them.
+    masters : bool
+        Whether nodes with ``raw`` weights have that memory too: a fused update then reads no weights, and may write
+        them elsewhere than those that others compute with. Without effect with another codec.
     gradient_codec : str
         Codec of gradients and their sums: a name of :data:`hdl.compression.registry.GRADIENT_CODECS`. Gradients in
         ``zero_value`` and ``raw`` are added as they are. With any other they are decoded, added and encoded again at
@@ -121,8 +128,10 @@ class NodeConfig:
     activation_words: int = 8192
     scale_mask: bool = False
     queues: int = 1
+    versions: bool = False
     program_depth: int = 64
     weight_codec: str = RAW
+    masters: bool = False
     gradient_codec: str = ZERO_VALUE
     nodes_max: int = 16
     ring_ports: int = 1
@@ -151,7 +160,8 @@ class NodeConfig:
             raise ValueError(f"Update interval must be 1, 2, 4 or 8, not {self.update_interval!r}")
         if self.multiplier_dsps not in (1, 2, 4):
             raise ValueError(f"DSP blocks per multiplier must be 1, 2 or 4, not {self.multiplier_dsps!r}")
-        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "replay"):
+        for name in ("masking", "error_feedback", "quantization", "stand_in", "scale_mask", "versions", "masters",
+                     "replay"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if isinstance(self.compute, bool) or self.compute not in (0, 1, 2, 4):
@@ -208,8 +218,8 @@ class NodeConfig:
 
     @property
     def has_master(self):
-        """Whether weights go through a codec, so that the node keeps the masters of its own block."""
-        return self.weight_codec != RAW
+        """Whether the node keeps the masters of its own block: always where weights go through a codec."""
+        return self.masters or self.weight_codec != RAW
 
     @property
     def has_signals(self):

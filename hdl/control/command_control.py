@@ -21,6 +21,8 @@ class Rejection(enum.IntEnum):
     """Its flags have not come in time."""
     AFTER = 3
     """The commands that it comes after have not ended in time."""
+    STALE = 4
+    """Its region of weights has not had as many updates as its pass says."""
 
 
 class CommandControl(wiring.Component):
@@ -55,6 +57,8 @@ class CommandControl(wiring.Component):
         Its dependencies hold. This stays so until the command has started.
     alive : In(1)
         What the dependencies are about may be under way.
+    right : In(1)
+        Its region of weights has the version that it must find; right when its dependencies hold.
     blocked : In(1)
         Another queue is about to take flags.
     flags, link_reset, timeout : In
@@ -119,6 +123,7 @@ class CommandControl(wiring.Component):
             "stale": In(1),
             "holds": In(1),
             "alive": In(1),
+            "right": In(1),
             "blocked": In(1),
             "flags": In(16),
             "link_reset": In(1),
@@ -172,7 +177,7 @@ class CommandControl(wiring.Component):
             self.deliver.eq((alone & ~dropped) | (self.rejected & (self.reason == Rejection.VERDICT))),
             drop.eq(self.stop & self.head_of_program),
             may.eq(self.loaded & self.holds & ~self.stale & ~self.link_reset & ~drop),
-            direct.eq(may & ~self.needs_flags),
+            direct.eq(may & self.right & ~self.needs_flags),
             self.ended.eq(self.running & self.completion & ~self.known),
             self.done.eq(self.ended & self.run_of_program & self.good),
             self.failed.eq((self.ended & self.run_of_program & ~self.good) | (reject & self.head_of_program)),
@@ -226,6 +231,8 @@ class CommandControl(wiring.Component):
                         m.d.sync += self.loaded.eq(0)
                     with m.Elif(self.link_reset):
                         refuse(Rejection.LINK_RESET)
+                    with m.Elif(may & (missing == 0) & ~self.blocked & ~self.right):
+                        refuse(Rejection.STALE)
                     with m.Elif(may & (missing == 0) & ~self.blocked):
                         start()
                         m.d.comb += self.takes.eq(self.needs_flags)

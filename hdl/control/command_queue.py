@@ -5,13 +5,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from hdl.control.command_checker import RULE, checked_layout
-from hdl.control.command_control import CommandControl, Rejection
+from hdl.control.command_control import CommandControl
 from hdl.control.command_loader import CommandLoader
 from hdl.control.event_queue import EventQueue
 from hdl.control.program_memory import ProgramMemory, program_word_layout
-from hdl.control.protocol import QUEUE_DEPTH, EventStatus, command_layout, descriptor_layout, event_layout
+from hdl.control.protocol import QUEUE_DEPTH, EventStatus, Operation, command_layout, descriptor_layout, event_layout
 from hdl.control.pushed_commands import PushedCommands
+from hdl.control.region_versions import RegionVersions
 from hdl.control.register_file import queue_status_layout
+from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter, signals_signature
 from hdl.control.scoreboard import Scoreboard, others
 from hdl.control.sequencer import Sequencer, run_layout
@@ -55,6 +57,10 @@ class CommandQueue(wiring.Component):
     (:class:`~hdl.control.remote_after.RemoteAfter`); the detail of its ``AFTER_TIMEOUT`` has that queue, ``remote``
     (18) and the node (23:20). A wait for commands begins anew as long as the other queue of this node runs a command,
     and when another node tells that it computes: it ends only where nobody does what it is for.
+
+    In a node that counts updates a command of the first queue's program starts only if its region of weights has as
+    many of them as its pass says (:class:`~hdl.control.region_versions.RegionVersions`), and ends with ``STALE``
+    otherwise; the detail is the version that it would find (15:0), and the one that it must (31:16).
 
     While ``link_reset`` is held, commands end with ``LINK_RESET`` in place of being started, those that wait too:
     this empties the queues, and ends a run.
@@ -139,6 +145,7 @@ class CommandQueue(wiring.Component):
         self._queues = queues
         self._program_depth = program_depth
         self._has_signals = config.has_signals and queues > 1
+        self._has_versions = config.versions and queues > 1
         lanes = config.lanes
         several = {
             "program": In(stream.Signature(program_word_layout())),
@@ -210,8 +217,9 @@ class CommandQueue(wiring.Component):
         if self._queues == 1:
             (control,) = controls
             m.d.comb += [
-                control.available.eq(pushed.levels[0] != 0), control.holds.eq(1), pushed.removed.eq(control.removed)]
-            self._reject(m, controls, loader, ended, lambda n: Const(0, 32))
+                control.available.eq(pushed.levels[0] != 0), control.holds.eq(1), control.right.eq(1),
+                pushed.removed.eq(control.removed)]
+            self._reject(m, controls, loader, ended, lambda n: Const(0, 32), Const(0, 32))
         else:
             self._programs(m, controls, pushed, loader, ended)
         return m
@@ -253,46 +261,30 @@ class CommandQueue(wiring.Component):
             m.d.comb += control.blocked.eq(control.needs_flags & Cat(ahead).any())
         m.d.sync += self.flags.eq(self.flags & ~taken | given | self.set_flags)
 
-    def _reject(self, m, controls, loader, ended, after):
-        """Make the events of commands that are not run, of one queue after the other.
+    def _reject(self, m, controls, loader, ended, after, stale):
+        """Make the events of commands that are not run.
 
         Parameters
         ----------
         after : callable
             Takes the number of a queue, and gives the detail of its AFTER_TIMEOUT.
+        stale : value
+            Detail of STALE.
         """
-        rejected, event = ended.rejected, ended.rejected.payload
-        chosen = Signal(range(max(self._queues, 2)))
-        tag, status, detail, count = Signal(16), Signal(8), Signal(32), Signal(32)
-        for n in reversed(range(self._queues)):
-            with m.If(controls[n].rejected):
-                m.d.comb += chosen.eq(n)
-        with m.Switch(chosen):
-            for n, control in enumerate(controls):
-                with m.Case(n):
-                    m.d.comb += [tag.eq(loader.heads[n].tag), count.eq(control.count)]
-                    with m.Switch(control.reason):
-                        with m.Case(Rejection.VERDICT):
-                            m.d.comb += [status.eq(loader.verdict.status), detail.eq(loader.verdict.detail)]
-                        with m.Case(Rejection.LINK_RESET):
-                            m.d.comb += status.eq(EventStatus.LINK_RESET)
-                        with m.Case(Rejection.FLAGS):
-                            m.d.comb += [status.eq(EventStatus.WAIT_TIMEOUT), detail.eq(control.missing)]
-                        with m.Case(Rejection.AFTER):
-                            m.d.comb += [status.eq(EventStatus.AFTER_TIMEOUT), detail.eq(after(n))]
-        # A register keeps the choice and the subtraction out of the way to the memory of events.
-        with m.If(~rejected.valid):
-            m.d.sync += [
-                rejected.valid.eq(Cat(control.rejected for control in controls).any()),
-                event.tag.eq(tag), event.status.eq(status), event.queue.eq(chosen), event.detail.eq(detail),
-                event.cycles.eq(count - 1), event.weight_version.eq(self.weight_version),
-            ]
-        with m.Elif(rejected.ready):
-            m.d.sync += rejected.valid.eq(0)
+        m.submodules.rejections = rejections = Rejections(queues=self._queues)
+        connect_stream(m, rejections.o, ended.rejected)
+        m.d.comb += [
+            rejections.verdict.eq(loader.verdict), rejections.stale.eq(stale),
+            rejections.weight_version.eq(self.weight_version),
+        ]
         for n, control in enumerate(controls):
-            run = self.completions[n].valid & self.completions[n].ready
-            taken = rejected.valid & rejected.ready & (event.queue == n)
-            m.d.comb += control.queued.eq(Mux(control.rejected, taken, run))
+            given, run = rejections.i[n], self.completions[n].valid & self.completions[n].ready
+            m.d.comb += [
+                given.rejected.eq(control.rejected), given.reason.eq(control.reason),
+                given.tag.eq(loader.heads[n].tag), given.count.eq(control.count),
+                given.missing.eq(control.missing), given.after.eq(after(n)),
+                control.queued.eq(Mux(control.rejected, rejections.taken[n], run)),
+            ]
 
     def _programs(self, m, controls, pushed, loader, ended):
         """Join sequencers, scoreboard and trace."""
@@ -338,6 +330,7 @@ class CommandQueue(wiring.Component):
         with m.If(self.link_reset):
             m.d.sync += run.number.eq(0)
         missing = self._remote(m, controls, loader, sequencers, scoreboard, taken=taken, run=run)
+        ready, stale, versions = self._versions(m, controls, loader, sequencers, taken=taken)
         for n, (control, sequencer) in enumerate(zip(controls, sequencers, strict=True)):
             m.submodules[f"sequencer_{n}"] = sequencer
             given = Signal(run_layout(), name=f"run_{n}")  # what a run begins with, and what its passes go on by
@@ -353,7 +346,7 @@ class CommandQueue(wiring.Component):
                 sequencer.advance.eq(control.removed & control.head_of_program),
                 control.of_program.eq(sequencer.active & (ahead == 0)),
                 control.available.eq(Mux(control.of_program, ~scoreboard.held[n], pushed.levels[n] != 0)),
-                control.holds.eq((scoreboard.holds[n] & ~missing[n]) | ~control.head_of_program),
+                control.holds.eq((scoreboard.holds[n] & ~missing[n] & ready) | ~control.head_of_program),
                 control.stop.eq(stop),
                 pushed.removed[n].eq(control.removed & ~control.head_of_program),
                 loader.from_program[n].eq(control.head_of_program),
@@ -363,6 +356,7 @@ class CommandQueue(wiring.Component):
                 trace.started[n].eq(control.started),
                 trace.ended[n].eq(control.ended),
                 trace.tags[n].eq(control.tag),
+                trace.versions[n].eq(versions[n]),
             ]
             with m.If(loader.serving == n):
                 m.d.comb += programs.slot.eq(sequencer.slot)
@@ -384,7 +378,39 @@ class CommandQueue(wiring.Component):
             there = Cat(head.after_1, head.lag_1, Const(1, 1), Const(0, 1), head.unit[:4], head.unit_queue)
             return Mux(scoreboard.holds[n], there, here) if self._has_signals else here
 
-        self._reject(m, controls, loader, ended, after)
+        self._reject(m, controls, loader, ended, after, stale)
+
+    def _versions(self, m, controls, loader, sequencers, *, taken):
+        """Join the count of updates; returns whether it is ready, the detail of STALE, and versions for the trace."""
+        traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
+        if not self._has_versions:
+            m.d.comb += [control.right.eq(1) for control in controls]
+            return Const(1, 1), Const(0, 32), traced
+        m.submodules.versions = versions = RegionVersions()
+        computing, updating = controls[0], controls[-1]
+        counted = Signal()  # the update that runs
+
+        def region(n):
+            head = loader.heads[n]
+            return [("region", head.region), ("apart", head.apart), ("odd", sequencers[n].current.odd)]
+
+        m.d.comb += [
+            versions.clear.eq(taken & (self.run.payload.first == 0)),
+            *(versions.head[name].eq(value) for name, value in region(0)),
+            *(versions.update[name].eq(value) for name, value in region(-1)),
+            versions.number.eq(sequencers[0].current.number),
+            versions.begun.eq(updating.started & updating.head_of_program & (loader.heads[-1].region != 0)
+                              & (loader.heads[-1].operation == Operation.FUSED_UPDATE)),
+            versions.ended.eq(updating.done & counted),
+            computing.right.eq(versions.right | ~computing.head_of_program),
+            *(control.right.eq(1) for control in controls[1:]),
+        ]
+        with m.If(updating.started):
+            m.d.sync += counted.eq(versions.begun)
+        with m.If(computing.started):
+            m.d.sync += traced[0].eq(Mux(computing.head_of_program & (loader.heads[0].region != 0),
+                                         versions.version, 0))
+        return ~versions.busy, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
         """Join the comparison with counts of other nodes; returns the dependencies on them that do not hold."""

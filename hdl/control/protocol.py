@@ -112,6 +112,7 @@ class EventStatus(enum.IntEnum):
     BAD_INSTRUCTION = 24
     BUSY = 25
     BAD_UNIT = 26
+    STALE = 27
 
 
 class EventFlag(enum.IntFlag):
@@ -140,8 +141,10 @@ def command_layout():
     takes before it starts, ``signal`` those it sets when it has ended well. ``port`` chooses the ring; a node with
     one port has ring 0. ``collective`` is the number of the collective, which packets carry. Group j of 32 elements
     belongs to block (j + ``turn``) modulo ``size`` and lies j · ``stride`` groups behind the base. With ``remote``
-    the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. SWITCH has its
-    setting in ``gradient_base``: :func:`hdl.ring.switched_link.seats_layout`.
+    the second pair of ``after`` and ``lag`` is about ``unit_queue`` of the node of rank ``unit``. ``region`` is the
+    region of weights that a command of a program computes with or updates, and ``apart`` says that it has two copies
+    (:mod:`hdl.control.region_versions`). SWITCH has its setting in ``gradient_base``:
+    :func:`hdl.ring.switched_link.seats_layout`.
     """
     return data.StructLayout({
         "operation": 8, "rank": 8, "size": 8, "port": 8,
@@ -154,7 +157,7 @@ def command_layout():
         "tag": 16, "tenant": 16,
         "after_0": 16, "after_1": 16,
         "lag_0": 2, "lag_1": 2, "unit_queue": 2, "remote": 1, "round": 1, "alternate": 1, "region": 6, "model": 8,
-        "unit": 8, "reserved_9": 1,
+        "unit": 8, "apart": 1,
         "turn": 8, "stride": 8, "reserved_10": 16,
         "duration": 32,
         "reserved_12": 128,

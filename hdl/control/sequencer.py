@@ -23,18 +23,20 @@ def run_layout():
     ``passes`` is the number of passes, ``parity`` that of the first, and ``model`` the number of the program. Numbers
     of collectives begin at ``collective`` and go on by ``collectives`` with each pass. ``number`` is that of the run,
     the same on all nodes of a ring, and ``rank`` and ``size`` are the node's place there: all are for waits for other
-    nodes. With number 0 a node tells the others nothing.
+    nodes. With number 0 a node tells the others nothing. ``first`` is the number of passes before this run since
+    weights were written, by which versions are judged; a run with 0 begins to count them anew.
     """
     return data.StructLayout({
         "passes": 16, "model": 8, "parity": 1, "number": RUN_BITS, "reserved_0": 1,
         "collective": 16, "collectives": 16,
-        **place_layout().members, "reserved_2": 23,
+        **place_layout().members, "first": 16, "reserved_2": 7,
     })
 
 
 def pass_layout():
-    """Changes of a pass to its commands: ``odd`` chooses the second of two weight bases, ``collective`` is added."""
-    return data.StructLayout({"odd": 1, "collective": 16})
+    """Changes of a pass to its commands: ``odd`` chooses the second of two weight bases, ``collective`` is added.
+    ``number`` is that of the pass since weights were written."""
+    return data.StructLayout({"odd": 1, "collective": 16, "number": 16})
 
 
 class Sequencer(wiring.Component):
@@ -100,6 +102,7 @@ class Sequencer(wiring.Component):
                 self.passes.eq(Mux(self.length != 0, self.run.passes, 0)),
                 self.current.odd.eq(self.run.parity),
                 self.current.collective.eq(self.run.collective),
+                self.current.number.eq(self.run.first),
             ]
         with m.Elif(self.stop):
             m.d.sync += [self.active.eq(0), self.passes.eq(0)]
@@ -109,6 +112,7 @@ class Sequencer(wiring.Component):
                 m.d.sync += [
                     self.slot.eq(0), self.passes.eq(self.passes - 1), self.active.eq(~only),
                     self.current.odd.eq(~self.current.odd),
+                    self.current.number.eq(self.current.number + 1),
                     self.current.collective.eq(self.current.collective + self.run.collectives),
                 ]
         return m

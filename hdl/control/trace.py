@@ -14,8 +14,9 @@ __all__ = ["Trace", "trace_record_layout"]
 
 
 def trace_record_layout():
-    """The two words of a record: which command, ``end`` or start of it, and the time in cycles."""
-    return data.StructLayout({"tag": 16, "reserved": 13, "end": 1, "queue": 2, "time": 32})
+    """The two words of a record: which command, ``end`` or start of it, and the time in cycles; ``version`` is that
+    of the weights it computes with, modulo 2^13."""
+    return data.StructLayout({"tag": 16, "version": 13, "end": 1, "queue": 2, "time": 32})
 
 
 class Trace(wiring.Component):
@@ -40,6 +41,8 @@ class Trace(wiring.Component):
         A command of a queue starts, or ends, in this cycle.
     tags : In(array of 16 bits)
         Tag of the command, from the cycle after ``started`` on.
+    versions : In(array of 13 bits)
+        Version of its region of weights, likewise.
     node_time : Out(32)
         Cycles since reset.
     pointer : Out(32)
@@ -59,6 +62,7 @@ class Trace(wiring.Component):
             "started": In(queues),
             "ended": In(queues),
             "tags": In(data.ArrayLayout(16, queues)),
+            "versions": In(data.ArrayLayout(13, queues)),
             "node_time": Out(32),
             "pointer": Out(32),
             "read": In(read_signature(TRACE_WORDS // lanes, lanes)),
@@ -71,7 +75,7 @@ class Trace(wiring.Component):
             shape=32 * lanes, depth=TRACE_WORDS // lanes, init=[], attrs={"no_rw_check": 1})
         write = memory.write_port(granularity=64)
         read = memory.read_port(transparent_for=())
-        tag, end_of, queue_of = Signal(16), Signal(), Signal(2)
+        tag, version, end_of, queue_of = Signal(16), Signal(13), Signal(), Signal(2)
         age = Signal(range(2 * self._queues))  # cycles for which the record has waited
         recorded = Signal()
 
@@ -88,10 +92,11 @@ class Trace(wiring.Component):
                 with m.If(served):
                     m.d.comb += [
                         recorded.eq(1), age.eq(waited),
-                        tag.eq(self.tags[queue]), end_of.eq(end), queue_of.eq(queue),
+                        tag.eq(self.tags[queue]), version.eq(self.versions[queue]),
+                        end_of.eq(end), queue_of.eq(queue),
                     ]
                 free = free & ~due
-        record = Cat(tag, Const(0, 13), end_of, queue_of, (self.node_time - age - 1)[:32])
+        record = Cat(tag, version, end_of, queue_of, (self.node_time - age - 1)[:32])
         part = self.pointer[:(TRACE_WORDS // 2 - 1).bit_length()]
         shift = (lanes // 2 - 1).bit_length()
         m.d.sync += [

@@ -5,6 +5,9 @@ but behind the last layer, whose list has the cross-entropy as well. Backward ar
 columns of dY, and, but in the first layer, dX = dY · W, which is +0.0 where X is. Sizes that are the number of
 examples are left to the command, so that one list serves batches of all sizes.
 
+In a schedule whose passes overlap, even and odd passes have inputs, labels and lists of their own, a fixed distance
+apart, so that the host can write those of the next pass while this one is under way.
+
 Gradients lie where the ring looks for them. Activations are rows of whole memory rows, one per example: inputs, the
 output of each layer, and the gradients of two outputs, which take turns. Behind them are labels, the loss and the
 lists.
@@ -30,7 +33,7 @@ from hdl.compute.layer_list import (
 from hdl.group import GROUP
 from host.compute.factors import Array, best_factors
 from host.program.region import Region
-from host.program.schedules import Dense, Work
+from host.program.schedules import STAGED_FLAG, Copies, Dense, Work
 from sim.golden.compute import pack
 
 __all__ = ["MOST_SIZE", "Activations", "Lists", "compile_lists"]
@@ -117,19 +120,26 @@ class Lists:
         Words of all lists, which are written from ``places.lists`` on.
     commands : list of Work
         Commands of a pass: all layers forward, and backward from the last to the first.
+    odd : array of uint32
+        Words of the lists of odd passes, ``distance`` further on; none where passes do not overlap.
+    distance : int
+        Elements by which inputs, labels and lists of odd passes lie further on.
     """
 
     places: Activations
     words: Words
     commands: list[Work]
+    odd: Words
+    distance: int
 
     @property
     def end(self) -> int:
         """Words of the activation memory that are used."""
-        return self.places.lists + len(self.words)
+        return self.places.lists + len(self.words) + self.distance
 
 
-def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int) -> Lists:
+def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words: int,
+                  copies: Copies | None = None) -> Lists:
     """Make the lists of a perceptron, with a ReLU between each two of its layers.
 
     Parameters
@@ -141,6 +151,8 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         Most examples of a node in a step.
     words : int
         Elements of the activation memory.
+    copies : Copies, optional
+        Layers with two copies of their weights, in a schedule whose passes overlap.
 
     Raises
     ------
@@ -159,12 +171,14 @@ def compile_lists(layers: Sequence[Dense], *, array: Array, examples: int, words
         raise ValueError(f"Outputs of the last layer must be at most {COLUMNS} on nodes that compute, not "
                          f"{layers[-1].outputs:,}")
     places = Activations(layers=layers, examples=examples, lanes=lanes)
-    compiler = _Compiler(array=array, places=places, count=len(layers))
-    for layer in layers:
-        compiler.forward(layer)
-    for layer in reversed(layers):
-        compiler.backward(layer)
-    lists = Lists(places=places, words=np.concatenate(compiler.words), commands=compiler.commands)
+    copies = copies or Copies()
+    even, *others = (_compiled(array, places, copies, odd) for odd in ((0, 1) if copies.distance else (0,)))
+    used = places.lists + sum(map(len, even.words))
+    if copies.distance and copies.distance < used:
+        raise ValueError(f"Inputs, labels and lists of odd passes must lie at least {used:,} elements further on, "
+                         f"not {copies.distance!r}")
+    lists = Lists(places=places, words=np.concatenate(even.words), commands=even.commands, distance=copies.distance,
+                  odd=np.concatenate([word for other in others for word in other.words] or [np.zeros(0, np.uint32)]))
     if lists.end > words:
         each = sum(places.stride(width) for width in (layers[0].inputs, *(layer.outputs for layer in layers)))
         raise ValueError(f"Activations of {examples:,} examples and lists must take at most the {words:,} elements "
@@ -177,36 +191,58 @@ def _at(place: Place, base: int) -> dict[str, int]:
     return {"place": place, "base": base}
 
 
+def _compiled(array: Array, places: Activations, copies: Copies, odd: int) -> "_Compiler":
+    """All lists of even passes (0) or of odd ones (1)."""
+    compiler = _Compiler(array=array, places=places, copies=copies, odd=odd)
+    for layer in places.layers:
+        compiler.forward(layer)
+    for layer in reversed(places.layers):
+        compiler.backward(layer)
+    return compiler
+
+
 class _Compiler:
     """Lists, one behind the other."""
 
-    def __init__(self, *, array: Array, places: Activations, count: int):
+    def __init__(self, *, array: Array, places: Activations, copies: Copies, odd: int):
         self._array = array
         self._places = places
-        self._count = count
+        self._copies = copies
+        self._odd = odd
+        self._count = len(places.layers)
         self.words: list[Words] = []
         self.commands: list[Work] = []
+
+    def _in(self, region: Region, offset: int = 0) -> dict[str, int]:
+        """Operand that lies in a region of activations or weights, in the passes of these lists."""
+        place = Place.WEIGHTS if region.space == "weights" else Place.ACTIVATIONS
+        return _at(place, region.base + self._odd * region.alternate + offset)
+
+    def _given(self, region: Region) -> Region:
+        """Region that the host writes for each pass."""
+        return dataclasses.replace(region, alternate=self._copies.distance)
+
+    def _output(self, number: int) -> Region:
+        """Output of a layer; of layer 0, the inputs."""
+        return self._places.output(number) if number else self._given(self._places.output(0))
 
     def forward(self, layer: Dense) -> None:
         """Add the list of a layer's output, and of the loss behind the last layer."""
         places, last = self._places, layer.number == self._count
-        x, y = places.output(layer.number - 1), places.output(layer.number)
+        x, y, weights = self._output(layer.number - 1), places.output(layer.number), self._copies.weights(layer)
         stride = places.stride(layer.outputs)
         listed = [self._product(
             (0, layer.inputs, layer.outputs), transpose_b=1, initial=Initial.MATRIX, relu=int(not last),
-            a=(_at(Place.ACTIVATIONS, x.base), places.stride(layer.inputs)),
-            b=(_at(Place.WEIGHTS, layer.base), layer.inputs),
-            c=(_at(Place.ACTIVATIONS, y.base), stride),
-            start=(_at(Place.WEIGHTS, layer.base + layer.inputs * layer.outputs), 0))]
-        reads, writes = [x, Region("weights", layer.base, layer.length)], [y]
+            a=(self._in(x), places.stride(layer.inputs)), b=(self._in(weights), layer.inputs),
+            c=(self._in(y), stride), start=(self._in(weights, layer.inputs * layer.outputs), 0))]
+        reads, writes = [x, weights], [y]
         if last:
             gradient = places.gradient(layer.number)
-            labels = Region("activations", places.labels, _up(places.examples, GROUP))
+            labels = self._given(Region("activations", places.labels, _up(places.examples, GROUP)))
             listed.append(pack(vector_layout(), {
                 "kind": Kind.VECTOR, "function": VectorProgram.CROSS_ENTROPY, "columns": layer.outputs,
-                "source": _at(Place.ACTIVATIONS, y.base), "stride_source": stride,
-                "labels": _at(Place.ACTIVATIONS, labels.base), "stride_labels": 1,
-                "target": _at(Place.ACTIVATIONS, gradient.base), "stride_target": stride,
+                "source": self._in(y), "stride_source": stride, "labels": self._in(labels), "stride_labels": 1,
+                "target": self._in(gradient), "stride_target": stride,
                 "loss": _at(Place.ACTIVATIONS, places.loss)}))
             reads.append(labels)
             writes += [gradient, Region("activations", places.loss, GROUP)]
@@ -215,23 +251,23 @@ class _Compiler:
     def backward(self, layer: Dense) -> None:
         """Add the list of a layer's gradients, and of those of its input."""
         places = self._places
-        x, upstream = places.output(layer.number - 1), places.gradient(layer.number)
+        x, upstream = self._output(layer.number - 1), places.gradient(layer.number)
         stride, inward = places.stride(layer.outputs), places.stride(layer.inputs)
-        given = _at(Place.ACTIVATIONS, upstream.base), stride
+        given = self._in(upstream), stride
         listed = [
             self._product((layer.outputs, 0, layer.inputs), transpose_a=1, a=given,
-                          b=(_at(Place.ACTIVATIONS, x.base), inward),
+                          b=(self._in(x), inward),
                           c=(_at(Place.GRADIENTS, layer.base), layer.inputs)),
             self._product((1, 0, layer.outputs), a=(_at(Place.ONES, 0), 0), b=given,
                           c=(_at(Place.GRADIENTS, layer.base + layer.inputs * layer.outputs), stride)),
         ]
         reads, writes = [x, upstream], [Region("gradients", layer.base, layer.length)]
         if layer.number > 1:
-            below = places.gradient(layer.number - 1)
+            below, weights = places.gradient(layer.number - 1), self._copies.weights(layer)
             listed.append(self._product(
-                (0, layer.outputs, layer.inputs), a=given, b=(_at(Place.WEIGHTS, layer.base), layer.inputs),
-                c=(_at(Place.ACTIVATIONS, below.base), inward), gate=(_at(Place.ACTIVATIONS, x.base), inward)))
-            reads.append(Region("weights", layer.base, layer.length))
+                (0, layer.outputs, layer.inputs), a=given, b=(self._in(weights), layer.inputs),
+                c=(self._in(below), inward), gate=(self._in(x), inward)))
+            reads.append(weights)
             writes.append(below)
         self._command("backward", layer, listed, reads, writes)
 
@@ -256,7 +292,14 @@ class _Compiler:
         base = self._places.lists + sum(map(len, self.words))
         words = np.concatenate([*listed, np.zeros(INSTRUCTION_WORDS, np.uint32)])  # with an END
         self.words.append(np.concatenate([words, np.zeros(-len(words) % GROUP, np.uint32)]))
-        reads = [*reads, Region("activations", base, len(self.words[-1]))]
+        reads = [*reads, self._given(Region("activations", base, len(self.words[-1])))]
+        fields = {"weight_base": base, **self._copies.fields(layer), **self._passes(name, layer)}
         self.commands.append(Work(name=f"{name} {layer.number}", operation="LAYERS", reads=reads, writes=writes,
-                                  multiplications=layer.multiplications(backward=name == "backward"),
-                                  fields={"weight_base": base}))
+                                  multiplications=layer.multiplications(backward=name == "backward"), fields=fields))
+
+    def _passes(self, name: str, layer: Dense) -> dict[str, int]:
+        """Fields of commands in a schedule whose passes overlap."""
+        if not self._copies.distance:
+            return {}
+        first = name == "forward" and layer.number == 1  # waits for its inputs
+        return {"alternate": 1, **({"wait": STAGED_FLAG} if first else {})}

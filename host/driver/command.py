@@ -50,8 +50,12 @@ class Command:
         Whether the command takes part in a round of gradients.
     alternate : int
         Whether ``weight_base`` alternates between two copies of the weights from pass to pass.
-    region, model : int
-        Numbers of a memory region, and of the model that a program belongs to.
+    region : int
+        Region of weights, 1 to 63, that a command of a program computes with or updates; 0 for none.
+    apart : int
+        Whether that region has two copies.
+    model : int
+        Number of the model that a program belongs to.
     turn, stride : int
         How groups of 32 elements are dealt: group j belongs to block (j + ``turn``) modulo ``size``, and lies
         ``stride`` groups behind the one before it.
@@ -83,6 +87,7 @@ class Command:
     round: int = 0
     alternate: int = 0
     region: int = 0
+    apart: int = 0
     model: int = 0
     unit: int = 0
     turn: int = 0
@@ -243,9 +248,11 @@ _MEANINGS: dict[EventStatus, str] = {
                           "byte, then the queue, and the nodes of the ring)",
     EventStatus.BAD_STRIDE: "the turn is not below the size, or the stride is zero (0x{event.detail:04x}: turn in "
                             "the low byte, then the stride)",
+    EventStatus.STALE: "its region of weights has had {event.low} updates, and its pass must find {event.high}; "
+                       "check its waits, or the number of the run's first pass",
 }
 
 #: Statuses with which a node refuses the command itself: the node would refuse it again.
 REFUSED = (EventStatus.UNKNOWN_OPERATION, EventStatus.BAD_BASE, EventStatus.BAD_LENGTH, EventStatus.BAD_RANK,
            EventStatus.BAD_RULE, EventStatus.BAD_MASK, EventStatus.BAD_LAYER, EventStatus.BAD_STRIDE,
-           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT)
+           EventStatus.BAD_INSTRUCTION, EventStatus.BAD_UNIT, EventStatus.STALE)

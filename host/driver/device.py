@@ -316,17 +316,19 @@ class Device(Requests):
         self.submit_load_program(queue, commands, slot=slot, model=model).result()
 
     def submit_run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-                   collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0) -> Pending[None]:
+                   collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0,
+                   first: int = 0) -> Pending[None]:
         """See :meth:`run`."""
         words = pack(_RUN, {"passes": passes, "model": model, "parity": parity, "collective": collective,
-                            "collectives": collectives, "number": number, "rank": rank, "size": size}, "Run's")
+                            "collectives": collectives, "number": number, "rank": rank, "size": size,
+                            "first": first}, "Run's")
         self.latest_run = number
         request = self._submit(Opcode.RUN, f"a run of {passes} passes of program {model}", count=RUN_WORDS,
                                words=[words], answer=0)
         return Pending(self, [request], _nothing)
 
     def run(self, passes: int, *, model: int = 0, parity: int = 0, collective: int = 0,
-            collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0) -> None:
+            collectives: int = 0, number: int = 0, rank: int = 0, size: int = 0, first: int = 0) -> None:
         """Start the programs of all queues; each of their commands gives an event in each pass.
 
         A node keeps few events, and starts no command while it has no place for another.
@@ -345,6 +347,9 @@ class Device(Requests):
             before. With 0, nodes do not tell each other what they have done, so no command can wait for another node.
         rank, size : int
             Place of the node in the ring of its control words.
+        first : int
+            Passes since weights were written, modulo 2^16, by which versions of weights are judged. With 0 a node
+            begins to count updates anew.
 
         Raises
         ------
@@ -354,7 +359,7 @@ class Device(Requests):
             A program runs already.
         """
         self.submit_run(passes, model=model, parity=parity, collective=collective,
-                        collectives=collectives, number=number, rank=rank, size=size).result()
+                        collectives=collectives, number=number, rank=rank, size=size, first=first).result()
 
     def trace(self, since: int | None = None) -> list[TraceRecord]:
         """Read starts and ends of the latest commands, in the order in which the node recorded them.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hdl.compression.registry import RAW
 from hdl.control.protocol import Operation
 from host.driver.buffers import Buffer, Where, aligned, place
 from host.driver.command import Command, Event
@@ -41,10 +42,11 @@ class LocalCommands(RingCommands):
         vector = len(weights) if where is None else where
         if self.has_residual:  # a residual would be added to those zeros
             self.clear_residual(vector)
-        if not self._config.has_master:
+        if self._config.has_master:
+            self.write_master(weights, vector)
+        if self._config.weight_codec == RAW:
             self.write_weights(weights, vector)
             return
-        self.write_master(weights, vector)
         self.write_gradients([np.zeros(len(weights), dtype=np.uint32)] * self.nodes, vector)
         self.write_settings(Settings(rule=Rule.SGD, gradient_scale=0.0, learning_rate=0.0))
         self.fused_update(vector)

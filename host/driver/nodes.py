@@ -90,6 +90,11 @@ class RingNodes:
         return str(self._config.gradient_codec)
 
     @property
+    def has_master(self) -> bool:
+        """Whether nodes keep masters of their blocks, beside the weights that all compute with."""
+        return bool(self._config.has_master)
+
+    @property
     def has_residual(self) -> bool:
         """Whether nodes keep the residual of the gradient codec."""
         return bool(self._config.has_residual)
@@ -123,6 +128,14 @@ class RingNodes:
 
     def _write_register(self, name: str, value: float) -> None:
         self._all(lambda rank, device: device.submit_write_register(name, value))
+
+    def set_flags(self, flags: int) -> None:
+        """Set flags, of 16 bits, that commands of all nodes wait for."""
+        self._write_register("FLAGS", flags)
+
+    def write_weight_stride(self, elements: int) -> None:
+        """Set the distance of the weights of odd passes, for commands of a program with ``alternate``."""
+        self._write_register("WEIGHT_STRIDE", elements)
 
     @property
     def known_settings(self) -> dict[str, int | float]:

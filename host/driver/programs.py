@@ -6,7 +6,7 @@ pass, one behind the other.
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hdl.control.protocol import EventFlag, EventStatus, Operation
@@ -125,17 +125,20 @@ class RingPrograms(LocalCommands):
         self._model = model
         self._all_loaded = True
 
-    def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, traced: bool = True) -> Passes:
+    def run_programs(self, *, collectives: int, passes: int = 1, parity: int = 0, first: int = 0, traced: bool = True,
+                     on_event: Callable[[int, Event], None] = lambda rank, event: None) -> Passes:
         """Run the programs of all nodes, wait for them, and read the traces.
 
         Parameters
         ----------
         collectives : int
             Numbers of collectives that a pass takes.
-        passes, parity : int
+        passes, parity, first : int
             Parameters of :meth:`host.driver.device.Device.run`. Nodes with one queue have no other copy of weights.
         traced : bool
             Whether to read the traces, which hold 256 records.
+        on_event : callable
+            See :meth:`play`.
 
         Raises
         ------
@@ -149,9 +152,10 @@ class RingPrograms(LocalCommands):
             return self.send_programs(passes)
         self.wait()
         since = self._pointers() if traced else []
-        first = (self._latest + 1) % (1 << 16)
+        collective = (self._latest + 1) % (1 << 16)
         self._latest = (self._latest + passes * collectives) % (1 << 16)
-        found = self.play(passes, parity=parity, collective=first, collectives=collectives)
+        found = self.play(passes, parity=parity, first=first, collective=collective, collectives=collectives,
+                          on_event=on_event)
         events = [list(itertools.chain(*queues)) for queues in found]
         failed = [next((event for event in mine if event.status != EventStatus.OK), None) for mine in events]
         count = passes * sum(map(len, self._programs[0]))
@@ -164,18 +168,21 @@ class RingPrograms(LocalCommands):
         """Records that each node has written."""
         return [int(value) for value in self._all(lambda rank, device: device.submit_read_register("TRACE_POINTER"))]
 
-    def play(self, passes: int, *, parity: int = 0, collective: int = 0, collectives: int = 0,
-             patience: int | None = None) -> list[list[list[Event]]]:
+    def play(self, passes: int, *, parity: int = 0, first: int = 0, collective: int = 0, collectives: int = 0,
+             patience: int | None = None,
+             on_event: Callable[[int, Event], None] = lambda rank, event: None) -> list[list[list[Event]]]:
         """Run the programs that nodes with two queues have loaded, and take their events, whatever they say.
 
         Events are taken of all nodes in turn, since a node that has no place for another event makes the others wait.
 
         Parameters
         ----------
-        passes, parity, collective, collectives
+        passes, parity, first, collective, collectives
             Parameters of :meth:`host.driver.device.Device.run`.
         patience : int, optional
             Cycles that each look for an event takes at most; longer than any command.
+        on_event : callable
+            Called with the rank of a node and each of its events, while the programs run.
 
         Returns
         -------
@@ -193,7 +200,7 @@ class RingPrograms(LocalCommands):
         number = self._next_run()
         self._all(lambda rank, device: device.submit_run(
             passes, model=self._model, parity=parity, collective=collective, collectives=collectives, number=number,
-            rank=rank, size=self.nodes))
+            rank=rank, size=self.nodes, first=first))
         events: list[list[list[Event]]] = [[[] for _ in program] for program in self._programs]
         missing = {rank: count for rank, program in enumerate(self._programs)
                    if (count := passes * sum(map(len, program)))}
@@ -204,6 +211,7 @@ class RingPrograms(LocalCommands):
                 if event is not None:
                     events[rank][event.queue].append(event)
                     missing[rank] -= 1
+                    on_event(rank, event)
                 elif not self._devices[rank].read_fields("PROGRAM_STATUS")["running"]:
                     missing[rank] = 0  # the run was ended by a command that failed
                 elif not any(found.values()):

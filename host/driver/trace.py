@@ -31,12 +31,15 @@ class TraceRecord(NamedTuple):
         Whether the command ended; else it started.
     time : int
         Cycle of the node, modulo 2**32.
+    version : int
+        Updates of the weights that the command computes with, modulo 2**13; 0 where they are not counted.
     """
 
     queue: int
     tag: int
     end: bool
     time: int
+    version: int = 0
 
 
 def records(words: Words, pointer: int, since: int | None = None) -> list[TraceRecord]:
@@ -69,5 +72,5 @@ def records(words: Words, pointer: int, since: int | None = None) -> list[TraceR
         low, high = words[2 * (number % kept):2 * (number % kept) + 2].tolist()
         values = fields(_RECORD, low | high << 32)
         found.append(TraceRecord(queue=values["queue"], tag=values["tag"], end=bool(values["end"]),
-                                 time=values["time"]))
+                                 time=values["time"], version=values["version"]))
     return found

@@ -134,7 +134,7 @@ class RingVectors(RingNodes):
 
     def _masters(self) -> str:
         if not self._config.has_master:
-            raise ValueError("Nodes must have a weight codec to have master weights, not raw weights")
+            raise ValueError("Nodes must have a weight codec, or masters beside raw weights, to have master weights")
         return "masters"
 
     def clear_state(self, where: Where, *, packed_state: bool = False) -> None:

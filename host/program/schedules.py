@@ -9,13 +9,15 @@ none       one fused update of all layers, after the last backward command
 strict     a reduce-scatter for each layer; after the last, an update of all owned blocks, and one all-gather
 layers     a fused update for each layer
 chunks:n   a fused update for every n layers
+stale:k    a fused update for each layer; the first k compute with weights that lack the update of the pass before
 =========  ============================================================================================
 """
 
 import dataclasses
 import enum
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from hdl.group import GROUP
 from host.program.estimate import Collective, Costs
@@ -23,8 +25,11 @@ from host.program.program import DEPTH, CompiledProgram, Program, Queue, Task
 from host.program.region import Region
 from sim.golden.ring import groups_before
 
-__all__ = ["Dense", "Kind", "Schedule", "Search", "Trials", "Work", "build", "chunks", "fused", "layers_of",
-           "modelled", "search"]
+__all__ = ["SETTINGS_FLAG", "STAGED_FLAG", "Copies", "Dense", "Kind", "Schedule", "Work", "build", "chunks", "fused",
+           "layers_of", "modelled"]
+
+#: Flags that the host sets for each pass of a run of several: gradients are staged, or settings are written.
+STAGED_FLAG, SETTINGS_FLAG = 1, 2
 
 #: Settings of the optimizer that all updates of a pass use.
 _SETTINGS = "settings"
@@ -37,7 +42,12 @@ class Kind(enum.Enum):
     STRICT = "strict"
     LAYERS = "layers"
     CHUNKS = "chunks"
+    STALE = "stale"
     SEARCH = "search"
+
+
+#: Kinds with a number of layers, and the least of these.
+_COUNTED = {Kind.CHUNKS: 1, Kind.STALE: 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +58,24 @@ class Schedule:
     ----------
     kind : Kind
     layers : int
-        Layers that travel together, of kind ``chunks``.
+        Layers that travel together, of kind ``chunks``, or whose weights are one update behind, of kind ``stale``.
     """
 
     kind: Kind
     layers: int = 1
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ValueError(f"Layers of a chunk must be at least 1, not {self.layers!r}")
+        if self.kind in _COUNTED and self.layers < _COUNTED[self.kind]:
+            raise ValueError(f"Layers of {self.kind.value} must be at least {_COUNTED[self.kind]}, not "
+                             f"{self.layers!r}")
 
     def __str__(self) -> str:
-        return f"chunks:{self.layers}" if self.kind is Kind.CHUNKS else self.kind.value
+        return f"{self.kind.value}:{self.layers}" if self.kind in _COUNTED else self.kind.value
+
+    @property
+    def behind(self) -> int:
+        """First layers that compute with weights which lack the update of the pass before."""
+        return self.layers if self.kind is Kind.STALE else 0
 
     @classmethod
     def parse(cls, text: str) -> "Schedule":
@@ -67,12 +83,13 @@ class Schedule:
         name, colon, number = text.partition(":")
         try:
             kind = Kind(name)
-            if (kind is Kind.CHUNKS) != bool(colon):
+            if (kind in _COUNTED) != bool(colon):
                 raise ValueError
             return cls(kind, int(number)) if colon else cls(kind)
         except ValueError:
-            names = ", ".join(f"{kind.value}:n" if kind is Kind.CHUNKS else kind.value for kind in Kind)
-            raise ValueError(f"Overlap must be one of {names} with n of at least 1, not {text!r}") from None
+            names = ", ".join(f"{kind.value}:n" if kind in _COUNTED else kind.value for kind in Kind)
+            raise ValueError(f"Overlap must be one of {names} with n of at least 1, or 0 of stale, not {text!r}"
+                             ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +131,37 @@ def layers_of(widths: Sequence[int]) -> list[Dense]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Copies:
+    """Layers whose weights have two copies, which take turns from pass to pass.
+
+    Such a layer computes with weights that lack the update of the pass before, and its update writes the copy that it
+    has computed with. The other layers have one copy. Each layer is a region whose updates a node counts.
+
+    Parameters
+    ----------
+    layers : int, optional
+        First layers with two copies; None where no updates are counted.
+    distance : int
+        Elements from the first copy to the second.
+    """
+
+    layers: int | None = None
+    distance: int = 0
+
+    def weights(self, layer: Dense) -> Region:
+        """Weights of a layer."""
+        return Region("weights", layer.base, layer.length, alternate=self.distance if self._apart(layer) else 0)
+
+    def fields(self, layer: Dense) -> dict[str, int]:
+        """Fields of commands that use or update the weights of a layer."""
+        apart = int(self._apart(layer))
+        return {} if self.layers is None else {"region": layer.number, "alternate": apart, "apart": apart}
+
+    def _apart(self, layer: Dense) -> bool:
+        return self.layers is not None and layer.number <= self.layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Work:
     """A command that computes.
 
@@ -138,7 +186,7 @@ class Work:
     fields: dict[str, int]
 
 
-def modelled(layers: Sequence[Dense], *, staged: int) -> list[Work]:
+def modelled(layers: Sequence[Dense], *, staged: int, copies: "Copies | None" = None) -> list[Work]:
     """Forward and backward commands of nodes without a compute engine, which copy gradients that were staged.
 
     Parameters
@@ -146,7 +194,10 @@ def modelled(layers: Sequence[Dense], *, staged: int) -> list[Work]:
     layers : sequence of Dense
     staged : int
         First element of the gradients that COMPUTE copies from; behind all gradients.
+    copies : Copies, optional
+        By default no layer has two copies of its weights.
     """
+    copies = copies or Copies()
     if staged < sum(_extent(layers)):
         raise ValueError(f"Staged gradients must lie behind all {sum(_extent(layers)):,} elements, not at {staged!r}")
 
@@ -154,14 +205,16 @@ def modelled(layers: Sequence[Dense], *, staged: int) -> list[Work]:
         return Work(name=f"{name} {layer.number}", operation="COMPUTE", reads=reads, writes=writes,
                     multiplications=layer.multiplications(backward=name == "backward"),
                     fields={"gradient_base": layer.base, "state_base": staged + layer.base,
-                            "length": layer.length if writes else 0})
+                            "length": layer.length if writes else 0, **copies.fields(layer)})
 
-    found = [work(layer, "forward", [_of("weights", [layer])], []) for layer in layers]
+    found = [work(layer, "forward", [copies.weights(layer)], []) for layer in layers]
     for layer in reversed(layers):
         reads = [Region("gradients", staged + layer.base, layer.length)]
         if layer.number > 1:
-            reads.append(_of("weights", [layer]))
+            reads.append(copies.weights(layer))
         found.append(work(layer, "backward", reads, [_of("gradients", [layer])]))
+    if copies.layers is not None:  # the first of the backward commands, behind all those of the pass before
+        found[len(layers)].fields["wait"] = STAGED_FLAG
     return found
 
 
@@ -181,12 +234,14 @@ class _Builder:
     layers : sequence of Dense
     nodes : int
     costs : Costs
+    copies : Copies
     """
 
     program: Program
     layers: Sequence[Dense]
     nodes: int
     costs: Costs
+    copies: Copies
 
     def compute(self, commands: Sequence[Work], lengths: Sequence[int] | None) -> None:
         """All forward and backward commands."""
@@ -199,14 +254,22 @@ class _Builder:
 
     def latch(self) -> None:
         """LATCH, so that all updates of the pass have the same settings."""
+        flag = {} if self.copies.layers is None else {"wait": SETTINGS_FLAG}
         self.program.add("latch", operation="LATCH", queue=Queue.COMMUNICATE, writes=[Region(_SETTINGS, 0, 1)],
-                         duration=self.costs.latch)
+                         duration=self.costs.latch, fields=flag)
 
     def update(self, part: Sequence[Dense]) -> Task:
         """A fused update of neighbouring layers."""
         regions = [_of(space, part) for space in ("weights", "state")]
         return self._collective("update", Collective.FUSED_UPDATE, part, writes=regions,
                                 reads=[_of("gradients", part), Region(_SETTINGS, 0, 1), *regions])
+
+    def stale(self, layer: Dense) -> Task:
+        """A fused update of a layer on nodes with masters, which reads no weights."""
+        state = _of("state", [layer])
+        return self._collective("update", Collective.FUSED_UPDATE, [layer], fields=self.copies.fields(layer),
+                                reads=[_of("gradients", [layer]), Region(_SETTINGS, 0, 1), state],
+                                writes=[self.copies.weights(layer), state])
 
     def strict(self) -> None:
         """A reduce-scatter for each layer, an update of all owned blocks, and an all-gather."""
@@ -228,7 +291,7 @@ class _Builder:
         self._collective("gather", Collective.ALL_GATHER, self.layers, reads=weights, writes=weights)
 
     def _collective(self, name: str, kind: Collective, part: Sequence[Dense], *, reads: list[Region],
-                    writes: list[Region]) -> Task:
+                    writes: list[Region], fields: Mapping[str, int] = MappingProxyType({})) -> Task:
         base, length = _extent(part)
         turn = base // GROUP % self.nodes
         before = [GROUP * groups_before(base // GROUP, self.nodes, (rank + 1) % self.nodes)
@@ -240,7 +303,8 @@ class _Builder:
         return self.program.add(
             label, operation=kind.name, queue=Queue.COMMUNICATE, reads=reads, writes=writes, collective=True,
             duration=self.costs.collective(kind, length, nodes=self.nodes),
-            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn})
+            fields={"gradient_base": base, "weight_base": base, "state_base": before, "length": length, "turn": turn,
+                    **fields})
 
 
 def _extent(part: Sequence[Dense]) -> tuple[int, int]:
@@ -255,13 +319,13 @@ def _of(space: str, part: Sequence[Dense]) -> Region:
 
 def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Costs, staged: int | None = None,
           commands: Sequence[Work] | None = None, lengths: Sequence[int] | None = None, depth: int = DEPTH,
-          packed_state: bool = False) -> CompiledProgram:
+          packed_state: bool = False, distance: int = 0) -> CompiledProgram:
     """The program of a training step.
 
     Parameters
     ----------
     schedule : Schedule
-        Any but ``search``, which is a series of others: see :func:`search`.
+        Any but ``search``, which is a series of others: see :func:`host.program.search.search`.
     layers : sequence of Dense
     nodes : int
     costs : Costs
@@ -276,20 +340,28 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         Commands that a queue has room for.
     packed_state : bool
         Whether state is stored as bfloat16.
+    distance : int
+        Elements from the first to the second copy of weights, of a schedule whose layers have two.
     """
-    if packed_state and schedule.kind in (Kind.LAYERS, Kind.CHUNKS):
+    if packed_state and schedule.kind in (Kind.LAYERS, Kind.CHUNKS, Kind.STALE):
         raise ValueError(f"Schedule with state as bfloat16 must be none or strict, not {schedule}: state of a part "
                          f"may begin inside a word")
     if nodes < 1:
         raise ValueError(f"Node count must be at least 1, not {nodes!r}")
     if lengths is not None and len(lengths) != nodes:
         raise ValueError(f"Lengths must be one per node, {nodes}, not {len(lengths)}")
+    copies = Copies(layers=schedule.behind, distance=distance) if schedule.kind is Kind.STALE else Copies()
+    if schedule.behind > len(layers):
+        raise ValueError(f"Layers one update behind must be at most all {len(layers)}, not {schedule.behind}")
+    if schedule.behind and distance < sum(_extent(layers[:schedule.behind])):
+        raise ValueError(f"Copies of weights must lie at least {sum(_extent(layers[:schedule.behind])):,} elements "
+                         f"apart, not {distance!r}")
     if commands is None:
         if staged is None:
             raise ValueError("Staged gradients must have a place where no engine computes")
-        commands = modelled(layers, staged=staged)
+        commands = modelled(layers, staged=staged, copies=copies)
     program = Program(depth=depth)
-    builder = _Builder(program, layers, nodes, costs)
+    builder = _Builder(program, layers, nodes, costs, copies)
     builder.compute(commands, lengths)
     builder.latch()
     match schedule.kind:
@@ -300,6 +372,9 @@ def build(schedule: Schedule, layers: Sequence[Dense], *, nodes: int, costs: Cos
         case Kind.LAYERS | Kind.CHUNKS:
             for part in chunks(layers, schedule.layers):
                 builder.update(part)
+        case Kind.STALE:
+            for layer in reversed(layers):
+                builder.stale(layer)
         case Kind.SEARCH:
             raise ValueError("Schedule of a program must be one, not search: measure several and choose")
     return program.compile()
@@ -312,97 +387,3 @@ def fused(length: int) -> CompiledProgram:
     program.add("update", operation="FUSED_UPDATE", queue=Queue.COMMUNICATE, reads=[gradients, weights, state],
                 writes=[weights, state], collective=True, fields={"length": length})
     return program.compile()
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """Outcome of a search for the best size of chunks.
-
-    Members
-    -------
-    trials : list of (int, int)
-        Sizes, in the order in which they were tried, and cycles of each.
-    chosen : int
-        The last size that was shorter than all before it.
-    claimed : int, optional
-        The size that a literal reading of the claim chooses: the first that was shorter than the one before it, at
-        which that search ends.
-    """
-
-    trials: list[tuple[int, int]]
-    chosen: int
-    claimed: int | None
-
-    def lines(self) -> list[str]:
-        """The log: a line for each trial, and one for both readings of the rule."""
-        found = [f"chunks:{size}  {cycles:,} cycles" for size, cycles in self.trials]
-        literal = "none" if self.claimed is None else f"chunks:{self.claimed}"
-        return [*found, f"chosen: chunks:{self.chosen} (the first that is shorter than the one before: {literal})"]
-
-
-class Trials:
-    """The sizes of chunks that a search tries, one after the other.
-
-    Parameters
-    ----------
-    most : int
-        Layers but the last one: a chunk of so many, or more, holds them all, and is the last that is tried.
-    trials : sequence of (int, int)
-        Trials that were made before.
-
-    Members
-    -------
-    trials : list of (int, int)
-        Sizes and cycles so far.
-    """
-
-    def __init__(self, most: int, trials: Sequence[tuple[int, int]] = ()):
-        if most < 1:
-            raise ValueError(f"Layers to choose chunks from must be at least 1, not {most!r}")
-        self._most = most
-        self.trials = list(trials)
-
-    @property
-    def over(self) -> bool:
-        """Whether a size was not shorter than the one before it, or there is none left."""
-        if not self.trials:
-            return False
-        return self._longer or self.trials[-1][0] >= self._most
-
-    @property
-    def _longer(self) -> bool:
-        return len(self.trials) > 1 and self.trials[-1][1] >= self.trials[-2][1]
-
-    @property
-    def size(self) -> int:
-        """The size to be tried next, and in the end the one that was chosen."""
-        if self.over:
-            return self.trials[-2 if self._longer else -1][0]
-        return 2 * self.trials[-1][0] if self.trials else 1
-
-    def note(self, cycles: int) -> None:
-        """Note the cycles of a pass with chunks of the size that was to be tried."""
-        self.trials.append((self.size, cycles))
-
-    @property
-    def outcome(self) -> Search:
-        """The outcome, once the search is over."""
-        claimed = next((size for (_, before), (size, cycles) in itertools.pairwise(self.trials) if cycles < before),
-                       None)
-        return Search(list(self.trials), self.size, claimed)
-
-
-def search(most: int, measure: Callable[[int], int]) -> Search:
-    """Try chunks of 1, 2, 4, … layers, until a size is not shorter than the one before it.
-
-    Parameters
-    ----------
-    most : int
-        Layers but the last one; see :class:`Trials`.
-    measure : callable
-        Cycles of a pass with chunks of a size.
-    """
-    trials = Trials(most)
-    while not trials.over:
-        trials.note(measure(trials.size))
-    return trials.outcome

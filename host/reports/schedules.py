@@ -14,7 +14,8 @@ from pathlib import Path
 from host.models.widths import widths
 from host.program.estimate import MACS, Costs
 from host.program.program import DEPTH, CompiledProgram
-from host.program.schedules import Kind, Schedule, build, layers_of, search
+from host.program.schedules import Kind, Schedule, build, layers_of
+from host.program.search import search
 from host.reports.timeline import draw, write_trace
 from sim.golden.program import Span, makespan, timeline
 

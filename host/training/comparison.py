@@ -25,7 +25,7 @@ def read_weights(ring: LocalCommands, reference: Reference, config: TrainingConf
         return np.asarray(ring.read_weights(length, ranks=[0])[0])
     weights = ring.read_weights(length)
     _compare("weights", number, reference.weights, words_of(weights))
-    if reference.coded:
+    if reference.has_master:
         found = ring.read_master(length).view(np.uint32)
         _compare_state(ring, "master weights", number, reference.master, found)
     return np.asarray(weights[0])

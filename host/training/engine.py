@@ -59,13 +59,15 @@ class Computer:
         nodes = self._ring.nodes
         self._ring.write_gradients([np.zeros(self._length, np.uint32)] * nodes)
         self._ring.write_activations([self._lists.words] * nodes, self._lists.places.lists)
+        if len(self._lists.odd):
+            self._ring.write_activations([self._lists.odd] * nodes, self._lists.places.lists + self._lists.distance)
 
-    def give(self, shares: Sequence[tuple[Array, Labels]]) -> None:
-        """Write the inputs and labels of each node's share."""
-        places = self._lists.places
-        self._ring.write_activations([self._rows(x) for x, _ in shares], places.outputs[0])
+    def give(self, shares: Sequence[tuple[Array, Labels]], *, odd: int = 0) -> None:
+        """Write the inputs and labels of each node's share, those of an odd pass to a place of their own."""
+        places, further = self._lists.places, odd * self._lists.distance
+        self._ring.write_activations([self._rows(x) for x, _ in shares], places.outputs[0] + further)
         self._ring.write_activations([np.append(labels, [0] * (not len(labels))).astype(np.uint32)
-                                      for _, labels in shares], places.labels)
+                                      for _, labels in shares], places.labels + further)
         self.lengths = [len(labels) for _, labels in shares]
 
     def _rows(self, x: Array) -> npt.NDArray[np.uint32]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from hdl.compression.registry import RAW
 from host.driver.local_commands import LocalCommands
 from host.driver.masking import MaskJob
 from host.driver.optimizer_settings import FixedSettings, Settings
@@ -42,8 +41,8 @@ class Reference:
         The counter of the words that :meth:`step` predicts.
     weights, master : array of uint32
         Weights that nodes compute with, and masters that those are encoded from; the same without a weight codec.
-    coded : bool
-        Whether there is a weight codec.
+    has_master : bool
+        Whether nodes keep masters.
     residuals : array of uint32, optional
         Residual of the gradient codec on each node, if the codec loses something.
     """
@@ -61,7 +60,7 @@ class Reference:
         self._masking = masking
         self._traffic = golden.Traffic
         self._ring = ring
-        self._weight_codec = ring.weight_codec
+        self.has_master = ring.has_master
         self._codec = CODECS[ring.weight_codec]
         self._gradient_codec = CODECS[ring.gradient_codec]
         if centroids is not None:
@@ -71,10 +70,6 @@ class Reference:
         self.state = [np.zeros_like(self.weights) for _ in range(planes)]
         self.errors = np.zeros((ring.nodes, self.weights.size), dtype=np.uint32)
         self.residuals = np.zeros_like(self.errors) if ring.has_residual else None
-
-    @property
-    def coded(self) -> bool:
-        return bool(self._weight_codec != RAW)
 
     @property
     def equivalent_nodes(self) -> float:
@@ -97,7 +92,7 @@ class Reference:
         """Take what the nodes have, after steps that this model has not done."""
         length = len(self.weights)
         self.weights = ring.read_weights(length, ranks=[0])[0].view(np.uint32)
-        self.master = ring.read_master(length).view(np.uint32) if self.coded else self.weights.copy()
+        self.master = ring.read_master(length).view(np.uint32) if self.has_master else self.weights.copy()
         self.state = [ring.read_state(length, plane, packed_state=packed_state).view(np.uint32)
                       for plane in range(len(self.state))]
         if self.residuals is not None:
@@ -218,7 +213,7 @@ class IntegerReference(Reference):
         self._masking = masking
         self._reduced = reduced
         self._traffic = Traffic
-        self._weight_codec = RAW
+        self.has_master = False
         self.master = self.weights = words_of(weights)
         self.state = []
         self.errors = np.zeros((1, weights.size), dtype=np.uint32)

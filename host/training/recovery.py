@@ -67,7 +67,7 @@ def write_nodes(ring: LocalCommands, reference: Reference, centroids: npt.NDArra
     if centroids is not None:
         ring.write_codebook(centroids)
     ring.write_weights(reference.weights)
-    if reference.coded:
+    if reference.has_master:
         ring.write_master(reference.master)
     for plane, state in enumerate(reference.state):
         ring.write_state(state.view(np.float32), plane, packed_state=packed_state)

@@ -20,7 +20,8 @@ from host.driver.ring import Ring, Vector
 from host.models.layers import Array, Labels
 from host.program.estimate import Costs
 from host.program.program import CompiledProgram, Queue
-from host.program.schedules import Dense, Kind, Schedule, Trials, build, fused, layers_of
+from host.program.schedules import Dense, Kind, Schedule, build, fused, layers_of
+from host.program.search import Trials
 from host.program.trace import origin_of, spans
 from host.training.engine import Computer, check_engine, computer_of
 from host.training.golden_run import Part
@@ -314,6 +315,10 @@ def check_schedule(node: NodeConfig, workload: Workload, config: TrainingConfig,
     if config.overlap is None:
         return
     layers, schedule = _layers(workload), Schedule.parse(config.overlap)
+    if schedule.kind is Kind.STALE:
+        raise ValueError(f"Schedule of a training run must be one whose passes do not overlap, not {schedule}: train "
+                         f"by it on the golden model, by python -m host.training.learning, or measure it, by "
+                         f"python -m host.reports.stale_speed")
     length = layers[-1].base + layers[-1].length
     if config.density is not None:
         raise ValueError("Density must not be given with a schedule, whose programs send everything")

@@ -166,7 +166,7 @@ class Run:
     def _distribute(self, weights: Vector) -> None:
         ring, config = self._ring, self._config
         ring.distribute(weights)  # residuals are zeros afterwards
-        if self._reference.coded or ring.reduced:
+        if self._reference.has_master or ring.reduced:
             self._workload.parameters[...] = self._form.parameters(read_weights(ring, self._reference, config, 0))
         if config.optimizer.planes:
             ring.clear_state(self._length, packed_state=config.packed_state)

@@ -8,6 +8,7 @@ Memories are those of a node: gradients, residuals of a gradient codec beside th
 engine, and state planes and masters, of which each node has those of its own blocks alone, one behind the other.
 """
 
+import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -62,6 +63,8 @@ class Nodes:
     planes : int
         State planes, which are zeros at first.
     weight_codec, gradient_codec : Codec
+    mastered : bool
+        Whether nodes have masters beside raw weights, as they always have with a weight codec.
     segment : int
     engine : Engine, optional
         Compute engine, for LAYERS.
@@ -72,21 +75,26 @@ class Nodes:
     -------
     gradients, residuals, weights, activations : array of shape (nodes, words)
     masters : array of shape (nodes, words)
-        Of each node's own blocks; without a weight codec nobody reads them.
+        Of each node's own blocks; nobody reads those of nodes that have none.
     state : list of array of shape (nodes, words)
     settings : Settings
         Settings that the host has written; LATCH has updates use them.
     weight_stride : int
         Elements by which a command with ``alternate`` has its weights further on in odd passes.
+    versions : dict
+        Updates of each region on a node, by rank, region, and pass, odd or even, where the region has two copies.
+    found : list of (int, int, int)
+        Rank, region and version of each command that computes with a region, in order.
     """
 
     def __init__(self, nodes: int, *, gradient_words: int, weights: Bits, planes: int = 2,
-                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE], segment: int = 256,
-                 engine: Engine | None = None, activation_words: int = 0):
+                 weight_codec: Codec = CODECS[RAW], gradient_codec: Codec = CODECS[ZERO_VALUE],
+                 mastered: bool = False, segment: int = 256, engine: Engine | None = None, activation_words: int = 0):
         self.nodes = nodes
         self._engine = engine
         self.activations = np.zeros((nodes, activation_words), dtype=np.uint32)
         self._weight_codec = weight_codec
+        self._mastered = mastered or weight_codec is not CODECS[RAW]
         self._gradient_codec = gradient_codec
         self._segment = segment
         self.gradients, self.residuals = (np.zeros((nodes, gradient_words), dtype=np.uint32) for _ in range(2))
@@ -101,6 +109,8 @@ class Nodes:
         self.settings: optimizer.Settings | None = None
         self._latched: optimizer.Settings | None = None
         self.weight_stride = 0
+        self.versions: collections.defaultdict[tuple[int, int, int], int] = collections.defaultdict(int)
+        self.found: list[tuple[int, int, int]] = []
 
     def owned(self, base: int, length: int, turn: int) -> list[npt.NDArray[np.int64]]:
         """Elements of each node's block of a command on the whole ring."""
@@ -130,6 +140,8 @@ class Nodes:
                    "size": self.nodes, "root": 0, **command.fields[rank]} for rank in range(self.nodes)]
         for one in fields:
             one["weight_base"] += self.weight_stride * odd * one.get("alternate", 0)
+        for rank in ranks:
+            self._count(command.operation, rank, fields[rank].get("region", 0), fields[rank].get("apart", 0), odd)
         match command.operation:
             case "QUIESCE":
                 pass
@@ -163,6 +175,16 @@ class Nodes:
             case other:
                 raise ValueError(f"Operation must be one of a schedule, not {other!r}")
 
+    def _count(self, operation: str, rank: int, region: int, apart: int, odd: int) -> None:
+        """Count an update of a region, or note which one a command finds."""
+        if not region:
+            return
+        mine = rank, region, apart & odd
+        if operation == "FUSED_UPDATE":
+            self.versions[mine] = self.versions[rank, region, apart & (1 - odd)] + 1
+        elif operation in ("COMPUTE", "LAYERS"):
+            self.found.append((rank, region, self.versions[mine]))
+
     def _compute(self, rank: int, fields: dict[str, int]) -> None:
         """A list of layers on one node."""
         if self._engine is None:
@@ -182,13 +204,12 @@ class Nodes:
         length, turn = fields[0]["length"], fields[0]["turn"]
         blocks = ring.block_indices(length, len(ranks), turn=turn)
         own = [blocks[(number + 1) % len(ranks)] for number in range(len(ranks))]
-        coded = self._weight_codec is not CODECS[RAW]
         master = np.empty(length, dtype=np.uint32)
         state = [np.empty(length, dtype=np.uint32) for _ in self.state]
         dense = [slice(one["state_base"], one["state_base"] + len(index))
                  for one, index in zip(fields, own, strict=True)]
         for rank, index, part in zip(ranks, own, dense, strict=True):
-            master[index] = self.masters[rank, part] if coded else self.weights[rank, weights[index]]
+            master[index] = self.masters[rank, part] if self._mastered else self.weights[rank, weights[index]]
             for plane, mine in zip(state, self.state, strict=True):
                 plane[index] = mine[rank, part]
         rows = np.array(ranks)[:, np.newaxis]

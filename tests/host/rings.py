@@ -40,14 +40,14 @@ with mx5.registered():
         # engine.
         "centroid": NodeConfig(weight_codec="centroid16", gradient_codec="raw", segment=64, gradient_words=2048,
                                weight_words=2048, state_words=2048, update_interval=4, masking=False,
-                               error_feedback=False, stand_in=True, queues=2, program_depth=20, compute=1,
-                               activation_words=2048, ring_ports=2),
+                               error_feedback=False, stand_in=True, queues=2, versions=True, program_depth=20,
+                               compute=1, activation_words=2048, ring_ports=2),
         # Rows of eight elements, two lanes of the optimizer, and programs beside zero-value gradients; links that
         # repeat words.
         "wide": NodeConfig(weight_codec="mxfp8_e4m3", lanes=8, segment=64, gradient_words=4096, weight_words=4096,
                            state_words=1024, state_planes=1, update_lanes=2, update_interval=2, multiplier_dsps=2,
                            nodes_max=4, masking=False, error_feedback=False, stand_in=True, queues=2,
-                           program_depth=32, replay=True),
+                           program_depth=32, versions=True, replay=True),
         # One element per row, as little room for packets as there can be, gradients in a format that tests add, and
         # COMPUTE in the only queue; two ports whose links repeat words.
         "narrow": NodeConfig(weight_codec="bf16", gradient_codec=mx5.NAME, lanes=1, segment=32, gradient_words=2048,
@@ -69,7 +69,7 @@ class Reference(reference.Reference):
     def compare(self, message=""):
         length = len(self.master)
         assert (self.ring.read_weights(length).view(np.uint32) == self.weights).all(), message
-        if self.coded:
+        if self.has_master:
             assert (self.ring.read_master(length).view(np.uint32) == self.master).all(), message
         self.compare_residuals(message)
 

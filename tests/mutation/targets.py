@@ -185,6 +185,13 @@ def _control_words() -> dict[str, Any]:
             "hub": ControlHub(takes=[unit.takes for unit in UNITS])}
 
 
+def _versions() -> dict[str, Any]:
+    from hdl.control.region_versions import RegionVersions
+    from hdl.control.rejections import Rejections
+
+    return {"versions": RegionVersions(regions=5), "rejections": Rejections(queues=2)}
+
+
 def _trace() -> dict[str, Any]:
     from hdl.control.trace import Trace
 
@@ -390,6 +397,8 @@ _ALL = (
     *(Target(f"hdl/ring/replay/{name}.py", _control_words, (f"{_RING}/replay/test_{name}.py",))
       for name in ("signals", "keepalive", "control_hub")),
     Target("hdl/control/remote_after.py", _control_words, (f"{_CONTROL}/test_remote_after.py",)),
+    *(Target(f"hdl/control/{name}.py", _versions, (f"{_CONTROL}/test_{name}.py",))
+      for name in ("region_versions", "rejections")),
     Target("hdl/control/scoreboard.py", _scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
     Target("hdl/control/trace.py", _trace, (f"{_CONTROL}/test_trace.py",)),
     Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),

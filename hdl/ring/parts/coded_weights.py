@@ -8,7 +8,7 @@ from amaranth.hdl import Cat, Const, Module, Mux
 from amaranth.lib import enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from hdl.compression.registry import WEIGHT_CODECS
+from hdl.compression.registry import RAW, WEIGHT_CODECS
 from hdl.compression.words import WordDecoder, WordEncoder
 from hdl.ring.parts.codebook import CodebookLoader
 from hdl.ring.parts.pace import beat_lanes, join
@@ -40,7 +40,7 @@ def _is_coded(setup):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
-    if not config.has_master:
+    if config.weight_codec == RAW:
         return None
     has_codebook = config.codebook_words != 0
     part = CodebookWeights if has_codebook else CodedWeights

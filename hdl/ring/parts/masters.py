@@ -1,23 +1,27 @@
-"""The masters: weights of the own block as the optimizer makes them, where all nodes compute with decoded ones."""
+"""The masters: weights of the own block as the optimizer makes them, where all nodes compute with decoded ones, or
+where a fused update must not read the weight memory."""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import RAW
 from hdl.ring.parts.pace import reader_options
 from hdl.ring.parts.part import Given, Part, PartDescription, Socket, job
 from hdl.ring.parts.update import in_block, updates
 from hdl.ring.walks import OWN
 from hdl.row_transfer import RowReader, RowWriter
+from hdl.streams.route import Fork
 from hdl.streams.stream import beat_layout, connect_stream
 
 __all__ = ["Masters", "describe"]
 
 
 def describe(config):
-    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
+    """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None in a node without masters."""
     if not config.has_master:
         return None
+    copies = (Given(name="copied", to=Socket.COPIED),) if config.weight_codec == RAW else ()
     where = OWN, "masters", lambda setup: setup.state_row
     return PartDescription(
         name="masters",
@@ -30,12 +34,12 @@ def describe(config):
         reads={"masters": 1},
         writes={"masters": 1},
         takes={Socket.UPDATED: "updated"},
-        gives=(Given(name="weights", to=Socket.WEIGHTS, during=lambda setup: setup.fused),),
+        gives=(Given(name="weights", to=Socket.WEIGHTS, during=lambda setup: setup.fused), *copies),
     )
 
 
 class Masters(Part):
-    """Reads masters for the optimizer, and writes those that it made."""
+    """Reads masters for the optimizer, and writes those that it made; raw weights get them, too."""
 
     def __init__(self, *, config, description):
         rows = stream.Signature(beat_layout(config.lanes))
@@ -44,6 +48,8 @@ class Masters(Part):
             "weights": Out(rows),
             # Masters that the optimizer made.
             "updated": In(rows),
+            # The same for the weight memory, where weights are raw.
+            **({"copied": Out(rows)} if config.weight_codec == RAW else {}),
         })
 
     def elaborate(self, platform):
@@ -55,7 +61,14 @@ class Masters(Part):
         connect_stream(m, self.master_job, reader.job)
         connect_stream(m, self.master_write_job, writer.job)
         connect_stream(m, reader.o, self.weights)
-        connect_stream(m, self.updated, writer.i)
+        if self._config.weight_codec == RAW:
+            m.submodules.fork = fork = Fork(shape=beat_layout(lanes), outputs=2)
+            m.d.comb += fork.enable.eq(0b11)
+            connect_stream(m, self.updated, fork.i)
+            connect_stream(m, fork.o[0], writer.i)
+            connect_stream(m, fork.o[1], self.copied)
+        else:
+            connect_stream(m, self.updated, writer.i)
         m.d.comb += self.master_write_job_done.eq(writer.done)
         self._connect_read(m, reader, "masters")
         self._connect_write(m, writer, "masters")

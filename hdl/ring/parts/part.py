@@ -50,6 +50,8 @@ class Socket(enum.Enum):
     """Rows of weights that the optimizer updates."""
     UPDATED = enum.auto()
     """Rows of weights that the optimizer has updated."""
+    COPIED = enum.auto()
+    """The same, for a weight memory beside masters."""
     BROADCAST = enum.auto()
     """Rows of updated weights in beats of the optimizer, for the ring."""
     STORED = enum.auto()

@@ -1,9 +1,13 @@
-"""Raw weights: between the weight memory, the optimizer and the ring without a codec."""
+"""Raw weights: between the weight memory, the optimizer and the ring without a codec.
+
+Where there are masters beside them, the optimizer has these in place of the weights that the memory holds.
+"""
 
 from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import RAW
 from hdl.ring.parts.pace import beat_lanes, reader_options
 from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
 from hdl.ring.parts.update import updates
@@ -18,24 +22,25 @@ __all__ = ["RawWeights", "describe"]
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through a codec."""
-    if config.has_master:
+    if config.weight_codec != RAW:
         return None
     where = OWN, "weights", lambda setup: setup.weight_row
+    mastered = config.has_master
     return PartDescription(
         name="weights",
         make=lambda description: RawWeights(config=config, description=description),
         steps=(
             # Reads of weights for the optimizer, or of weights to be gathered.
-            job(config, "weight_job", *where),
+            job(config, "weight_job", *where, when=lambda at, setup: ~setup.fused if mastered else 1),
             # Writes of what the optimizer made.
             job(config, "weight_write_job", *where, when=updates, awaited=True),
         ),
         reads={"weights": 1},
         writes={"weights": 1},
         receives=(Sink(name="gathered", when=is_transferred),),
-        takes={Socket.UPDATED: "updated", Socket.BROADCAST: "broadcast"},
+        takes={Socket.COPIED if mastered else Socket.UPDATED: "updated", Socket.BROADCAST: "broadcast"},
         gives=(
-            Given(name="weights", to=Socket.WEIGHTS),
+            *(() if mastered else (Given(name="weights", to=Socket.WEIGHTS),)),
             Given(name="landing", to=Socket.LANDING, during=lambda setup: ~setup.sum),
             Given(name="own", to=Socket.OWN, during=lambda setup: ~setup.sum),
         ),
@@ -52,8 +57,8 @@ class RawWeights(Part):
         super().__init__(config, description, {
             # Weights from the ring.
             "gathered": In(words),
-            # Weights for the optimizer, in a fused update.
-            "weights": Out(rows),
+            # Weights for the optimizer, in a fused update without masters.
+            **({} if config.has_master else {"weights": Out(rows)}),
             # Weights that the optimizer made, for the memory.
             "updated": In(rows),
             # The same for the ring, in beats of the optimizer.
@@ -90,7 +95,8 @@ class RawWeights(Part):
         with m.Else():
             connect_stream(m, self.broadcast, kept.i)
         with m.If(setup.fused):
-            connect_stream(m, reader.o, self.weights)
+            if not config.has_master:
+                connect_stream(m, reader.o, self.weights)
             if narrow == lanes:
                 connect_stream(m, kept.o, serializer.i)
         with m.Else():

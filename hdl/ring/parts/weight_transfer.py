@@ -7,6 +7,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 
+from hdl.compression.registry import RAW
 from hdl.ring.parts.pace import reader_options
 from hdl.ring.parts.part import Given, Part, PartDescription, Sink, Socket, job
 from hdl.ring.walks import OWN, is_gather
@@ -24,7 +25,7 @@ def is_transferred(at, setup):
 
 def describe(config):
     """The part's :class:`~hdl.ring.parts.part.PartDescription`, or None where weights go through no codec."""
-    if not config.has_master:
+    if config.weight_codec == RAW:
         return None
     return PartDescription(
         name="weights",

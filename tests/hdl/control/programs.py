@@ -41,7 +41,7 @@ def random_program(generator, queue, length, *, tag=0):
         result.append(random_command(
             generator, tag + place, operation=operation, rank=0, size=2, port=0, length=32, gradient_base=0,
             weight_base=generator.randrange(0, 97, 32), state_base=0, after_0=0, lag_0=0, after_1=0, turn=0, stride=1,
-            alternate=generator.getrandbits(1)))
+            alternate=generator.getrandbits(1), region=0))
     return result
 
 

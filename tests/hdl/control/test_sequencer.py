@@ -17,7 +17,7 @@ class Model:
     """Model of a sequencer: the list of all commands of a run, and a place in it."""
 
     def __init__(self):
-        self.left, self.length, self.passes, self.base, self.step_of, self.odd = 0, 1, 0, 0, 0, 0
+        self.left, self.length, self.passes, self.base, self.step_of, self.odd, self.first = 0, 1, 0, 0, 0, 0, 0
 
     @property
     def place(self):
@@ -27,7 +27,8 @@ class Model:
         active = self.left > 0
         over = self.left % self.length == 1 or self.length == 1
         number = self.place // self.length
-        current = {"odd": (self.odd ^ number) & 1, "collective": (self.base + number * self.step_of) & 0xFFFF}
+        current = {"odd": (self.odd ^ number) & 1, "collective": (self.base + number * self.step_of) & 0xFFFF,
+                   "number": (self.first + number) & 0xFFFF}
         return {
             "active": active,
             "slot": self.place % self.length if active else None,
@@ -42,6 +43,7 @@ class Model:
             self.passes, self.length = run["passes"], max(inputs["length"], 1)
             self.left = self.passes * inputs["length"]
             self.base, self.step_of, self.odd = run["collective"], run["collectives"], run["parity"]
+            self.first = run["first"]
         elif inputs["stop"]:
             self.left = 0
         elif inputs["advance"] and self.left:
@@ -66,8 +68,8 @@ async def goes_through_programs(dut):
         begin = not model.left and generator.random() < 0.2
         if begin:
             fields.update(passes=generator.randrange(5), model=0, parity=generator.getrandbits(1), number=0,
-                          reserved_0=0, collective=generator.getrandbits(16), collectives=generator.getrandbits(16),
-                          rank=0, size=0, reserved_2=0)
+                          reserved_0=0, rank=0, size=0, first=generator.choice([0, 0xFFFE, 7]), reserved_2=0,
+                          collective=generator.getrandbits(16), collectives=generator.getrandbits(16))
             state.update(length=generator.randrange(PROGRAM_DEPTH + 1), run=to_int(run_layout(), fields))
         # A command takes at least two cycles to come.
         advance = not begin and state["since"] > 1 and generator.random() < 0.6

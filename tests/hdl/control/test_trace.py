@@ -16,13 +16,18 @@ from tests.hdl.control.units import QUEUES, simulate
 RECORDS = TRACE_WORDS // 2
 
 
+def version_of(tag):
+    """Version of the weights of a command."""
+    return 5 * tag % (1 << 13)
+
+
 @cocotb.test(timeout_time=2, timeout_unit="ms")
 async def records_all(dut):
     """Commands of all lengths from one cycle on, as close to each other as they can be; all together at first."""
     p = regression.parameters()
     generator, lanes = random.Random(p["seed"]), p["lanes"]
     ports = {name: getattr(dut, f"trace_{lanes}__{name}") for name in (
-        "started", "ended", "tags", "node_time", "pointer", "read__valid", "read__row", "read__ready",
+        "started", "ended", "tags", "versions", "node_time", "pointer", "read__valid", "read__row", "read__ready",
         "read__response", "read__elements")}
     ports["started"].value = ports["ended"].value = ports["read__valid"].value = 0
     await start(dut)
@@ -46,12 +51,14 @@ async def records_all(dut):
                 follows[queue] = "started", generator.choice([3, 3, 3, 4, 20]) if cycle > 200 else 3
         ports["started"].value, ports["ended"].value = pulses["started"], pulses["ended"]
         ports["tags"].value = sum(tag << 16 * n for n, tag in enumerate(tags))
+        ports["versions"].value = sum(version_of(tag) << 13 * n for n, tag in enumerate(tags))
         if cycle == 0:
             begin = int(ports["node_time"].value)
         await cycles(dut, 1)
         tags = list(new)
     ports["started"].value = ports["ended"].value = 0
     ports["tags"].value = sum(tag << 16 * n for n, tag in enumerate(tags))
+    ports["versions"].value = sum(version_of(tag) << 13 * n for n, tag in enumerate(tags))
     await cycles(dut, 8)
     count = int(ports["pointer"].value)
     assert count == len(expected) > 2 * RECORDS
@@ -70,7 +77,7 @@ async def records_all(dut):
     offset = records[-1]["time"] - expected[-1][0]
     assert 0 <= offset - begin <= 2
     found = [(record["time"] - offset, record["end"], record["queue"], record["tag"]) for record in records]
-    assert all(record["reserved"] == 0 for record in records)
+    assert all(record["version"] == version_of(record["tag"]) for record in records)
     assert sorted(found) == sorted(sorted(expected)[-RECORDS:])
 
 

@@ -8,6 +8,8 @@ from cocotb.triggers import FallingEdge
 from hdl.control.command_control import CommandControl
 from hdl.control.program_memory import ProgramMemory
 from hdl.control.pushed_commands import PushedCommands
+from hdl.control.region_versions import RegionVersions
+from hdl.control.rejections import Rejections
 from hdl.control.remote_after import RemoteAfter
 from hdl.control.scoreboard import Scoreboard
 from hdl.control.sequencer import Sequencer
@@ -35,6 +37,8 @@ class Units(wiring.Component):
             "sequencer": Sequencer(depth=PROGRAM_DEPTH),
             "scoreboard": Scoreboard(queues=QUEUES),
             "scoreboard_3": Scoreboard(queues=3),
+            "versions": RegionVersions(regions=5),
+            "rejections": Rejections(queues=QUEUES),
             "remote": RemoteAfter(queues=QUEUES),
             "remote_3": RemoteAfter(queues=3),
             **{f"trace_{lanes}": Trace(queues=QUEUES, lanes=lanes) for lanes in (1, 2, 8)},

@@ -9,7 +9,7 @@ from host.compute.factors import Array
 from host.compute.lists import compile_lists
 from host.models.layers import perceptron
 from host.program.estimate import Costs
-from host.program.schedules import Schedule, build, layers_of
+from host.program.schedules import Copies, Schedule, build, layers_of
 from sim.golden import ring
 from sim.golden.compute import Engine
 from sim.golden.program_nodes import Nodes
@@ -62,6 +62,46 @@ def test_a_step_is_that_of_the_host(model, schedule):
         assert nodes.activations[:, lists.places.loss].view(np.float32).tolist() == list(losses)
 
 
+@pytest.mark.parametrize("behind", [0, 1, 2, 3])
+def test_passes_that_overlap(model, behind):
+    """In each pass layers compute with weights that are an update behind, or not, as the host does; inputs, labels
+    and lists of even and of odd passes lie apart."""
+    layers = layers_of(WIDTHS)
+    distance = 1024
+    copies = Copies(layers=behind, distance=distance)
+    lists = compile_lists(layers, array=Array(rows=2, lanes=4), examples=max(SHARES), words=WORDS, copies=copies)
+    program = build(Schedule.parse(f"stale:{behind}"), layers, nodes=NODES, costs=Costs(examples=max(SHARES)),
+                    commands=lists.commands, lengths=SHARES, distance=distance)
+    generator = np.random.default_rng(behind)
+    weights = model.parameters.view(np.uint32).copy()
+    nodes = Nodes(NODES, gradient_words=model.size, weights=weights, planes=1, mastered=True,
+                  engine=Engine(rows=2, lanes=4), activation_words=WORDS)
+    nodes.weights = np.hstack([nodes.weights, np.zeros((NODES, distance - model.size), np.uint32), nodes.weights])
+    nodes.weight_stride = distance
+    for odd, words in enumerate((lists.words, lists.odd)):
+        base = lists.places.lists + odd * distance
+        nodes.activations[:, base:base + len(words)] = words
+    nodes.settings = ring.settings(1, learning_rate=0.5, gradient_scale=1 / sum(SHARES), first_decay=0.9,
+                                   first_gain=1)
+    apart = sum(layer.length for layer in layers[:behind])
+    older, state = weights.copy(), [np.zeros(model.size, np.uint32)]
+    for step in range(5):
+        batches = [(generator.standard_normal((count, 16)).astype(np.float32), generator.integers(0, 5, count))
+                   for count in SHARES]
+        for rank, (x, labels) in enumerate(batches):
+            further = nodes.activations[rank][step % 2 * distance:]
+            give({Place.ACTIVATIONS: further}, lists, x, labels)
+        nodes.run(program.placed(NODES), seed=step, parity=step % 2)
+        model.parameters[...] = np.concatenate([older[:apart], weights[apart:]]).view(np.float32)
+        losses, gradients = zip(*(model.differentiate(*batch) for batch in batches), strict=True)
+        update = ring.fused_update(np.stack(gradients).view(np.uint32), weights, state, nodes.settings)
+        older, weights, state = weights, update.weights, update.state
+        newest = nodes.weights[:, step % 2 * distance:][:, :apart]
+        np.testing.assert_array_equal(newest, np.tile(weights[:apart], (NODES, 1)))
+        np.testing.assert_array_equal(nodes.weights[:, apart:model.size], np.tile(weights[apart:], (NODES, 1)))
+        assert nodes.activations[:, lists.places.loss].view(np.float32).tolist() == list(losses)
+
+
 def test_waits(model):
     """A layer's update waits for its backward command, and the next pass's forward command for the update."""
     lists = compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS)
@@ -69,6 +109,13 @@ def test_waits(model):
     waits = {(program.tasks[place].name, wait.after, wait.lag) for place, _, wait in program.waits()}
     # Backward commands are numbers 4 to 6 of their queue, updates numbers 2 to 4 of theirs.
     assert {("update 3", 4, 0), ("update 2", 5, 0), ("forward 1", 4, 1)} <= waits
+
+
+def test_distance(model):
+    with pytest.raises(ValueError, match=r"^Inputs, labels and lists of odd passes must lie at least [\d,]+ elements "
+                                         r"further on, not 512$"):
+        compile_lists(layers_of(WIDTHS), array=Array(rows=1, lanes=4), examples=7, words=WORDS,
+                      copies=Copies(layers=1, distance=512))
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -207,7 +207,7 @@ class TestMasters:
 
     def test_none_without_a_codec(self):
         ring = Ring([Device(None, NodeConfig())])
-        message = r"^Nodes must have a weight codec to have master weights, not raw weights$"
+        message = r"^Nodes must have a weight codec, or masters beside raw weights, to have master weights$"
         with pytest.raises(ValueError, match=message):
             ring.read_master(1)
         with pytest.raises(ValueError, match=message):

@@ -9,7 +9,8 @@ import pytest
 
 from host.driver.codebooks import codebook
 from host.program.estimate import Costs
-from host.program.schedules import Kind, Schedule, build, layers_of, search
+from host.program.schedules import Kind, Schedule, build, layers_of
+from host.program.search import search
 from sim.golden import ring
 from sim.golden.codecs import GRADIENT_CODECS, RAW, WEIGHT_CODECS, ZERO_VALUE
 from sim.golden.program import makespan, timeline
@@ -85,3 +86,56 @@ def test_gradient_codecs(number, name):
 def test_weight_codecs(number, name):
     compare(NODES[number % 4], name, ZERO_VALUE, [*SCHEDULES, found(NODES[number % 4]), Schedule(Kind.STRICT)], 3,
             steps=13)
+
+
+def alternating(nodes, layers, weights, seed):
+    """Steps of a stale schedule: golden nodes after each, from a program that runs pass by pass."""
+    program_of = build(Schedule(Kind.STALE, layers), LAYERS, nodes=nodes, costs=COSTS, staged=STAGED,
+                       distance=LENGTH).placed(nodes)
+    golden = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights), mastered=True)
+    golden.weights, golden.weight_stride = np.tile(golden.weights, 2), LENGTH
+    return golden, lambda passes, parity, before=lambda number: None: golden.run(
+        program_of, passes=passes, parity=parity, seed=seed, before=before)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+@pytest.mark.parametrize("layers", [0, 1, 2, 5, 10])
+def test_stale(nodes, layers):
+    """Updates by gradients that are given are those of ``layers``, whatever copies of weights a layer has; of two
+    copies the newest is that of the last pass, and the other one step older."""
+    generator = np.random.default_rng(nodes * 100 + layers)
+    weights = generator.standard_normal(LENGTH).astype(np.float32)
+    golden, run = alternating(nodes, layers, weights, seed=nodes)
+    expected = Nodes(nodes, gradient_words=2 * STAGED, planes=1, weights=ring.bits(weights))
+    serial = program(Schedule(Kind.LAYERS), nodes).placed(nodes)
+    apart = LAYERS[layers - 1].base + LAYERS[layers - 1].length if layers else 0
+    for step in range(5):
+        expected.settings = golden.settings = settings(generator)
+        gradients = ring.bits(generator.standard_normal((nodes, LENGTH)))
+        for one in (golden, expected):
+            one.stage(gradients, STAGED)
+        before = expected.weights.copy()
+        expected.run(serial, seed=step)
+        run(1, step % 2)
+        newest, other = (golden.weights[:, LENGTH * odd:][:, :LENGTH] for odd in (step % 2, 1 - step % 2))
+        assert np.array_equal(newest[:, :apart], expected.weights[:, :apart])
+        assert np.array_equal(golden.weights[:, apart:LENGTH], expected.weights[:, apart:])
+        assert np.array_equal(other[:, :apart], before[:, :apart])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_versions(seed):
+    """Known answer: of two layers, the first of which is behind, versions are 0, 0, 1, 2 and 0, 1, 2, 3; in whatever
+    order commands of four passes run that the program allows."""
+    layers = layers_of([6, 5, 3])
+    length = layers[-1].base + layers[-1].length
+    placed = build(Schedule(Kind.STALE, 1), layers, nodes=3, costs=COSTS, staged=STAGED, distance=length).placed(3)
+    golden = Nodes(3, gradient_words=2 * STAGED, planes=1, weights=np.zeros(2 * length, np.uint32), mastered=True)
+    golden.weight_stride = length
+    golden.settings = settings(np.random.default_rng(0))
+    golden.run(placed, passes=4, seed=seed)
+    for rank in range(3):
+        found = [[version for one, region, version in golden.found if (one, region) == (rank, number)]
+                 for number in (1, 2)]
+        # Forward and backward of a pass find the same.
+        assert found == [[0, 0, 0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import re
 
@@ -5,11 +6,13 @@ import numpy as np
 import pytest
 
 from host.program.estimate import Collective, Costs
-from host.program.program import ProgramError, Queue
-from host.program.schedules import Kind, Schedule, build, chunks, layers_of, search
+from host.program.program import CompiledProgram, ProgramError, Queue, RaceError
+from host.program.schedules import Kind, Schedule, build, chunks, layers_of
+from host.program.search import search
 from sim.golden.program import GAP, Timed, makespan, timeline
 
 DEEP = [64, *[32] * 9, 10]
+LENGTH = 10_880
 STAGED = 16_384
 SCHEDULES = [Schedule(Kind.NONE), Schedule(Kind.STRICT), Schedule(Kind.LAYERS),
              *(Schedule(Kind.CHUNKS, size) for size in range(1, 11))]
@@ -17,6 +20,16 @@ SCHEDULES = [Schedule(Kind.NONE), Schedule(Kind.STRICT), Schedule(Kind.LAYERS),
 
 def program(schedule, widths=DEEP, *, nodes=4, costs=None, **options):
     return build(schedule, layers_of(widths), nodes=nodes, costs=costs or Costs(examples=8), staged=STAGED, **options)
+
+
+def stale(layers):
+    return program(Schedule(Kind.STALE, layers), distance=LENGTH)
+
+
+def steady(compiled):
+    """Cycles from pass to pass, once the first ones are over."""
+    ends = [max(span.end for span in spans_of(compiled, passes=6) if span.number == number) for number in (1, 5)]
+    return (ends[1] - ends[0]) / 4
 
 
 def spans_of(compiled, *, nodes=4, passes=1):
@@ -59,19 +72,27 @@ class TestLayers:
 
 
 class TestNames:
-    @pytest.mark.parametrize("text", ["none", "strict", "layers", "chunks:3", "search"])
+    @pytest.mark.parametrize("text", ["none", "strict", "layers", "chunks:3", "stale:0", "stale:2", "search"])
     def test_round_trip(self, text):
         assert str(Schedule.parse(text)) == text
 
-    @pytest.mark.parametrize("text", ["", "chunk:2", "chunks", "chunks:", "chunks:0", "chunks:x", "layers:2"])
+    @pytest.mark.parametrize("text", ["", "chunk:2", "chunks", "chunks:", "chunks:0", "chunks:x", "layers:2", "stale",
+                                      "stale:-1"])
     def test_refused(self, text):
         with pytest.raises(ValueError, match=re.escape(
-                f"Overlap must be one of none, strict, layers, chunks:n, search with n of at least 1, not {text!r}")):
+                f"Overlap must be one of none, strict, layers, chunks:n, stale:n, search with n of at least 1, or 0 "
+                f"of stale, not {text!r}")):
             Schedule.parse(text)
 
     def test_errors(self):
-        with pytest.raises(ValueError, match=r"^Layers of a chunk must be at least 1, not 0$"):
+        with pytest.raises(ValueError, match=r"^Layers of chunks must be at least 1, not 0$"):
             Schedule(Kind.CHUNKS, 0)
+        with pytest.raises(ValueError, match=r"^Layers of stale must be at least 0, not -1$"):
+            Schedule(Kind.STALE, -1)
+        with pytest.raises(ValueError, match=r"^Layers one update behind must be at most all 10, not 11$"):
+            program(Schedule(Kind.STALE, 11), distance=LENGTH)
+        with pytest.raises(ValueError, match=r"^Copies of weights must lie at least 3,136 elements apart, not 3104$"):
+            program(Schedule(Kind.STALE, 2), distance=3104)
         with pytest.raises(ValueError, match=r"^Schedule of a program must be one, not search: measure several and "
                                              r"choose$"):
             program(Schedule(Kind.SEARCH))
@@ -123,6 +144,43 @@ class TestPrograms:
         waits = {one.task.name: one.waits[0] for queue in compiled.queues for one in queue if one.waits[0].after}
         assert waits == {"forward 1": (11, 1), **{f"update {number}": (21 - number, 0) for number in range(1, 11)}}
 
+    def test_stale_waits(self):
+        """A layer's forward waits for its update of the pass before, or, with two copies, of the one before that;
+        each backward waits until the gradients of the pass before are summed."""
+        compiled = stale(2)
+        waits = {one.task.name: one.waits[0] for queue in compiled.queues for one in queue if one.waits[0].after}
+        # Update 3 of the pass before is the ninth command behind the latch; backward 10 needs nothing else.
+        assert waits["forward 3"] == (9, 1)
+        assert "forward 1" not in waits
+        assert "forward 2" not in waits
+        assert (waits["backward 2"], waits["backward 1"]) == ((10, 1), (11, 1))
+        assert {name: wait for name, wait in waits.items() if name.startswith("update")} == {
+            f"update {number}": (21 - number, 0) for number in range(1, 11)}
+        # With all layers, forward 1 would begin before update 1 of two passes before, were it not for the sums.
+        assert [one.waits[0] for one in stale(10).queues[0] if one.waits[0].after] == [
+            (12 - number, 1) for number in range(10, 0, -1)]
+
+    def test_stale_fields(self):
+        """Commands of a layer name its region; those of the first two alternate."""
+        tasks = {task.name: task.fields for task in stale(2).tasks}
+        for number in range(1, 11):
+            for name in ("forward", "backward", "update"):
+                fields = tasks[f"{name} {number}"]
+                behind = int(number <= 2)
+                assert (fields["region"], fields["alternate"], fields["apart"]) == (number, behind, behind)
+        assert all("region" not in task.fields for task in program(Schedule(Kind.LAYERS)).tasks)
+
+    def test_one_copy_too_few(self):
+        """Forward of a stale layer on the copy that an update of the pass before writes is a race."""
+        compiled = stale(2)
+        tasks = [dataclasses.replace(task, reads=tuple(dataclasses.replace(region, alternate=0)
+                                                       for region in task.reads),
+                                     writes=tuple(dataclasses.replace(region, alternate=0) for region in task.writes))
+                 for task in compiled.tasks]
+        waits = [{queue: wait for place, queue, wait in compiled.waits() if place == task.place} for task in tasks]
+        with pytest.raises(RaceError, match=r"^forward \d may start before update \d of the pass before has ended"):
+            CompiledProgram(tuple(tasks), 2, waits).check()
+
     def test_turns_and_state(self):
         """A command begins where its first group belongs, and a node's state behind that of the groups before."""
         compiled = program(Schedule(Kind.CHUNKS, 3), nodes=3)
@@ -165,6 +223,17 @@ class TestTime:
         compiled = program(Schedule(Kind.LAYERS))
         first, third = (makespan(spans_of(compiled, passes=passes)) for passes in (1, 3))
         assert 3 * first <= third <= 3 * (first + 16)
+
+
+    def test_stale(self):
+        """With each layer more the step is shorter, until the ring alone takes as long: the table of the docs."""
+        found = [steady(stale(layers)) for layers in range(11)]
+        assert found[0] == steady(program(Schedule(Kind.LAYERS)))
+        assert all(after <= before for before, after in itertools.pairwise(found))
+        compute, communicate = (sum(one.task.duration for one in queue) for queue in stale(2).queues)
+        bound = max(compute, communicate + GAP * len(stale(2).queues[Queue.COMMUNICATE]))
+        assert max(found[2:]) <= 1.05 * bound
+        assert found[2] <= 0.66 * steady(program(Schedule(Kind.NONE)))
 
 
 class TestSearch:

@@ -1,0 +1,106 @@
+"""What the host gives to each pass of a run of several, while the run goes on.
+
+A command of a program can wait for flags, which the host sets and the command takes. So a pass has of the host what
+is meant for it, however early or late the host is: when a command of a pass has ended on all nodes, what it has used
+can be replaced by what the next pass needs, and a flag says that this is done.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from hdl.control.protocol import EventStatus
+from host.driver.command import Event
+from host.driver.optimizer_settings import Settings
+from host.driver.programs import Passes
+from host.driver.ring import Ring
+from host.program.program import CompiledProgram
+from host.program.schedules import SETTINGS_FLAG, STAGED_FLAG
+
+__all__ = ["Feed", "Feeder", "run_passes"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Feed:
+    """Something that each pass needs of the host.
+
+    Members
+    -------
+    tag : int
+        Tag of the command of a pass that is the last to use it.
+    flag : int
+        Bit of the flag that a command of the next pass waits for.
+    give : callable
+        Called with the number of a pass, from 0; replaces what is there by what this pass needs.
+    """
+
+    tag: int
+    flag: int
+    give: Callable[[int], None]
+
+
+class Feeder:
+    """Give all passes of a run what they need.
+
+    Parameters
+    ----------
+    ring : Ring
+    passes : int
+        Passes of the run.
+    feeds : sequence of Feed
+    """
+
+    def __init__(self, ring: Ring, passes: int, feeds: Sequence[Feed]):
+        self._ring = ring
+        self._passes = passes
+        self._feeds = {feed.tag: feed for feed in feeds}
+        if len(self._feeds) != len(feeds):
+            raise ValueError("Feeds must follow different commands")
+        self._ended = {feed.tag: [0] * ring.nodes for feed in feeds}
+
+    def begin(self) -> None:
+        """Give the first pass what it needs, before the run."""
+        for feed in self._feeds.values():
+            self._give(feed, 0)
+
+    def on_event(self, rank: int, event: Event) -> None:
+        """Take note of an event of the run, and give the next pass what it needs if all nodes are ready for it."""
+        feed = self._feeds.get(event.tag)
+        if feed is None or event.status != EventStatus.OK:
+            return
+        ended = self._ended[event.tag]
+        before = min(ended)
+        ended[rank] += 1
+        if before < min(ended) < self._passes:
+            self._give(feed, min(ended))
+
+    def _give(self, feed: Feed, number: int) -> None:
+        feed.give(number)
+        self._ring.set_flags(feed.flag)
+
+
+def run_passes(ring: Ring, program: CompiledProgram, settings: Sequence[Settings], *, first: int, after: str,
+               give: Callable[[int], None]) -> Passes:
+    """Run a stale program, which the nodes have loaded, for several passes that overlap.
+
+    Parameters
+    ----------
+    ring : Ring
+    program : CompiledProgram
+    settings : sequence of Settings
+        Settings of each pass.
+    first : int
+        Passes since the nodes were given their weights.
+    after : str
+        Last command of a pass that uses what the host gives to it, or that needs the place of what the next pass is
+        given: ``backward 1`` where COMPUTE copies gradients, ``forward 1`` where even and odd passes have inputs of
+        their own.
+    give : callable
+        Called with the number of a pass, from 0; gives nodes what it computes with.
+    """
+    tags = {task.name: task.place for task in program.tasks}
+    feeder = Feeder(ring, len(settings), [
+        Feed(tag=tags[after], flag=STAGED_FLAG, give=give),
+        Feed(tag=tags["latch"], flag=SETTINGS_FLAG, give=lambda number: ring.write_settings(settings[number]))])
+    feeder.begin()
+    return ring.run_programs(collectives=program.collectives, passes=len(settings), parity=first % 2, first=first,
+                             on_event=feeder.on_event)

@@ -1,0 +1,203 @@
+"""Cycles of a training step with weights that are an update behind, on simulated nodes.
+
+``python -m host.reports.stale_speed`` runs the deep network, 64-32x9-10, for some passes that overlap, with every
+number of layers behind that is asked for, and prints the cycles of a pass beside those of the serial schedule, the
+bound, and the versions of weights that the layers have computed with. Compute is modelled, with dense random
+gradients, or with ``--compute node`` that of the nodes' engines, on random inputs.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdl.config import NodeConfig
+from host.compute.factors import Array
+from host.compute.lists import compile_lists
+from host.driver.buffers import Buffer
+from host.driver.optimizer_settings import Rule, Settings
+from host.driver.programs import Passes
+from host.driver.ring import Ring
+from host.models.widths import widths
+from host.output import write_json
+from host.program.estimate import MACS, Costs
+from host.program.feeding import run_passes
+from host.program.program import CompiledProgram
+from host.program.schedules import Copies, Dense, Kind, Schedule, build, layers_of
+from host.training.engine import Computer
+from host.transports.session import open_session
+from sim.golden.program import GAP
+
+__all__ = ["Bench", "Row", "main", "table"]
+
+#: Pixels and classes of digits.
+_INPUTS, _CLASSES = 64, 10
+
+#: Passes of a run, of which the first two fill the queues; the trace of a node holds four of the deep network.
+_PASSES, _FILLING = 4, 2
+
+_SETTINGS = Settings(rule=Rule.MOMENTUM, gradient_scale=0.25, learning_rate=0.01, first_decay=0.9)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Passes by a schedule.
+
+    Members
+    -------
+    schedule : str
+    cycles : float
+        Of a pass, from the end of its last update to that of the next pass.
+    compute, communicate : float
+        Cycles of all commands of a queue in a pass, on the node where they are most.
+    commands : int
+        Commands of the queue that communicates.
+    versions : list of int
+        Updates that the weights of each layer lack in the last pass.
+    """
+
+    schedule: str
+    cycles: float
+    compute: float
+    communicate: float
+    commands: int
+    versions: list[int]
+
+    @property
+    def bound(self) -> float:
+        """Longer one of both queues, that of the ring with its gaps."""
+        return max(self.compute, self.communicate + GAP * self.commands)
+
+
+class Bench:
+    """Nodes with two queues, masters and versions, on which a network is measured.
+
+    Parameters
+    ----------
+    ring : Ring
+    layers : sequence of Dense
+    costs : Costs
+    distance : int
+        Elements from the first copy of weights to the second.
+    """
+
+    def __init__(self, ring: Ring, layers: Sequence[Dense], costs: Costs, *, distance: int):
+        self._ring = ring
+        self._layers = layers
+        self._costs = costs
+        self._distance = distance
+        self._length = layers[-1].base + layers[-1].length
+        self._generator = np.random.default_rng(0)
+        self._staged = Buffer("gradients", self._length, self._length)
+
+    def measure(self, schedule: Schedule) -> Row:
+        """Run passes of a schedule."""
+        ring, stale = self._ring, schedule.kind is Kind.STALE
+        copies = Copies(layers=schedule.behind, distance=self._distance) if stale else None
+        computer = self._computer(copies) if ring.devices[0].config.compute else None
+        given: dict[str, Any] = {"staged": self._length} if computer is None else {
+            "commands": computer.lists.commands, "lengths": [self._costs.examples] * ring.nodes}
+        program = build(schedule, self._layers, nodes=ring.nodes, costs=self._costs, distance=self._distance,
+                        depth=ring.devices[0].config.program_depth, **given)
+        ring.distribute(self._generator.standard_normal(self._length).astype(np.float32) / 8)
+        ring.write_weights_of(list(ring.read_weights(self._length)), Buffer("weights", self._distance, self._length))
+        ring.clear_state(self._length)
+        ring.write_weight_stride(self._distance)
+        if computer is not None:
+            computer.prepare()
+        ring.load_programs([program.commands(rank, ring.nodes) for rank in range(ring.nodes)])
+        if stale:
+            found = run_passes(ring, program, [_SETTINGS] * _PASSES, first=0,
+                               after="backward 1" if computer is None else "forward 1",
+                               give=lambda number: self._give(computer, number % 2))
+        else:  # passes without flags and second copies are runs of their own
+            self._give(computer, 0)
+            ring.write_settings(_SETTINGS)
+            found = ring.run_programs(collectives=program.collectives)
+        return self._row(schedule, program, found)
+
+    def _computer(self, copies: Copies | None) -> Computer:
+        config = self._ring.devices[0].config
+        lists = compile_lists(self._layers, array=Array(rows=config.compute, lanes=config.lanes),
+                              examples=self._costs.examples, words=config.activation_words, copies=copies)
+        return Computer(self._ring, lists, self._length)
+
+    def _give(self, computer: Computer | None, odd: int) -> None:
+        """Give nodes what they compute with, or what stands for it."""
+        ring, examples, random = self._ring, self._costs.examples, self._generator
+        if computer is None:
+            ring.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
+                                 self._staged)
+        else:
+            computer.give([(random.standard_normal((examples, _INPUTS)).astype(np.float32),
+                            random.integers(0, _CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
+
+    def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
+        places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.STALE
+        passes, cycles = 1, float(found.outcome.cycles)
+        if stale:
+            last = max(task.place for task in program.tasks if task.name.startswith("update"))
+            ends = [[record.time for record in trace if (record.tag, record.end) == (last, True)]
+                    for trace in found.traces]
+            passes, cycles = _PASSES, max(mine[-1] - mine[_FILLING - 1] for mine in ends) / (_PASSES - _FILLING)
+            for layer in self._layers:
+                forward = places[f"forward {layer.number}"], False
+                versions += [_PASSES - 1 - version for version in {
+                    [record.version for record in trace if (record.tag, record.end) == forward][-1]
+                    for trace in found.traces}]
+        busy = [max(sum((1 if record.end else -1) * record.time for record in trace if record.queue == queue)
+                    for trace in found.traces) / passes for queue in (0, 1)]
+        return Row(str(schedule), cycles, busy[0], busy[1], len(program.queues[1]), versions)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in Markdown, of which the first is the serial one."""
+    lines = ["| schedule | cycles | of serial | compute | communicate | of the bound | updates that layers lack |",
+             "|---|---:|---:|---:|---:|---:|---|"]
+    for row in rows:
+        lacking = " ".join(map(str, row.versions)) or "-"
+        lines.append(f"| {row.schedule} | {row.cycles:,.0f} | {row.cycles / rows[0].cycles:.3f} | "
+                     f"{row.compute:,.0f} | {row.communicate:,.0f} | {row.cycles / row.bound:.3f} | {lacking} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m host.reports.stale_speed",
+                                     description="Measure passes that overlap.")
+    parser.add_argument("--hidden", default="32x9", help="widths of hidden layers [32x9]")
+    parser.add_argument("--batch", type=int, default=32, help="examples in a step [32]")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
+    parser.add_argument("--macs", type=int, default=MACS, help=f"multiply-adds per cycle [{MACS}]")
+    parser.add_argument("--behind", default="0,1,2,3,5,10", help="numbers of layers that are behind [0,1,2,3,5,10]")
+    parser.add_argument("--output", type=Path, default=Path("build/stale"), help="folder of stale.json [build/stale]")
+    parser.add_argument("--compute", choices=("modelled", "node"), default="modelled",
+                        help="COMPUTE that stands for an engine, or the engines of nodes [modelled]")
+    options = parser.parse_args(arguments)
+    layers = layers_of([_INPUTS, *widths(options.hidden), _CLASSES])
+    length = layers[-1].base + layers[-1].length
+    words = 1 << (2 * length - 1).bit_length()
+    node = NodeConfig(queues=2, versions=True, masters=True, state_planes=1, gradient_words=words, weight_words=words,
+                      masking=False, error_feedback=False, activation_words=words)
+    node = dataclasses.replace(node, **({"compute": options.macs // node.lanes} if options.compute == "node"
+                                        else {"stand_in": True}))
+    costs = Costs(examples=-(-options.batch // options.nodes), macs=options.macs)
+    schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
+                 *(Schedule(Kind.STALE, int(layers)) for layers in options.behind.split(","))]
+    # What passes are given is written beside the timed run.
+    with open_session(nodes=options.nodes, config=node, host_port=False) as session:
+        bench = Bench(session.ring, layers, costs, distance=words // 2)
+        rows = [bench.measure(schedule) for schedule in schedules]
+    print(table(rows))
+    print(f"compute: {'engine' if options.compute == 'node' else 'modelled'}")
+    found: list[dict[str, Any]] = [{**dataclasses.asdict(row), "bound": row.bound} for row in rows]
+    write_json(options.output / "stale.json", {"compute": options.compute, "rows": found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+# amaranth: UnusedElaboratable=no
+"""Events of commands that are not run, against a model: which comes first, its status, and its detail."""
+
+import random
+
+import cocotb
+import pytest
+from amaranth.lib import data
+
+from hdl.control.command_checker import verdict_layout
+from hdl.control.command_control import Rejection
+from hdl.control.protocol import EventStatus, event_layout
+from hdl.control.rejections import Rejections, rejection_layout
+from sim import regression
+from sim.payload import to_int
+from sim.streams import start
+from tests.hdl.control.units import QUEUES, lockstep, simulate
+
+
+def event_of(inputs):
+    """Event of the first rejected queue; None if there is none."""
+    for queue, one in enumerate(inputs["given"]):
+        if one["rejected"]:
+            status, detail = {
+                Rejection.VERDICT: (inputs["why"]["status"], inputs["why"]["detail"]),
+                Rejection.LINK_RESET: (EventStatus.LINK_RESET, 0),
+                Rejection.FLAGS: (EventStatus.WAIT_TIMEOUT, one["missing"]),
+                Rejection.AFTER: (EventStatus.AFTER_TIMEOUT, one["after"]),
+                Rejection.STALE: (EventStatus.STALE, inputs["stale"]),
+            }[one["reason"]]
+            return {"tag": one["tag"], "status": int(status), "flags": 0, "queue": queue, "detail": detail,
+                    "cycles": (one["count"] - 1) % (1 << 32), "weight_version": inputs["weight_version"]}
+    return None
+
+
+class Model:
+    """Model of the unit: the event that it offers."""
+
+    def __init__(self):
+        self.offered = None
+
+    def outputs(self, inputs):
+        taken = self.offered is not None and inputs["o__ready"]
+        return {"o__valid": int(self.offered is not None),
+                "o__payload": None if self.offered is None else to_int(event_layout(), self.offered),
+                "taken": int(taken) << self.offered["queue"] if taken else 0}
+
+    def step(self, inputs):
+        if self.offered is None:
+            self.offered = event_of(inputs)
+        elif inputs["o__ready"]:
+            self.offered = None
+
+
+@cocotb.test(timeout_time=2, timeout_unit="ms")
+async def reports_all(dut):
+    """Rejections of both queues for all reasons, alone and together, with a queue of events that has room or not."""
+    generator = random.Random(regression.parameters()["seed"])
+    await start(dut)
+    model, held = Model(), {}
+    seen = set()
+
+    def drive():
+        # What is offered holds until it is taken.
+        if model.offered is None or not held:
+            given = [{"rejected": int(generator.random() < 0.4), "reason": generator.choice(list(Rejection)),
+                      "tag": generator.getrandbits(16), "count": generator.choice([0, 1, generator.getrandbits(32)]),
+                      "missing": generator.getrandbits(16), "after": generator.getrandbits(32)}
+                     for _ in range(QUEUES)]
+            held.update(given=given, stale=generator.getrandbits(32), weight_version=generator.getrandbits(32), why={
+                "status": generator.choice(list(EventStatus)), "detail": generator.getrandbits(32)})
+            seen.add((tuple(one["rejected"] for one in given), given[0]["reason"]))
+        inputs = {"i": to_int(data.ArrayLayout(rejection_layout(), QUEUES), held["given"]),
+                  "verdict": to_int(verdict_layout(), held["why"]), "stale": held["stale"],
+                  "weight_version": held["weight_version"], "o__ready": generator.getrandbits(1)}
+        drive.inputs = {**held, **inputs}
+        return inputs
+
+    class Packed:
+        """The model, for ports that are numbers."""
+
+        outputs = staticmethod(lambda inputs: model.outputs(drive.inputs))
+        step = staticmethod(lambda inputs: model.step(drive.inputs))
+
+    await lockstep(dut, "rejections", Packed, drive, 3000)
+    assert len(seen) == 4 * len(Rejection)
+
+
+def test_rejections():
+    simulate(__name__, "reports_all", seed=1)
+
+
+@pytest.mark.parametrize("queues", [0, 4, "2"])
+def test_queues_are_checked(queues):
+    with pytest.raises(ValueError, match=f"^Queue count must be between 1 and 3, not {queues!r}$"):
+        Rejections(queues=queues)
