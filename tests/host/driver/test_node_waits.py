@@ -1,6 +1,7 @@
 """Commands that wait for those of other nodes, and nodes that wait for one that computes, on simulated rings."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from hdl.control.protocol import EventStatus, Operation, Space
 from hdl.ring.replay.keepalive import KeepAlive
 from host.driver.command import Command
 from host.driver.diagnosis import RingError
-from host.program.program import Program, Queue
+from host.program.program import CompiledProgram, Program, Queue
 from host.program.region import Region
 from host.program.trace import origin_of, spans
 from sim.golden.program import HOP, TOLD, signal_cycles
 from tests.host import rings
+from tests.programs.play import play_part
 
 NODES = 4
 TIMEOUT = 4000
@@ -113,6 +115,14 @@ def test_counts_of_earlier_runs():
             ring.load_programs([program.commands(rank, 3) for rank in range(3)])
             ring.play(1)
         check()
+
+
+def test_random_programs_see_a_missing_wait(monkeypatch):
+    """Random programs whose commands do not wait for other nodes, against a model in which they do: found at once."""
+    commands = CompiledProgram.commands
+    monkeypatch.setattr(CompiledProgram, "commands", lambda *arguments, **options: [
+        [dataclasses.replace(command, remote=0) for command in queue] for queue in commands(*arguments, **options)])
+    assert re.search(r"Span\(.*\) has started before \d+", play_part("wide", 3, 1000, 6, remote=True)["difference"])
 
 
 def test_alone():
