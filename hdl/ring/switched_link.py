@@ -101,7 +101,8 @@ class SwitchedLink(wiring.Component):
         m.submodules.switch = switch = LinkSwitch(signature=link_signature(config))
         seats = Signal(seats_layout(), init=_FIRST)
         wanted = seats.sends[self.ring]
-        loads, reset = Signal(), Signal()
+        loads, loaded, reset = Signal(), Signal(), Signal()
+        m.d.sync += loaded.eq(loads)
         if config.replay:
             transmitter = ReplayTransmitter(
                 segments=segments, egress_words=WINDOW + 1, window=WINDOW, ports=MOST_PORTS)
@@ -109,7 +110,7 @@ class SwitchedLink(wiring.Component):
             home = transmitter.home & ~transmitter.ring_o.valid
             m.d.comb += [
                 transmitter.port.eq(wanted), switch.port.eq(transmitter.at), self.may_start.eq(transmitter.may_start),
-                reset.eq(self.reset_link | loads),  # links of a new setting begin anew
+                reset.eq(self.reset_link | loaded),  # links of a new setting begin anew
             ]
             self._repair(m, transmitter, receivers, seats, reset)
         else:

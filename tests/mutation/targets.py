@@ -75,7 +75,24 @@ def _switched_link() -> dict[str, Any]:
     from hdl.config import NodeConfig
     from hdl.ring.switched_link import SwitchedLink
 
-    return {"link": SwitchedLink(config=NodeConfig(segment=32, ingress_segments=2, ring_ports=2))}
+    config = NodeConfig(segment=32, ingress_segments=2, ring_ports=2)
+    return {"link": SwitchedLink(config=config),
+            "replay": SwitchedLink(config=dataclasses.replace(config, replay=True))}
+
+
+def _replay() -> dict[str, Any]:
+    from hdl.ring.replay.keepalive import KeepAlive
+    from hdl.ring.replay.line import Listener, Speaker
+    from hdl.ring.replay.receiver import ReplayReceiver
+    from hdl.ring.replay.signals import SignalRelay
+    from hdl.ring.replay.transmitter import ReplayTransmitter
+    from hdl.ring.replay.window import Window
+
+    return {"transmitter": ReplayTransmitter(segments=3, egress_words=268),
+            "two": ReplayTransmitter(segments=3, egress_words=268, ports=2),
+            "receiver": ReplayReceiver(segments=3, packet_words=70),
+            "window": Window(rows=8, window=3), "speaker": Speaker(), "listener": Listener(),
+            "relay": SignalRelay(queues=2), "keepalive": KeepAlive()}
 
 
 def _schedule() -> dict[str, Any]:
@@ -365,6 +382,11 @@ _ALL = (
         "transmitter": ("test_transmitter[none]", "test_transmitter_timing")}),
     Target("hdl/ring/switch.py", _switch, (f"{_RING}/test_switch.py",), {"switch": ("test_lockstep[",)}),
     Target("hdl/ring/switched_link.py", _switched_link, (f"{_RING}/test_switched_link.py",)),
+    *(Target(f"hdl/ring/replay/{name}.py", _replay, tuple(f"{_RING}/replay/test_{one}.py" for one in tests))
+      for name, tests in (
+          ("check", ("check", "receiver", "transmitter")), ("line", ("line", "receiver", "transmitter")),
+          ("window", ("window", "transmitter")), ("transmitter", ("transmitter",)),
+          ("receiver", ("receiver", "receiver_proof")), ("signals", ("signals",)), ("keepalive", ("keepalive",)))),
     Target("hdl/ring/order.py", _schedule, (f"{_RING}/test_order.py",)),
     Target("hdl/ring/control.py", _control, (f"{_RING}/test_control.py",), {"control": ("test_control",)}),
     Target("hdl/ring/collective.py", _collective, _RINGS, _OF_RINGS, rest=False, cost=10),

@@ -22,10 +22,10 @@ class ReplayReceiver(wiring.Component):
     All outputs are registers; ``control.ready`` decides in its cycle whether another control word finds room.
 
     A word whose check is wrong, or that has another number than the one after its predecessor, is dropped together
-    with all that follow, until RESTART says which number comes next; after a reset all are dropped, until START. Words
-    that have come before are then checked and dropped. A control word that comes while another waits at ``control`` is
-    treated like a damaged one, so nothing is lost, but each time costs a restart: ``control`` is meant for a sink with
-    room.
+    with all that follow, until RESTART says which number comes next; after a reset all are dropped, until START.
+    Words that have come before are then checked and dropped. A control word that comes while another waits at
+    ``control`` is treated like a damaged one, so nothing is lost, but each time costs a restart: ``control`` is meant
+    for a sink with room.
 
     Parameters
     ----------

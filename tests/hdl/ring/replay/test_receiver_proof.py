@@ -16,7 +16,7 @@ NEAR = 3
 class OnceAndInOrder(wiring.Component):
     """In each cycle there is on the wires, as the solver likes: nothing; any word of the last or next few, whichever
     came before, so words are lost, doubled and swapped; RESTART for any of those that have come; or anything whose
-    check does not name the word that is due.
+    check does not name the word that is due. The first RESTART is START.
 
     Wrong words have 10 free bits beside their check, which is all that the check can tell apart and more.
 
@@ -47,12 +47,13 @@ class OnceAndInOrder(wiring.Component):
         m.submodules.receiver = receiver = ReplayReceiver(segments=2, packet_words=5)
         ring = receiver.ring_i
         due, reached = Signal(10), Signal(10)  # the word that comes next if all is well, and the first not come yet
-        waits = Signal()  # for RESTART
+        waits = Signal(init=1)  # for RESTART
+        begun = Signal()  # START has come
 
         number = self.number
         control = number[:3] == 5
         word = Cat(number, Const(0, 22), (number[:2] == 3) & ~control, control)
-        restart = Cat(ControlType.RESTART, number, self.id, Const(0, 16), 1, 1)
+        restart = Cat(Mux(begun, ControlType.RESTART, ControlType.START), number, self.id, Const(0, 16), 1, 1)
         noise = Cat(self.noise, Const(0x5A5A5A, 24), self.noise_last, self.noise_kind)
         bits = Mux(self.wrong, noise, Mux(self.is_restart, restart, word))
         check = Mux(self.wrong, self.noise_check, check_of(bits) ^ Mux(self.is_restart, 0, number[:8]))
@@ -70,13 +71,13 @@ class OnceAndInOrder(wiring.Component):
             if self._seen:
                 m.d.comb += Assume(named != Mux(own, 0, due[:8]))
         with m.Elif(self.valid & self.is_restart):
-            m.d.comb += Assume((reached - number)[:10] <= NEAR)
+            m.d.comb += Assume(Mux(begun, (reached - number)[:10] <= NEAR, number == 0))
         with m.Elif(self.valid):
             m.d.comb += Assume((number - reached + NEAR)[:10] <= 2 * NEAR)
 
         good = self.valid & ~self.wrong & ~self.is_restart & ~waits & (number == due)
         with m.If(self.valid & ~self.wrong & self.is_restart):
-            m.d.sync += [due.eq(number), waits.eq(0)]
+            m.d.sync += [due.eq(number), waits.eq(0), begun.eq(1)]
         with m.Elif(good):
             m.d.sync += due.eq(due + 1)
             with m.If(due == reached):
@@ -100,10 +101,10 @@ class OnceAndInOrder(wiring.Component):
 
 
 def test_once_and_in_order():
-    prove(OnceAndInOrder(), depth=8, mode="bmc")
+    prove(OnceAndInOrder(), depth=9, mode="bmc")
 
 
 def test_unseen_faults():
     """The assumption is needed: a wrong word with the right check is delivered."""
     with pytest.raises(RefutedError):
-        prove(OnceAndInOrder(seen=False), depth=7, mode="bmc")
+        prove(OnceAndInOrder(seen=False), depth=8, mode="bmc")
