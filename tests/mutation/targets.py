@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tests.mutation import control_units
+
 __all__ = ["TARGETS", "Target"]
 
 
@@ -140,117 +142,12 @@ def _codebook() -> dict[str, Any]:
     return {f"loader{lanes}": CodebookLoader(words=32, lanes=lanes) for lanes in (1, 4)}
 
 
-def _command_queue() -> dict[str, Any]:
-    from hdl.config import NodeConfig
-    from hdl.control.command_queue import CommandQueue
-    from hdl.engines import operations
-
-    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    two = dataclasses.replace(config, queues=2)
-    return {**{name: CommandQueue(config=config, operations=operations(config), depth=depth)
-               for name, depth in (("queue", 3), ("short", 1))},
-            "two": CommandQueue(config=two, operations=operations(two), queues=2, program_depth=16)}
-
-
-def _event_queue() -> dict[str, Any]:
-    from hdl.control.event_queue import EventQueue
-
-    return {"events": EventQueue(queues=2, depth=3)}
-
-
-def _immediate() -> dict[str, Any]:
-    from hdl.control.immediate import ImmediateRunner
-    from hdl.control.latched_settings import LatchedSettings
-
-    return {"immediate": ImmediateRunner(), "latched": LatchedSettings()}
-
-
 def _stand_in() -> dict[str, Any]:
     from hdl.compute.stand_in import StandIn
     from hdl.config import NodeConfig
 
     return {f"stand_in{lanes}": StandIn(config=NodeConfig(lanes=lanes, gradient_words=512, stand_in=True))
             for lanes in (1, 4)}
-
-
-def _program_memory() -> dict[str, Any]:
-    from hdl.control.program_memory import ProgramMemory
-
-    return {"programs": ProgramMemory(queues=2, depth=5)}
-
-
-def _sequencer_of_a_program() -> dict[str, Any]:
-    from hdl.control.sequencer import Sequencer
-
-    return {"sequencer": Sequencer(depth=5)}
-
-
-def _scoreboard() -> dict[str, Any]:
-    from hdl.control.scoreboard import Scoreboard
-
-    return {"scoreboard": Scoreboard(queues=2), "three": Scoreboard(queues=3)}
-
-
-def _control_words() -> dict[str, Any]:
-    from hdl.control.remote_after import RemoteAfter
-    from hdl.ring.control_words import UNITS
-    from hdl.ring.replay.control_hub import ControlHub
-    from hdl.ring.replay.keepalive import KeepAlive
-    from hdl.ring.replay.signals import SignalRelay
-
-    return {"relay": SignalRelay(queues=2), "keepalive": KeepAlive(), "remote": RemoteAfter(queues=2),
-            "hub": ControlHub(takes=[unit.takes for unit in UNITS])}
-
-
-def _versions() -> dict[str, Any]:
-    from hdl.control.region_versions import RegionVersions
-    from hdl.control.rejections import Rejections
-
-    return {"versions": RegionVersions(regions=5), "rejections": Rejections(queues=2)}
-
-
-def _trace() -> dict[str, Any]:
-    from hdl.control.trace import Trace
-
-    return {f"trace{lanes}": Trace(queues=2, lanes=lanes) for lanes in (1, 2, 8)}
-
-
-def _command_checker() -> dict[str, Any]:
-    from hdl.config import NodeConfig
-    from hdl.control.command_checker import CommandChecker
-    from hdl.engines import operations
-
-    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
-    configs = {"checker": dataclasses.replace(config, quantization=True, compute=1, activation_words=192),
-               "master": dataclasses.replace(config, weight_codec="mx9")}
-    two = dataclasses.replace(config, queues=2)
-    return {**{name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()},
-            "two": CommandChecker(config=two, operations=operations(two), queues=2)}
-
-
-def _host_port() -> dict[str, Any]:
-    from hdl.config import NodeConfig
-    from hdl.control.host_port import HostPort
-
-    config = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)
-    return {"port": HostPort(config=config),
-            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3))}
-
-
-def _registers() -> dict[str, Any]:
-    from hdl.config import NodeConfig
-    from hdl.control.register_file import RegisterFile
-
-    config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
-    return {"registers": RegisterFile(config=config),
-            "two": RegisterFile(config=dataclasses.replace(config, queues=2))}
-
-
-def _runner() -> dict[str, Any]:
-    from hdl.control.local_runner import CommandRunner
-    from hdl.control.protocol import EventStatus
-
-    return {"runner": CommandRunner(failure=EventStatus.BAD_MASK, most=4)}
 
 
 def _zero_value() -> dict[str, Any]:
@@ -396,12 +293,12 @@ _ALL = (
     *(Target(f"hdl/ring/{name}.py", _datapath, _RINGS, _OF_RINGS, rest=False, cost=10)
       for name in ("datapath", "walks", "parts/part", *(f"parts/{part}" for part in _PARTS))),
     Target("hdl/ring/parts/codebook.py", _codebook, (f"{_RING}/parts/test_codebook.py",)),
-    Target("hdl/control/command_checker.py", _command_checker, (
+    Target("hdl/control/command_checker.py", control_units.command_checker, (
         f"{_CONTROL}/test_command_checker.py", f"{_CONTROL}/test_command_queue_programs.py"), {
         "two": ("test_programs[none",),
         "master": ("test_checker[0-Rule.SGD",),
         "checker": ("test_checker[1-Rule.MOMENTUM", "test_checker[2-Rule.ADAM-1")}),
-    *(Target(f"hdl/control/{name}.py", _command_queue,
+    *(Target(f"hdl/control/{name}.py", control_units.command_queue,
              (*tests, f"{_CONTROL}/test_command_queue_programs.py", f"{_CONTROL}/test_command_queue.py"),
              {"queue": (*first, "test_queue[none-freeze", "test_queue[geometric"),
               "two": (*first, "test_programs[none")})
@@ -410,22 +307,22 @@ _ALL = (
           ("command_control", (f"{_CONTROL}/test_command_control.py",),
            ("test_model[1.0", "test_control_of_a_queue")),
           ("pushed_commands", (f"{_CONTROL}/test_pushed_commands.py",), ("test_pushed_commands",)))),
-    *(Target(f"hdl/control/{name}.py", _immediate, (
+    *(Target(f"hdl/control/{name}.py", control_units.immediate, (
         f"{_CONTROL}/test_latched_settings.py", "tests/hdl/test_engines.py"))
       for name in ("immediate", "latched_settings")),
-    Target("hdl/control/event_queue.py", _event_queue, (f"{_CONTROL}/test_event_queue.py",)),
-    Target("hdl/control/program_memory.py", _program_memory, (f"{_CONTROL}/test_program_memory.py",)),
-    Target("hdl/control/sequencer.py", _sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
-    *(Target(f"hdl/ring/replay/{name}.py", _control_words, (f"{_RING}/replay/test_{name}.py",))
+    Target("hdl/control/event_queue.py", control_units.event_queue, (f"{_CONTROL}/test_event_queue.py",)),
+    Target("hdl/control/program_memory.py", control_units.program_memory, (f"{_CONTROL}/test_program_memory.py",)),
+    Target("hdl/control/sequencer.py", control_units.sequencer_of_a_program, (f"{_CONTROL}/test_sequencer.py",)),
+    *(Target(f"hdl/ring/replay/{name}.py", control_units.control_words, (f"{_RING}/replay/test_{name}.py",))
       for name in ("signals", "keepalive", "control_hub")),
-    Target("hdl/control/remote_after.py", _control_words, (f"{_CONTROL}/test_remote_after.py",)),
-    *(Target(f"hdl/control/{name}.py", _versions, (f"{_CONTROL}/test_{name}.py",))
+    Target("hdl/control/remote_after.py", control_units.control_words, (f"{_CONTROL}/test_remote_after.py",)),
+    *(Target(f"hdl/control/{name}.py", control_units.versions, (f"{_CONTROL}/test_{name}.py",))
       for name in ("region_versions", "rejections")),
-    Target("hdl/control/scoreboard.py", _scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
-    Target("hdl/control/trace.py", _trace, (f"{_CONTROL}/test_trace.py",)),
-    Target("hdl/control/host_port.py", _host_port, (f"{_CONTROL}/test_host_port.py",)),
-    Target("hdl/control/register_file.py", _registers, (f"{_CONTROL}/test_registers.py",)),
-    Target("hdl/control/local_runner.py", _runner, (f"{_CONTROL}/test_local_runner.py",)),
+    Target("hdl/control/scoreboard.py", control_units.scoreboard, (f"{_CONTROL}/test_scoreboard.py",)),
+    Target("hdl/control/trace.py", control_units.trace, (f"{_CONTROL}/test_trace.py",)),
+    Target("hdl/control/host_port.py", control_units.host_port, (f"{_CONTROL}/test_host_port.py",)),
+    Target("hdl/control/register_file.py", control_units.registers, (f"{_CONTROL}/test_registers.py",)),
+    Target("hdl/control/local_runner.py", control_units.runner, (f"{_CONTROL}/test_local_runner.py",)),
     *(Target(f"hdl/compression/zero_value/{name}.py", _zero_value, (f"{_CODING}/zero_value/test_{name}.py",), first)
       for name, first in {
         "encoder": {"encoder": ("test_encoder_lockstep[4-",), "encoder1": ("test_encoder_lockstep[1-",)},

@@ -1,0 +1,125 @@
+"""Units of hdl/control for the mutation run: small ones that use every line of their files."""
+
+import dataclasses
+from typing import Any
+
+__all__ = [
+    "command_checker",
+    "command_queue",
+    "control_words",
+    "event_queue",
+    "host_port",
+    "immediate",
+    "program_memory",
+    "registers",
+    "runner",
+    "scoreboard",
+    "sequencer_of_a_program",
+    "trace",
+    "versions",
+]
+
+
+def command_queue() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.command_queue import CommandQueue
+    from hdl.engines import operations
+
+    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+    two = dataclasses.replace(config, queues=2)
+    return {**{name: CommandQueue(config=config, operations=operations(config), depth=depth)
+               for name, depth in (("queue", 3), ("short", 1))},
+            "two": CommandQueue(config=two, operations=operations(two), queues=2, program_depth=16)}
+
+
+def event_queue() -> dict[str, Any]:
+    from hdl.control.event_queue import EventQueue
+
+    return {"events": EventQueue(queues=2, depth=3)}
+
+
+def immediate() -> dict[str, Any]:
+    from hdl.control.immediate import ImmediateRunner
+    from hdl.control.latched_settings import LatchedSettings
+
+    return {"immediate": ImmediateRunner(), "latched": LatchedSettings()}
+
+
+def program_memory() -> dict[str, Any]:
+    from hdl.control.program_memory import ProgramMemory
+
+    return {"programs": ProgramMemory(queues=2, depth=5)}
+
+
+def sequencer_of_a_program() -> dict[str, Any]:
+    from hdl.control.sequencer import Sequencer
+
+    return {"sequencer": Sequencer(depth=5)}
+
+
+def scoreboard() -> dict[str, Any]:
+    from hdl.control.scoreboard import Scoreboard
+
+    return {"scoreboard": Scoreboard(queues=2), "three": Scoreboard(queues=3)}
+
+
+def control_words() -> dict[str, Any]:
+    from hdl.control.remote_after import RemoteAfter
+    from hdl.ring.control_words import UNITS
+    from hdl.ring.replay.control_hub import ControlHub
+    from hdl.ring.replay.keepalive import KeepAlive
+    from hdl.ring.replay.signals import SignalRelay
+
+    return {"relay": SignalRelay(queues=2), "keepalive": KeepAlive(), "remote": RemoteAfter(queues=2),
+            "hub": ControlHub(takes=[unit.takes for unit in UNITS])}
+
+
+def versions() -> dict[str, Any]:
+    from hdl.control.region_versions import RegionVersions
+    from hdl.control.rejections import Rejections
+
+    return {"versions": RegionVersions(regions=5), "rejections": Rejections(queues=2)}
+
+
+def trace() -> dict[str, Any]:
+    from hdl.control.trace import Trace
+
+    return {f"trace{lanes}": Trace(queues=2, lanes=lanes) for lanes in (1, 2, 8)}
+
+
+def command_checker() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.command_checker import CommandChecker
+    from hdl.engines import operations
+
+    config = NodeConfig(gradient_words=320, weight_words=256, state_words=96, nodes_max=12)
+    configs = {"checker": dataclasses.replace(config, quantization=True, compute=1, activation_words=192),
+               "master": dataclasses.replace(config, weight_codec="mx9")}
+    two = dataclasses.replace(config, queues=2)
+    return {**{name: CommandChecker(config=each, operations=operations(each)) for name, each in configs.items()},
+            "two": CommandChecker(config=two, operations=operations(two), queues=2)}
+
+
+def host_port() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.host_port import HostPort
+
+    config = NodeConfig(lanes=2, gradient_words=320, weight_words=64, state_words=32)
+    return {"port": HostPort(config=config),
+            "two": HostPort(config=dataclasses.replace(config, queues=2, program_depth=3))}
+
+
+def registers() -> dict[str, Any]:
+    from hdl.config import NodeConfig
+    from hdl.control.register_file import RegisterFile
+
+    config = NodeConfig(lanes=8, gradient_words=320, weight_words=64, state_words=32, segment=64)
+    return {"registers": RegisterFile(config=config),
+            "two": RegisterFile(config=dataclasses.replace(config, queues=2))}
+
+
+def runner() -> dict[str, Any]:
+    from hdl.control.local_runner import CommandRunner
+    from hdl.control.protocol import EventStatus
+
+    return {"runner": CommandRunner(failure=EventStatus.BAD_MASK, most=4)}
