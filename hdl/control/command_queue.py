@@ -346,7 +346,7 @@ class CommandQueue(wiring.Component):
                 sequencer.advance.eq(control.removed & control.head_of_program),
                 control.of_program.eq(sequencer.active & (ahead == 0)),
                 control.available.eq(Mux(control.of_program, ~scoreboard.held[n], pushed.levels[n] != 0)),
-                control.holds.eq((scoreboard.holds[n] & ~missing[n] & ready) | ~control.head_of_program),
+                control.holds.eq((scoreboard.holds[n] & ~missing[n] & ready[n]) | ~control.head_of_program),
                 control.stop.eq(stop),
                 pushed.removed[n].eq(control.removed & ~control.head_of_program),
                 loader.from_program[n].eq(control.head_of_program),
@@ -381,11 +381,12 @@ class CommandQueue(wiring.Component):
         self._reject(m, controls, loader, ended, after, stale)
 
     def _versions(self, m, controls, loader, sequencers, *, taken):
-        """Join the count of updates; returns whether it is ready, the detail of STALE, and versions for the trace."""
+        """Join the count of updates; returns which queues it is ready for, the detail of STALE, and versions for the
+        trace."""
         traced = [Signal(13, name=f"version_{n}") for n in range(self._queues)]
         if not self._has_versions:
             m.d.comb += [control.right.eq(1) for control in controls]
-            return Const(1, 1), Const(0, 32), traced
+            return Const((1 << self._queues) - 1, self._queues), Const(0, 32), traced
         m.submodules.versions = versions = RegionVersions()
         computing, updating = controls[0], controls[-1]
         counted = Signal()  # the update that runs
@@ -410,7 +411,8 @@ class CommandQueue(wiring.Component):
         with m.If(computing.started):
             m.d.sync += traced[0].eq(Mux(computing.head_of_program & (loader.heads[0].region != 0),
                                          versions.version, 0))
-        return ~versions.busy, Cat(versions.version, versions.expected), traced
+        ready = Cat(~versions.busy | (head.region == 0) for head in loader.heads)
+        return ready, Cat(versions.version, versions.expected), traced
 
     def _remote(self, m, controls, loader, sequencers, scoreboard, *, taken, run):
         """Join the comparison with counts of other nodes; returns the dependencies on them that do not hold."""
