@@ -106,7 +106,8 @@ def test_hash_covers_every_parameter():
                "gradient_words": 64, "weight_words": 64, "state_words": 64, "masking": False,
                "error_feedback": False, "quantization": True, "weight_codec": "mx9",
                "gradient_codec": "raw", "stand_in": True, "queues": 2, "program_depth": 65, "compute": 4,
-               "activation_words": 64, "scale_mask": True, "ring_ports": 2, "replay": True}
+               "activation_words": 64, "scale_mask": True, "ring_ports": 2, "replay": True, "masters": True,
+               "versions": True}
     reduced = NodeConfig(lanes=1, nodes_max=1, state_planes=0, element="int16")
     assert reduced.hash != dataclasses.replace(reduced, element="fp32").hash
     assert {*changed, "element"} == {field.name for field in dataclasses.fields(NodeConfig)}
@@ -125,6 +126,7 @@ def test_spaces():
     assert words(state_planes=0) == (96, 64)
     assert words(weight_codec="mx9") == (96, 64, 32, 32, 32)
     assert words(state_planes=0, weight_codec="bf16") == (96, 64, 32)
+    assert words(state_planes=0, masters=True) == (96, 64, 32)
     assert words(weight_codec="table32") == (96, 64, 32, 32, 32, 64)
     assert words(state_planes=0, weight_codec="centroid64") == (96, 64, 32, 128)
     assert NodeConfig(weight_codec="mx9").codebook_words == NodeConfig().codebook_words == 0

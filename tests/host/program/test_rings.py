@@ -94,9 +94,11 @@ def test_same_bits(name, nodes, steps, optimizer, schedules):
     ("narrow", 3, (Kind.NONE, Kind.LAYERS)), ("mx9", 3, (Kind.STRICT, Kind.LAYERS))])
 def test_sent_command_by_command(name, nodes, kinds):
     """The same program on nodes with one queue, and sent to nodes with two: bits are equal, and each command takes
-    the cycles that it takes among the driver's own operations, queued one behind the other. (With links that repeat
-    words they depend on when a command begins, since credits come in messages.)"""
+    the cycles that it takes among the driver's own operations, queued one behind the other. With links that repeat
+    words they depend on when a command begins, since credits come in messages of 30 cycles, of which the last counts
+    when it is whole."""
     config = rings.CONFIGS[name]
+    slack = 60 if config.replay else 0
     with rings.open_nodes(nodes, config=config, host_port=False) as (ring, _):
         if config.queues > 1:
             ring.run_programs = lambda **options: ring.send_programs()
@@ -109,7 +111,8 @@ def test_sent_command_by_command(name, nodes, kinds):
             sent = ring.run_programs(collectives=program.collectives)
             assert sent.traces == []
             cycles = queued(ring, kind, program)
-            assert [[event.cycles for event in mine] for mine in sent.events] == cycles
+            found = [[event.cycles for event in mine] for mine in sent.events]
+            assert (np.abs(np.subtract(found, cycles)) <= slack).all(), (found, cycles)
             order = [one.task for queue in program.queues for one in queue]
             for mine in sent.events:
                 assert [(event.tag, event.status) for event in mine] == [(task.place, EventStatus.OK)
@@ -118,7 +121,7 @@ def test_sent_command_by_command(name, nodes, kinds):
                     if task.operation == "COMPUTE":
                         length, duration = task.fields["length"], task.fields["duration"]
                         assert event.cycles == compute_cycles(length, duration, lanes=config.lanes)
-            assert sent.outcome.cycles == max(map(sum, cycles))
+            assert sent.outcome.cycles == max(map(sum, found))
 
 
 def queued(ring, kind, program):

@@ -51,10 +51,10 @@ def test_too_many():
 def test_other_programs():
     first = TraceRecord(0, 0, False, 5)
     with pytest.raises(TraceError, match=r"^Trace must have start and end of command 0 of pass 0 in queue 0, not "
-                                         r"TraceRecord\(queue=0, tag=0, end=False, time=5\) and "
-                                         r"TraceRecord\(queue=0, tag=1, end=True, time=9\)$"):
+                                         r"TraceRecord\(queue=0, tag=0, end=False, time=5, version=0\) and "
+                                         r"TraceRecord\(queue=0, tag=1, end=True, time=9, version=0\)$"):
         spans([first, TraceRecord(0, 1, True, 9)], PROGRAM, node=0, origin=0)
     with pytest.raises(TraceError, match=r"^Trace must have the end of every command, and TraceRecord\(queue=0, "
-                                         r"tag=0, end=False, time=5\) has none$"):
+                                         r"tag=0, end=False, time=5, version=0\) has none$"):
         spans([first], PROGRAM, node=0, origin=0)
     assert spans([], PROGRAM, node=0, origin=origin_of([[], []])) == []
