@@ -44,6 +44,7 @@ class GoldenRing:
                  gradient_codec="zero_value"):
         self.nodes = nodes
         self.weight_codec = weight_codec
+        self.has_master = weight_codec != "raw"
         self.codec = WEIGHT_CODECS[weight_codec]
         self.gradient_codec = gradient_codec
         self.sums = GRADIENT_CODECS[gradient_codec]
