@@ -98,7 +98,7 @@ class GridReference(Reference):
                                          spread([gather.gather_words] * rows, by_row=True)]),
             dense_words=sum(one.dense_words for one in (*sums, *updates)) + rows * gather.dense_words,
             density=np.concatenate([np.mean([one.density for one in sums], axis=0),
-                                    parts @ np.stack([one.density for one in updates])]),
+                                    (parts[:, np.newaxis] * [one.density for one in updates]).sum(axis=0)]),
             scatter_bound=max(one.scatter_bound for one in sums) + max(one.scatter_bound for one in updates),
             bound=max(one.bound for one in sums) + max(one.bound for one in updates) + gather.bound,
             gather_elements=sum(one.gather_elements for one in updates) + rows * gather.gather_elements,

@@ -51,6 +51,7 @@ class Inputs:
     stale: bool
     holds: bool
     alive: bool
+    right: bool
     blocked: bool
     flags: int
     link_reset: bool
@@ -142,7 +143,8 @@ class CommandControl:
         missing = given.head["wait"] & ~given.flags
         if self._phase is _Phase.RUN and self._place is _Place.LOADED:
             # It follows at once if it waits for nothing; what else there is to say about it is said when it is alone.
-            at_once = not (given.stale or given.link_reset or drop or given.head["wait"]) and given.holds
+            at_once = given.holds and given.right and not (
+                given.stale or given.link_reset or drop or given.head["wait"])
             return "start" if at_once and given.completion and given.queued else "drop" if drop else ""
         if self._phase is not _Phase.ALONE:
             return ""
@@ -157,7 +159,7 @@ class CommandControl:
         if given.link_reset:
             return Rejection.LINK_RESET
         if given.holds and not missing and not given.blocked:
-            return "start"
+            return "start" if given.right else Rejection.STALE
         if given.alive and not missing and not given.holds:
             return "patience"
         if self._expired and (missing or not given.holds):

@@ -75,7 +75,7 @@ def test_options_of_a_node(verilog_folder, monkeypatch, capsys):
     assert capsys.readouterr().out == os.path.relpath(verilog_folder / f"{label}.v") + "\n"
     assert made["title"][0].startswith(f"{label}, of gradring ")
     assert made["title"][3].startswith("Parameters: lanes=2, segment=256, ")
-    assert "weight_codec='mx9', gradient_codec='zero_value'" in made["title"][3]
+    assert "weight_codec='mx9', masters=False, gradient_codec='zero_value'" in made["title"][3]
 
 
 def test_long_names_are_digests(verilog_folder, monkeypatch):

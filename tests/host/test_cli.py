@@ -226,8 +226,8 @@ class TestTrain:
         (("--faults", "nan"), "error: Fault rate must be between 0 and 1, not nan\n"),
         (("--faults", "1e-4", "--fault-seed", "-1"),
          "error: Seed of faults must be between 0 and 2^64 - 1, not -1\n"),
-        (("--faults", "1e-4", "--link-latency", "101"),
-         "error: Link latency must be between 1 and 100, not 101\n"),
+        (("--faults", "1e-4", "--link-latency", "481"),
+         "error: Link latency must be between 1 and 480, not 481\n"),
         (("--fault-seed", "3"), "error: Option --fault-seed is for a run with --faults: leave it out\n"),
         (("--faults", "1e-4", "--board", "icebreaker"),
          "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
@@ -235,8 +235,8 @@ class TestTrain:
          "error: Option --faults is for simulated nodes that no board stands for: leave it out\n"),
         (["--overlap", "layers", "--compare"],
          "error: Option --compare is for a run without --overlap, whose bits are the same: leave it out\n"),
-        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, search with n of at "
-                                  "least 1, not 'chunks'\n"),
+        (["--overlap", "chunks"], "error: Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
+                                  "with n of at least 1, or 0 of stale, not 'chunks'\n"),
         (["--overlap", "layers", "--workload", "text"],
          "error: Workload of a schedule must be digits, not text\n"),
         (["--link-latency", 0], "error: Link latency must be between 1 and 1,000,000, not 0\n"),

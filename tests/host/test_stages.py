@@ -152,7 +152,7 @@ def test_a_stage_that_fails_tells_nothing(cache, monkeypatch):
 def test_training_has_a_line_now_and_then(cache, monkeypatch):
     """Every ten seconds, unless it was measured meanwhile."""
     clock, console = Clock(monkeypatch), piped()
-    training = types.SimpleNamespace(steps=[], losses=[], measures=[])
+    training = types.SimpleNamespace(steps=[], losses=[], measures=[], changes=[])
     with Progress(console) as progress:
         progress.stage("train", 12)
         for step in itertools.count(1):

@@ -274,7 +274,9 @@ class Generator:
             lag = int(not earlier)
             fields = {"tag": self._next_tag(), "signal": choose.getrandbits(_FREE),
                       "wait": LATCHED_FLAG if latches else 0, "lag_0": lag,
-                      "after_0": sum(other != queue for other in queues) if lag else earlier}
+                      "after_0": sum(other != queue for other in queues) if lag else earlier,
+                      # Nodes without control words wait for no other node.
+                      choose.choice(["remote", "after_1"]): 0}
             commands = [dataclasses.replace(command, **fields)
                         for command in self._alternating(self._good(operation, number=collectives))]
             steps.append(Step(kind=operation.name.lower(), commands=commands, status=EventStatus.OK, queue=queue,

@@ -37,6 +37,7 @@ class Control(wiring.Component):
     stale: In(1)
     holds: In(1)
     alive: In(1)
+    right: In(1)
     blocked: In(1)
     flags: In(16)
     link_reset: In(1)
@@ -62,8 +63,8 @@ class Control(wiring.Component):
         refused = Signal()
         m.d.comb += [
             *(getattr(unit, name).eq(getattr(self, name)) for name in (
-                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "alive", "blocked",
-                "flags", "link_reset", "timeout", "stop", "good", "queued", "head")),
+                "granted", "passed", "deferred", "available", "of_program", "stale", "holds", "alive", "right",
+                "blocked", "flags", "link_reset", "timeout", "stop", "good", "queued", "head")),
             refused.eq(loading & self.bad & unit.deliver),
             unit.refused.eq(refused),
             unit.start.ready.eq(self.accepts),
@@ -103,6 +104,8 @@ class Control(wiring.Component):
             Assert(~unit.start.valid | self.holds),
             Assert(~unit.start.valid | ~run),
             Assert(~unit.start.valid | there),
+            # None starts that would compute with other weights than it must.
+            Assert(~unit.goes | self.right),
             # None is rejected while another one runs, and so each event is of one command.
             Assert(~unit.rejected | ~run),
             Assert(~(unit.rejected & unit.start.valid)),
@@ -173,7 +176,7 @@ class Surroundings:
             # A refusal that cannot be used any more is taken back.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
-            "alive": choose.random() < 0.03,
+            "alive": choose.random() < 0.03, "right": choose.random() < 0.9,
             "flags": self._flags, "link_reset": self._reset, "timeout": self._timeout, "stop": stop,
             "completion": self._offered, "good": self._good,
             "queued": (self._offered or self._rejecting) and often(0.6),

@@ -59,14 +59,15 @@ async def loads_in_turn(dut):
     for number in range(p["count"]):
         wanted = generator.randrange(1, 1 << QUEUES)
         queue = next(n % QUEUES for n in range(last + 1, last + 1 + QUEUES) if wanted >> n % QUEUES & 1)
-        passes = [{"odd": generator.getrandbits(1), "collective": generator.getrandbits(16)} for _ in range(QUEUES)]
+        passes = [{"odd": generator.getrandbits(1), "collective": generator.getrandbits(16),
+                   "number": generator.getrandbits(16)} for _ in range(QUEUES)]
         program = generator.getrandbits(QUEUES)
         for commands in memory.values():
             commands[:] = [to_int(command_layout(), random_command(
                 generator, 2 * number + n, unit=generator.randrange(20), unit_queue=generator.choice([0, 0, 1, 2]),
                 after_1=generator.choice([0, 3]))) for n in range(QUEUES)]
         dut.from_program.value = program
-        dut.passes.value = sum(to_int(pass_layout(), each) << 17 * n for n, each in enumerate(passes))
+        dut.passes.value = sum(to_int(pass_layout(), each) << pass_layout().size * n for n, each in enumerate(passes))
         bits = memory["program" if program >> queue & 1 else "pushed"][queue]
         command = {name: bits >> field.offset & (1 << field.width) - 1 for name, field in command_layout()}
         place = generator.randrange(16), generator.randrange(17)

@@ -124,7 +124,8 @@ def test_one_queue(task):
                        costs=Costs(examples=CONFIG.batch // NODES, macs=CONFIG.macs))
         compute = sum(task.duration for task in layers.tasks if task.queue == Queue.COMPUTE)
         for alone, together, apart in zip(expected.steps, cycles["none"], cycles["layers"], strict=True):
-            assert 0 <= together - compute - alone.cycles <= 40
+            # Credits of links that repeat words come in messages of 30 cycles.
+            assert -60 <= together - compute - alone.cycles <= 40 + 60
             assert together < apart
         assert training.search[-1] == "chosen: chunks:2 (the first that is shorter than the one before: chunks:2)"
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -201,8 +202,8 @@ def test_refusals(data, task):
         check_run(NODE, wide, config, nodes=NODES)
     with pytest.raises(ValueError, match=r"^Schedule with state as bfloat16 must be none or strict, not chunks:1"):
         check_run(NODE, task, dataclasses.replace(config, overlap="search", packed_state=True), nodes=NODES)
-    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, search with n of "
-                                         r"at least 1, not 'chunks:0'$"):
+    with pytest.raises(ValueError, match=r"^Overlap must be one of none, strict, layers, chunks:n, stale:n, search "
+                                         r"with n of at least 1, or 0 of stale, not 'chunks:0'$"):
         dataclasses.replace(config, overlap="chunks:0")
     with pytest.raises(ValueError, match=r"^Multiply-adds per cycle must be between 1 and 1,000,000,000, not 0$"):
         dataclasses.replace(config, macs=0)
