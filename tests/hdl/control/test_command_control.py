@@ -176,7 +176,7 @@ class Surroundings:
             # A refusal that cannot be used any more is taken back.
             "deferred": bool((verdict and self._bad) or self._refused) and not model.deliver,
             "stale": choose.random() < 0.03, "holds": self._holds, "blocked": choose.random() < 0.2,
-            "alive": choose.random() < 0.03, "right": choose.random() < 0.9,
+            "alive": choose.random() < 0.15, "right": choose.random() < 0.9,
             "flags": self._flags, "link_reset": self._reset, "timeout": self._timeout, "stop": stop,
             "completion": self._offered, "good": self._good,
             "queued": (self._offered or self._rejecting) and often(0.6),
