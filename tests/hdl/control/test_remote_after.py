@@ -12,19 +12,18 @@ from hdl.control.scoreboard import AFTER_MAX, others
 from sim import regression
 from sim.payload import to_int
 from sim.streams import start
+from tests.hdl.control.passes import Passes
 from tests.hdl.control.units import lockstep, simulate
 
 NODES = 16
 
 
-class Model:
+class Model(Passes):
     """Passes of the queues of this node, and commands done in those of all others; neither ever wraps."""
 
     def __init__(self, queues):
-        self.queues = queues
-        self.passes = [0] * queues
+        super().__init__(queues)
         self.told = [[None] * queues for _ in range(NODES)]  # by SIGNALs; None if the run has not begun there
-        self.stable = 0  # cycles since a head, or its pass, has changed
         self.held = [0] * queues  # cycles in which what a head needs has been there, or has not, without a change
         self.before = None
         self.reads = None, 0  # count that is read in this cycle
@@ -53,14 +52,7 @@ class Model:
         self.held = [held + 1 if self.before is not None and now[n] == self.before[n] else 0
                      for n, held in enumerate(self.held)]
         self.before = now
-        self.stable += 1
-        if inputs["clear"]:
-            self.passes = [0] * self.queues
-            self.stable = 0
-        elif inputs["begins"]:
-            for queue in range(self.queues):
-                self.passes[queue] += inputs["begins"] >> queue & 1
-            self.stable = 0
+        self.advance(inputs)
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")

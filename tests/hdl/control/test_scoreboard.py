@@ -14,16 +14,16 @@ from hdl.control.scoreboard import AFTER_MAX, LEAD_MAX, Scoreboard, after_layout
 from sim import formal, regression
 from sim.payload import to_int
 from sim.streams import start
+from tests.hdl.control.passes import Passes
 from tests.hdl.control.units import lockstep, simulate
 
 
-class Model:
+class Model(Passes):
     """Model of a scoreboard: numbers of passes and of commands, which never wrap."""
 
     def __init__(self, queues):
-        self.queues = queues
-        self.passes, self.done = [0] * queues, [0] * queues
-        self.stable = 0  # cycles since something else than a count has changed
+        super().__init__(queues)
+        self.done = [0] * queues
         self.before = None
 
     def needed(self, inputs, queue, place, other):
@@ -62,16 +62,9 @@ class Model:
     def step(self, inputs):
         # What is known in the next cycle is what holds in this one.
         self.before = self.missing(inputs)
-        self.stable += 1
-        for queue in range(self.queues):
-            self.done[queue] += inputs["done"] >> queue & 1
-        if inputs["clear"]:
-            self.passes, self.done = [0] * self.queues, [0] * self.queues
-            self.stable = 0
-        elif inputs["begins"]:
-            for queue in range(self.queues):
-                self.passes[queue] += inputs["begins"] >> queue & 1
-            self.stable = 0
+        self.done = [0 if inputs["clear"] else done + (inputs["done"] >> queue & 1)
+                     for queue, done in enumerate(self.done)]
+        self.advance(inputs)
 
 
 @cocotb.test(timeout_time=4, timeout_unit="ms")

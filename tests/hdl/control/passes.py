@@ -1,0 +1,32 @@
+"""Passes of the queues of a node, for models of what compares with them."""
+
+
+class Passes:
+    """Numbers of the passes that queues are in, which never wrap.
+
+    Parameters
+    ----------
+    queues : int
+
+    Members
+    -------
+    passes : list of int
+    stable : int
+        Cycles since a head, or its pass, has changed.
+    """
+
+    def __init__(self, queues):
+        self.queues = queues
+        self.passes = [0] * queues
+        self.stable = 0
+
+    def advance(self, inputs):
+        """Go on to the next cycle, with the ports ``clear`` and ``begins`` of this one."""
+        self.stable += 1
+        if inputs["clear"]:
+            self.passes = [0] * self.queues
+            self.stable = 0
+        elif inputs["begins"]:
+            for queue in range(self.queues):
+                self.passes[queue] += inputs["begins"] >> queue & 1
+            self.stable = 0
