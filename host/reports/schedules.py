@@ -19,10 +19,10 @@ from host.program.search import search
 from host.reports.timeline import draw, write_trace
 from sim.golden.program import Span, makespan, timeline
 
-__all__ = ["Row", "forecast", "main", "table"]
+__all__ = ["CLASSES", "INPUTS", "Row", "add_network", "forecast", "main", "network_of", "table"]
 
 #: Pixels and classes of digits, and examples that training uses.
-_INPUTS, _CLASSES = 64, 10
+INPUTS, CLASSES = 64, 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,18 +89,29 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m host.reports.schedules",
-                                     description="Forecast a training step by every schedule.")
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a network for digits, and of the nodes that train it."""
     parser.add_argument("--hidden", default="32x9", help="widths of hidden layers [32x9]")
     parser.add_argument("--batch", type=int, default=32, help="examples in a step [32]")
     parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
     parser.add_argument("--macs", type=int, default=MACS, help=f"multiply-adds per cycle [{MACS}]")
+
+
+def network_of(options: argparse.Namespace) -> tuple[list[int], Costs]:
+    """Widths of the network that such options name, inputs and outputs included, and costs of its commands."""
+    return ([INPUTS, *widths(options.hidden), CLASSES],
+            Costs(examples=-(-options.batch // options.nodes), macs=options.macs))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m host.reports.schedules",
+                                     description="Forecast a training step by every schedule.")
+    add_network(parser)
     parser.add_argument("--output", type=Path, help="folder of timelines [none]")
     options = parser.parse_args(arguments)
-    costs = Costs(examples=-(-options.batch // options.nodes), macs=options.macs)
-    rows, log = forecast([_INPUTS, *widths(options.hidden), _CLASSES], nodes=options.nodes, costs=costs)
+    sizes, costs = network_of(options)
+    rows, log = forecast(sizes, nodes=options.nodes, costs=costs)
     print("\n".join([table(rows), "", *log]))
     if options.output:
         for row in rows:

@@ -22,20 +22,17 @@ from host.driver.buffers import Buffer
 from host.driver.optimizer_settings import Rule, Settings
 from host.driver.programs import Passes
 from host.driver.ring import Ring
-from host.models.widths import widths
 from host.output import write_json
-from host.program.estimate import MACS, Costs
+from host.program.estimate import Costs
 from host.program.feeding import run_passes
 from host.program.program import CompiledProgram
 from host.program.schedules import Copies, Dense, Kind, Schedule, build, layers_of
+from host.reports.schedules import CLASSES, INPUTS, add_network, network_of
 from host.training.engine import Computer
 from host.transports.session import open_session
 from sim.golden.program import GAP
 
 __all__ = ["Bench", "Row", "main", "table"]
-
-#: Pixels and classes of digits.
-_INPUTS, _CLASSES = 64, 10
 
 #: Passes of a run, of which the first two fill the queues; the trace of a node holds four of the deep network.
 _PASSES, _FILLING = 4, 2
@@ -133,8 +130,8 @@ class Bench:
             ring.write_gradients(list(random.standard_normal((ring.nodes, self._length)).astype(np.float32)),
                                  self._staged)
         else:
-            computer.give([(random.standard_normal((examples, _INPUTS)).astype(np.float32),
-                            random.integers(0, _CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
+            computer.give([(random.standard_normal((examples, INPUTS)).astype(np.float32),
+                            random.integers(0, CLASSES, examples)) for _ in range(ring.nodes)], odd=odd)
 
     def _row(self, schedule: Schedule, program: CompiledProgram, found: Passes) -> Row:
         places, versions, stale = {task.name: task.place for task in program.tasks}, [], schedule.kind is Kind.STALE
@@ -169,23 +166,20 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m host.reports.stale_speed",
                                      description="Measure passes that overlap.")
-    parser.add_argument("--hidden", default="32x9", help="widths of hidden layers [32x9]")
-    parser.add_argument("--batch", type=int, default=32, help="examples in a step [32]")
-    parser.add_argument("--nodes", type=int, default=4, help="nodes [4]")
-    parser.add_argument("--macs", type=int, default=MACS, help=f"multiply-adds per cycle [{MACS}]")
+    add_network(parser)
     parser.add_argument("--behind", default="0,1,2,3,5,10", help="numbers of layers that are behind [0,1,2,3,5,10]")
     parser.add_argument("--output", type=Path, default=Path("build/stale"), help="folder of stale.json [build/stale]")
     parser.add_argument("--compute", choices=("modelled", "node"), default="modelled",
                         help="COMPUTE that stands for an engine, or the engines of nodes [modelled]")
     options = parser.parse_args(arguments)
-    layers = layers_of([_INPUTS, *widths(options.hidden), _CLASSES])
+    sizes, costs = network_of(options)
+    layers = layers_of(sizes)
     length = layers[-1].base + layers[-1].length
     words = 1 << (2 * length - 1).bit_length()
     node = NodeConfig(queues=2, versions=True, masters=True, state_planes=1, gradient_words=words, weight_words=words,
                       masking=False, error_feedback=False, activation_words=words)
     node = dataclasses.replace(node, **({"compute": options.macs // node.lanes} if options.compute == "node"
                                         else {"stand_in": True}))
-    costs = Costs(examples=-(-options.batch // options.nodes), macs=options.macs)
     schedules = [Schedule(Kind.NONE), Schedule(Kind.LAYERS),
                  *(Schedule(Kind.STALE, int(layers)) for layers in options.behind.split(","))]
     # What passes are given is written beside the timed run.
