@@ -1,7 +1,10 @@
 """Factors of a matrix product: how it is cut into panels and tiles."""
 
 import dataclasses
+import functools
 import heapq
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from hdl.compute.engine import BLOCKS
 from hdl.compute.layer_list import Place
@@ -39,8 +42,9 @@ class Array:
         return GemmCycles(rows=self.rows, lanes=self.lanes, blocks=self.blocks)
 
 
+@functools.cache
 def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool = False, transpose_b: bool = False,
-                 ones: bool = False, starts: bool = False, gated: bool = False) -> dict[str, int]:
+                 ones: bool = False, starts: bool = False, gated: bool = False) -> Mapping[str, int]:
     """Factors and order with the fewest cycles in quiet memories, as fields of an instruction.
 
     Parameters
@@ -65,7 +69,8 @@ def best_factors(array: Array, sizes: tuple[int, int, int], *, transpose_a: bool
         start=Matrix(Place.WEIGHTS, 0, 0), gate=memory)
     modelled = m * k * n <= _MODELLED * array.rows * array.lanes
     best = (gemm_factors.best_factors if modelled else _estimated)(array.model, job)
-    return {name: getattr(best, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")}
+    return MappingProxyType({
+        name: getattr(best, name) for name in ("tile", "row_tiles", "column_tiles", "rounds", "order")})
 
 
 def _estimated(model: GemmCycles, job: GemmJob) -> GemmJob:
