@@ -1,5 +1,6 @@
 """Commands that nodes carry out each by itself, in whatever rings they are, and the distribution of weights."""
 
+import abc
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from host.driver.submission import RingCommands
 __all__ = ["LocalCommands"]
 
 
-class LocalCommands(RingCommands):
+class LocalCommands(RingCommands, abc.ABC):
     """Nodes in rings, which mask and sparsify each its own matrices and gradients.
 
     Parameters
@@ -28,16 +29,16 @@ class LocalCommands(RingCommands):
         Parameters of :class:`~host.driver.nodes.RingNodes`.
     """
 
+    @abc.abstractmethod
     def fused_update(self, where: Where) -> Outcome:
         """Sum gradients, update each block at its owner, and bring the new weights to all nodes."""
-        raise NotImplementedError("drivers of rings have updates of their own")
 
     def distribute(self, weights: npt.NDArray[Any], where: Where | None = None) -> None:
         """Give all nodes the same weights, in the form that a fused update leaves.
 
-        With a weight codec each block becomes the master of the node that owns it, and all nodes get its decoded
-        codes: a fused update of zeros does this, with settings of its own. Gradients and residuals are zeros
-        afterwards.
+        On nodes with masters each block becomes the master of the node that owns it. With a weight codec all nodes
+        then get its decoded codes: a fused update of zeros does this, with settings of its own. Gradients and
+        residuals are zeros afterwards.
         """
         vector = len(weights) if where is None else where
         if self.has_residual:  # a residual would be added to those zeros
