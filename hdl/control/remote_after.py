@@ -18,7 +18,7 @@ def remote_layout():
 
 
 def signals_signature(queues):
-    """What the queues of commands and the units of control words tell each other, as the queues see it.
+    """Interface between the queues of commands and the units of control words, as the queues see it.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""What the host gives to each pass of a run of several, while the run goes on.
+"""Feeding of a run of several passes: the host gives each of them what it needs, while the run goes on.
 
 A command of a program can wait for flags, which the host sets and the command takes. So a pass has of the host what
 is meant for it, however early or late the host is: when a command of a pass has ended on all nodes, what it has used

@@ -129,7 +129,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """What was compared with the golden model, in one sentence."""
+    """Sentence about the comparison with the golden model."""
     count = report["operations"]
     if not count:
         return ("No sum went over the ring: the script has not called init_process_group(), or has summed nothing in "

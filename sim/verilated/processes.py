@@ -195,7 +195,7 @@ def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> list[R
 
 
 def _output(process: subprocess.Popen[str]) -> str:
-    """What a program prints, once it has ended."""
+    """Output of a program, once it has ended."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=_WAIT)[0]

@@ -87,8 +87,8 @@ def test_passes():
 
 
 def test_counts_of_earlier_runs():
-    """What nodes have done in earlier runs never counts: after one that failed, after other programs were loaded, and
-    after the ring was put in order."""
+    """Commands that nodes have done in earlier runs never count: after one that failed, after other programs were
+    loaded, and after the ring was put in order."""
     program = relay_race(3, first=2)
     with open_nodes(3) as (ring, _):
         def check():

@@ -106,7 +106,7 @@ def test_groups():
 
 
 def test_lossy_sums():
-    """What a codec loses is added the next time, to the same elements, whatever was summed in between."""
+    """Errors of a codec are added the next time, to the same elements, whatever was summed in between."""
     values = gradients(9, 2, 700)
     order = np.random.default_rng(9).permutation(700)
     with simulate(nodes=2, length=700, node=LOSSY) as job:

@@ -36,7 +36,7 @@ def test_fields():
 
 
 def test_waits_that_are_left_out():
-    """Of several waits for one queue the latest counts, and one for a command that has ended in any case does not."""
+    """The latest of several waits for one queue counts; one for a command that has ended in any case does not."""
     program, backward, latch = pair()
     other = program.add("forward", operation="COMPUTE", queue=Queue.COMPUTE)
     program.wait(latch, other, unit=1, lag=1)
